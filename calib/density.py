@@ -122,8 +122,8 @@ def usual_rank(architecture: AnyArchitecture, taps: Sequence[str]) -> int | None
     """Numbers that a feature is brought to where none are asked for; ``None`` for the model's whole width.
 
     Where the trunk of a text model of many classes is read, as many as part the classes, but no more than are worth
-    their cost beside a small model; ``benchmarks/rank.py`` has what that does to detection. The members' last vectors
-    alone lose by it, and cost little.
+    their cost beside a small model; ``benchmarks/distance_rank.py`` has what that does to detection. The members' last
+    vectors alone lose by it, and cost little.
 
     Args:
         architecture: of the model.

@@ -1,6 +1,6 @@
 """What a lower rank of the distance in feature space loses: detection and noise, on texts of 5, 50 and 150 classes.
 
-    python benchmarks/rank.py ../shared Few-Shot-Intent-Detection/Datasets -o benchmarks/results/rank.json
+    python benchmarks/distance_rank.py ../shared Few-Shot-Intent-Detection/Datasets -o distance-rank.json
 
 Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``, and the folder ``Datasets`` of
 github.com/jianguoz/Few-Shot-Intent-Detection (fa95533). CLINC150 has its checkpoint; of BANKING77-OOS (Zhang et al.

@@ -1,0 +1,88 @@
+"""benchmarks/distance_rank.py: what a lower rank of the distance loses, on a tiny model."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import hydrant
+import numpy as np
+import pytest
+from hydrant.data.examples import Examples, read_examples
+from hydrant.metrics.uncertainty import area_under_roc
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import distance_rank
+
+
+def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
+    bert_checkpoint: Path, text_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distance_rank, "RANKS", (3,))
+    known = read_examples(text_csv, list("abcde"))
+    unknown = ["good good bye bye", "w3 hello w4", "bye w5"]
+    parts = {split: Examples(known.inputs, known.labels, split) for split in ("train", "validation", "test")}
+    case = distance_rank.Case(bert_checkpoint, parts, {f"far, {split}": unknown for split in ("validation", "test")})
+    rows = distance_rank.measured(case, tmp_path, 2)
+    assert [(row["rank"], row["draw"], row["usual"]) for row in rows] == [(None, 0, True), (3, 0, False), (3, 1, False)]
+    assert all(set(row["test"]) == {"far, AUROC", "far, FPR95", "noise flagged"} for row in rows)
+
+    for row, rank in zip(rows[:2], (None, 3), strict=True):
+        bundle = tmp_path / f"as-calibrated-{rank}"
+        shutil.copytree(tmp_path / "bundles" / bert_checkpoint.name, bundle)
+        hydrant.calibrate(bundle, text_csv, fit=text_csv, taps="balanced", rank=rank)
+        with hydrant.load(bundle, "torch") as predictor:
+            inside, outside = (predictor.predict(list(texts)).distance for texts in (known.inputs, unknown))
+        assert row["test"]["far, AUROC"] == pytest.approx(area_under_roc(inside, outside), abs=1e-3)
+
+
+def test_another_draw_has_other_directions() -> None:
+    rng = np.random.default_rng(0)
+    features = {split: rng.standard_normal((40, 1, 16)) for split in ("validation", "test")}
+    fit = distance_rank.DensityFit(("last.0",), 2, 16)
+    fit.add(rng.standard_normal((40, 1, 16)), np.arange(40) % 2)
+    first, second, again = (
+        distance_rank.standardised_distances(fit, ("last.0",), 4, draw, features)["test"] for draw in (0, 1, 0)
+    )
+    assert np.array_equal(first, again)
+    assert not np.allclose(first, second)
+
+
+def test_the_table_tells_what_a_lower_rank_adds() -> None:
+    rows = [
+        {"data": "D", "seed": seed, "rank": rank, "draw": draw, "usual": rank == 64, "test": {"far, AUROC": value}}
+        for seed, rank, draw, value in [
+            (0, None, 0, 0.9), (0, 16, 0, 0.8), (0, 16, 1, 0.84), (0, 32, 0, 0.9), (0, 64, 0, 0.91), (0, 128, 0, 0.9),
+            (1, None, 0, 0.7), (1, 16, 0, 0.7), (1, 16, 1, 0.7), (1, 32, 0, 0.7), (1, 64, 0, 0.72), (1, 128, 0, 0.7),
+        ]
+    ]  # fmt: skip
+    line = distance_rank.markdown(rows).splitlines()[-1].split(" | ")
+    assert line[:4] == ["| D", "far, AUROC", "0.800", "-0.040 (-0.100 to +0.000)"]
+    assert line[-1] == "+0.015 (+0.010 to +0.020) |"
+
+
+def test_lines_without_text_are_left_out_and_labels_that_do_not_fit_refused(tmp_path: Path) -> None:
+    (tmp_path / "seq.in").write_text("one\n\nthree\n")
+    (tmp_path / "label").write_text("a\nb\nc\n")
+    assert distance_rank.read_lines(tmp_path) == (["one", "three"], ["a", "c"])
+    (tmp_path / "label").write_text("a\n")
+    with pytest.raises(SystemExit, match="has 3 texts and 1 labels"):
+        distance_rank.read_lines(tmp_path)
+
+
+def test_intents_that_are_held_out_are_in_no_known_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = list("abcdefg")
+    for split in ("train", "valid", "test"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "seq.in").write_text("".join(f"text {name} {split}\n" for name in names))
+        (tmp_path / split / "label").write_text("".join(f"{name}\n" for name in names))
+    found = {}
+    monkeypatch.setattr(distance_rank, "trained", lambda read, unknown, *_: found.update(known=read, unknown=unknown))
+    distance_rank.snips(tmp_path, tmp_path, tmp_path, seed=1)
+    known = {split: set(labels) for split, (_, labels) in found["known"].items()}
+    held = {text.split()[1] for text in found["unknown"]["other intents, test"]}
+    assert len(held) == 2
+    assert all(labels == set(names) - held for labels in known.values())
+    assert sorted(found["unknown"]) == ["other intents, test", "other intents, validation"]
