@@ -79,7 +79,8 @@ def _point(axes: Any, name: str, place: int, latency: float, given: Sequence[flo
     if mean < floor:
         axes.plot(latency, floor, marker="v", color=colour, markersize=7, markerfacecolor=face, clip_on=False)
         words = f"{name}: {mean:.3f}"
-        axes.annotate(words, (latency, floor), xytext=(6, 4), textcoords="offset points", fontsize=7)
+        height = 4 + 9 * (len(axes.texts) % 2)  # so that neighbours' words do not lie on each other
+        axes.annotate(words, (latency, floor), xytext=(6, height), textcoords="offset points", fontsize=7)
         return
     axes.errorbar(latency, mean, [[mean - min(given)], [max(given) - mean]], marker=MARKERS[place // 10 % len(MARKERS)],
                   color=colour, linestyle="", markersize=7, markerfacecolor=face, label=name)  # fmt: skip
