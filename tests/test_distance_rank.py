@@ -31,7 +31,7 @@ def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
 
     for row, rank in zip(rows[:2], (None, 3), strict=True):
         bundle = tmp_path / f"as-calibrated-{rank}"
-        shutil.copytree(tmp_path / "bundles" / bert_checkpoint.name, bundle)
+        shutil.copytree(tmp_path / "bundles" / bert_checkpoint.name / "single", bundle)
         hydrant.calibrate(bundle, text_csv, fit=text_csv, taps="balanced", rank=rank)
         with hydrant.load(bundle, "torch") as predictor:
             inside, outside = (predictor.predict(list(texts)).distance for texts in (known.inputs, unknown))
@@ -79,7 +79,9 @@ def test_intents_that_are_held_out_are_in_no_known_split(tmp_path: Path, monkeyp
         (tmp_path / split / "seq.in").write_text("".join(f"text {name} {split}\n" for name in names))
         (tmp_path / split / "label").write_text("".join(f"{name}\n" for name in names))
     found = {}
-    monkeypatch.setattr(distance_rank, "trained", lambda read, unknown, *_: found.update(known=read, unknown=unknown))
+    monkeypatch.setattr(
+        distance_rank, "fine_tuned", lambda read, unknown, *_: found.update(known=read, unknown=unknown)
+    )
     distance_rank.snips(tmp_path, tmp_path, tmp_path, seed=1)
     known = {split: set(labels) for split, (_, labels) in found["known"].items()}
     held = {text.split()[1] for text in found["unknown"]["other intents, test"]}
