@@ -5,9 +5,9 @@
 Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``, and the folder ``Datasets`` of
 github.com/jianguoz/Few-Shot-Intent-Detection (fa95533). CLINC150 has its checkpoint; of BANKING77-OOS (Zhang et al.
 2022: 50 intents, queries of 27 other intents of the bank, and of no bank) and of SNIPS (5 intents, 2 held out), a
-MiniLM-L6 is fine-tuned from each seed and kept in ``--work``. The distance is that of the single model, balanced;
-at a lower rank it is fitted with several draws of its random directions. The table of the test splits is written into
-docs/explanation/decisions.md.
+MiniLM-L6 is fine-tuned from each seed and kept in ``--work``. The distance is that of the single model, balanced and
+by its last vectors alone; at a lower rank it is fitted with several draws of its random directions. The table of the
+test splits is written into docs/explanation/decisions.md.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 import hydrant
 import numpy as np
+from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.calib.density import DensityFit, squared_distances, standardised, usual_rank
 from hydrant.calib.taps import named_taps
 from hydrant.data.corruptions import typos
@@ -43,7 +44,8 @@ RANKS = (16, 32, 64, 128)
 SEVERITY = 3
 """Of typing errors: 30 % of the words."""
 
-TAPS = "balanced"
+TAPS = ("balanced", "last")
+"""Sets of taps; what is fitted for the first has those of the other."""
 
 DOCUMENT = Path(__file__).parents[1] / "docs/explanation/decisions.md"
 
@@ -146,7 +148,7 @@ def fine_tuned(
 
 
 def measured(case: Case, work: Path, draws: int) -> list[dict[str, Any]]:
-    """What the distance tells at each rank and from each draw."""
+    """What the distance tells by each set of taps, at each rank and from each draw."""
 
     def make(folder: Path) -> dict[str, Any]:
         hydrant.save_bundle(hydrant.fuse(case.checkpoint), folder / "single", load_processor(case.checkpoint, "text"))
@@ -155,7 +157,8 @@ def measured(case: Case, work: Path, draws: int) -> list[dict[str, Any]]:
     kept_in = cached(work / "bundles" / case.checkpoint.name, {"checkpoint": trained(case.checkpoint)}, make)
     opened = hydrant.Bundle.open(kept_in / "single")
     ensemble = load_reference(opened)
-    (taps,) = named_taps(TAPS, ensemble.architecture, ensemble.trunk, ensemble.members).values()
+    sets = {name: named_taps(name, ensemble.architecture, ensemble.trunk, ensemble.members)[name] for name in TAPS}
+    taps = sets[TAPS[0]]
     noisy = {f"typing errors, {split}": typos(case.known[split].inputs, SEVERITY) for split in ("validation", "test")}
     texts = {**{split: known.inputs for split, known in case.known.items()}, **case.unknown, **noisy}
     with TorchFeatures(ensemble, taps) as model:
@@ -169,14 +172,15 @@ def measured(case: Case, work: Path, draws: int) -> list[dict[str, Any]]:
     fit = DensityFit(taps, ensemble.architecture.classes, ensemble.architecture.width)
     for start in range(0, len(labels), 1024):
         fit.add(train_features[start : start + 1024], labels[start : start + 1024])
-    usual = usual_rank(ensemble.architecture, taps)
-    for rank in dict.fromkeys([None, *RANKS, usual]):
-        for draw in range(draws if rank is not None else 1):
-            distances = standardised_distances(fit, taps, rank, draw, features)
-            row: dict[str, Any] = {"rank": rank, "usual": rank == usual, "draw": draw}
-            for split in ("validation", "test"):
-                row[split] = figures(distances, outputs, case, split)
-            rows.append(row)
+    for name, chosen in sets.items():
+        usual = usual_rank(ensemble.architecture, chosen, fit.seen)
+        for rank in dict.fromkeys([None, *RANKS, usual]):
+            for draw in range(draws if rank is not None else 1):
+                distances = standardised_distances(fit, taps, (name, chosen), (rank, draw), features)
+                row: dict[str, Any] = {"taps": name, "rank": rank, "usual": rank == usual, "draw": draw}
+                for split in ("validation", "test"):
+                    row[split] = figures(distances, outputs, case, split)
+                rows.append(row)
     return rows
 
 
@@ -185,14 +189,28 @@ def kept(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def standardised_distances(
-    fit: DensityFit, taps: tuple[str, ...], rank: int | None, draw: int, features: Mapping[str, np.ndarray]
+    fit: DensityFit,
+    taps: tuple[str, ...],
+    chosen: tuple[str, tuple[str, ...]],
+    how: tuple[int | None, int],
+    features: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Distances of every split. Directions are drawn by the names of taps: another draw has other names."""
+    """Distances of every split. Directions are drawn by the names of taps: another draw has other names.
+
+    Args:
+        fit: of ``taps``.
+        taps: of the features [N, K, d].
+        chosen: name of a set, and its taps.
+        how: rank, and which draw.
+        features: of every split.
+    """
+    (name, wanted), (rank, draw) = chosen, how
     fit.taps = tuple(f"{tap}{' ' * draw}" for tap in taps)
-    density = replace(fit.density({}, rank), taps=taps)
-    squared = {name: squared_distances(density, found) for name, found in features.items()}
-    density = by_set(standardised_by(density, squared["validation"]), TAPS, taps)
-    return {name: standardised(density, found) for name, found in squared.items()}
+    places = [taps.index(tap) for tap in wanted]
+    density = replace(fit.density({}, rank, [fit.taps[place] for place in places]), taps=wanted)
+    squared = {split: squared_distances(density, found[:, places]) for split, found in features.items()}
+    density = by_set(standardised_by(density, squared["validation"]), name)
+    return {split: standardised(density, found) for split, found in squared.items()}
 
 
 def figures(
@@ -207,27 +225,26 @@ def figures(
             found[f"{kind}, FPR95"] = float(fpr95(inside, distances[name]))
     noisy = f"typing errors, {split}"
     right = outputs[noisy]["class"] == case.known[split].labels
-    ordered = np.sort(distances["validation"])
-    threshold = ordered[int(np.ceil((len(ordered) + 1) * 0.95)) - 1]
+    threshold = false_alarm_threshold(distances["validation"], 0.05, np.inf)
     return {**found, "noise flagged": float((distances[noisy][right] > threshold).mean())}
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], split: str = "test") -> str:
     """A line for each figure: at the whole width, and what lower ranks add to it, mean and range of seeds and draws."""
-    whole = {(row["data"], row["seed"], name): value
+    whole = {(row["data"], row["taps"], name, row["seed"]): value
              for row in rows if row["rank"] is None for name, value in row[split].items()}  # fmt: skip
     ways = {str(rank): lambda row, rank=rank: row["rank"] == rank for rank in RANKS}
     ways["by itself"] = lambda row: row["usual"]
     lines = []
-    for data, name in dict.fromkeys((data, name) for data, _, name in whole):
-        found = np.mean([value for (of, _, figure), value in whole.items() if (of, figure) == (data, name)])
-        lines.append([data, name, f"{found:.3f}"])
+    for data, taps, name in dict.fromkeys(key[:3] for key in whole):
+        found = np.mean([value for key, value in whole.items() if key[:3] == (data, taps, name)])
+        lines.append([data, taps, name, f"{found:.3f}"])
         for chosen in ways.values():
-            there = [row for row in rows if row["data"] == data and chosen(row)]
-            more = np.array([row[split][name] - whole[data, row["seed"], name] for row in there])
+            there = [row for row in rows if (row["data"], row["taps"]) == (data, taps) and chosen(row)]
+            more = np.array([row[split][name] - whole[data, taps, name, row["seed"]] for row in there])
             alike = all(row["rank"] is None for row in there)
             lines[-1].append("the whole" if alike else f"{more.mean():+.3f} ({more.min():+.3f} to {more.max():+.3f})")
-    return table(["data", "figure", "the whole width, 384", *ways], lines)
+    return table(["data", "taps", "figure", "the whole width, 384", *ways], lines)
 
 
 def main() -> None:

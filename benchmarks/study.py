@@ -206,20 +206,21 @@ class Bundles:
     ) -> tuple[dict[str, np.ndarray], list[str]]:
         reference = Reference(hydrant.Bundle.open(path), 64, no_progress)
         reference.ensemble.to(device())
-        ensemble, density, sets = reference.ensemble, None, {}
+        ensemble, distances = reference.ensemble, {}
         if distance:
             sets = named_taps("auto", ensemble.architecture, ensemble.trunk, ensemble.members)
-            density = reference.fitted(self.data.train, max(sets.values(), key=len), {})
+            distances = reference.fitted(self.data.train, sets, {}, rank=ensemble.architecture.width)
         found: dict[str, np.ndarray] = {}
         for split, part in examples.items():
-            logits, squared = reference.run(part, density)
+            logits, squared = reference.run(part, distances)
             found[f"{split}.logits"] = logits.astype(np.float32)
-            if density is None or squared is None:
-                continue
-            density = standardised_by(density, squared) if split == "validation" else density  # the first split
-            for name, taps in sets.items():
-                found[f"{split}.{name}"] = standardised(by_set(density, name, taps), squared[:, density.places(taps)])
-        return found, list(sets)
+            if split == "validation":  # the first split
+                distances = {
+                    name: by_set(standardised_by(density, squared[name]), name) for name, density in distances.items()
+                }
+            for name, density in distances.items():
+                found[f"{split}.{name}"] = standardised(density, squared[name])
+        return found, list(distances)
 
     def _save(self, ensemble: Any, folder: Path) -> dict[str, Any]:
         hydrant.save_bundle(ensemble, folder / folder.name.removesuffix(".partial"), self.processor)

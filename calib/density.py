@@ -43,21 +43,27 @@ class DensityFit:
             np.add.at(self._sums[tap], labels, rows)
             self._products[tap] += rows.T @ rows
 
-    def density(self, fitted: Mapping[str, Any], rank: int | None = None) -> Density:
+    @property
+    def seen(self) -> int:
+        """R, classes that had an example."""
+        return int((self._counts > 0).sum())
+
+    def density(self, fitted: Mapping[str, Any], rank: int | None = None, taps: Sequence[str] | None = None) -> Density:
         """The distance, not yet standardised: location 0, scale 1.
 
         Args:
             fitted: on what, for people.
-            rank: r, numbers that a feature is brought to (:func:`directions`); all d without it.
+            rank: r, numbers that a feature is brought to (:func:`directions`); without it, and where it is d, all d.
+            taps: K of the names; all without it.
 
         Raises:
             InputError: no two examples differ.
         """
-        parts = [self._tap(tap, rank) for tap in range(len(self.taps))]
+        taps = self.taps if taps is None else tuple(taps)
+        parts = [self._tap(self.taps.index(tap), rank) for tap in taps]
         centre, whitening, means = (np.stack(arrays).astype(np.float32) for arrays in zip(*parts, strict=True))
-        count = len(self.taps)
-        zeros, ones = np.zeros(count, np.float32), np.ones(count, np.float32)
-        return Density(self.taps, centre, whitening, means, zeros, ones, fitted)
+        zeros, ones = np.zeros(len(taps), np.float32), np.ones(len(taps), np.float32)
+        return Density(taps, centre, whitening, means, zeros, ones, fitted)
 
     def _tap(self, tap: int, rank: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Centre [d], whitening [d, r] and whitened class means [R, r] of one tap."""
@@ -75,7 +81,7 @@ class DensityFit:
                 "them; give more different training data"
             )
         whitening = whitened(shrunk(scatter, count))
-        if rank is not None:
+        if rank is not None and rank < len(centre):
             shares = self._counts[seen, None] / count  # [R, 1]
             apart = np.sqrt(shares) * ((means - centre) @ whitening)  # [R, d]
             parting = min(len(means) - 1, rank // 2 if self.taps[tap].startswith(LAST) else rank)
@@ -118,18 +124,19 @@ MOST_RANK, LEAST_CLASSES = 64, 50
 """Of :func:`usual_rank`; fewer classes, other than a handful, were not measured."""
 
 
-def usual_rank(architecture: AnyArchitecture, taps: Sequence[str]) -> int | None:
+def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int) -> int | None:
     """Numbers that a feature is brought to where none are asked for; ``None`` for the model's whole width.
 
-    Where the trunk of a text model of many classes is read, as many as part the classes, but no more than are worth
-    their cost beside a small model; ``benchmarks/distance_rank.py`` has what that does to detection. The members' last
-    vectors alone lose by it, and cost little.
+    Where the trunk of a text model is read and many classes were seen, as many as part the classes, but no more than
+    are worth their cost beside a small model; ``benchmarks/distance_rank.py`` has what that does to detection. The
+    members' last vectors alone lose by it, and cost little.
 
     Args:
         architecture: of the model.
         taps: that are read.
+        classes: R, that had examples.
     """
-    rank, classes = min(MOST_RANK, architecture.classes - 1), architecture.classes
+    rank = min(MOST_RANK, classes - 1)
     trunk = any(not tap.startswith(LAST) for tap in taps)
     told_apart = architecture.task == "classification" and classes >= LEAST_CLASSES
     return rank if trunk and told_apart and architecture.modality == "text" and rank < architecture.width else None

@@ -6,9 +6,13 @@ lowering, precision and quantisation. ``bundle.density`` has the formula.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 
+from ..bundle.architecture import Architecture
 from ..bundle.density import TAP, Density
 from ..bundle.traced import AnyArchitecture, Traced
 from .graph import FLOAT, Graph
@@ -46,24 +50,39 @@ def _remove(model: onnx.ModelProto) -> None:
 
 
 def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) -> str:
-    """The vectors that taps name, side by side: [K, B, d] float32."""
-    made = []
-    weights = _token_weights(graph) if architecture.modality == "text" else None
-    for tap in taps:
-        match = TAP.fullmatch(tap)
-        assert match is not None  # checked when the density was read
-        layer, kind, member, mean = match.groups()
-        if architecture.every_token:
-            last = member is not None
-            value = _last(architecture, mean=False) if last else _output(architecture, int(layer))
-            made.append(_tokens(graph, value, int(member) if last else 0, f"{DISTANCE}.{tap}"))
-        elif member is not None:
-            made.append(_first(graph, _last(architecture, mean is not None), int(member), f"{DISTANCE}.{tap}"))
-        elif kind == "first":
-            made.append(_first(graph, _output(architecture, int(layer)), 0, f"{DISTANCE}.{tap}"))
-        else:
-            made.append(_mean(graph, _output(architecture, int(layer)), weights, f"{DISTANCE}.{tap}"))
-    return graph.node("Concat", made, f"{DISTANCE}.features", axis=0)
+    """The vectors that taps name, side by side: [K, B, d] float32, or of tokens [K, B·T, d]."""
+    if architecture.every_token:
+        made = [_tokens(graph, *_token_value(architecture, tap), f"{DISTANCE}.{tap}") for tap in taps]
+        return graph.node("Concat", made, f"{DISTANCE}.features", axis=0)
+    layers = sorted({int(match[1]) for match in map(_match, taps) if match[1]})
+    made, order = [], []
+    if layers:
+        assert isinstance(architecture, Architecture)  # of traced models taggers alone have taps in the trunk
+        made.append(_trunk(graph, architecture, layers))
+        order += [f"layers.{layer}.{kind}" for layer in layers for kind in KINDS]
+    for mean in (False, True):
+        ends = [tap for tap in taps if _match(tap)[3] and bool(_match(tap)[4]) == mean]
+        if ends:
+            members = [int(_match(tap)[3]) for tap in ends]
+            name = f"{DISTANCE}.last.mean" if mean else f"{DISTANCE}.last"
+            made.append(_members(graph, _last(architecture, mean), members, name))
+            order += ends
+    together = graph.node("Concat", made, f"{DISTANCE}.rows", axis=0)
+    if order == list(taps):
+        return together
+    places = [order.index(tap) for tap in taps]
+    return graph.node("Gather", [together, _constant(graph, places)], f"{DISTANCE}.features", axis=0)
+
+
+KINDS = ("first", "mean")
+"""What is read of a layer of the trunk."""
+
+
+def _match(tap: str) -> re.Match[str]:
+    """Its parts: layer, what of it, member, and whether that is the mean."""
+    match = TAP.fullmatch(tap)
+    assert match is not None  # checked when the density was read
+    return match
 
 
 LAST = "last_vectors"
@@ -85,12 +104,48 @@ def _last(architecture: AnyArchitecture, mean: bool) -> str:
     return "final_norm" if architecture.ends_with_norm else _output(architecture, architecture.layers - 1)
 
 
-def _first(graph: Graph, value: str, stream: int, name: str) -> str:
-    """First token of a stream, [1, B, d]."""
-    token = graph.node("Gather", [value, _constant(graph, 0)], f"{name}.tokens", axis=2)  # [S, B, d]
-    ends = [_constant(graph, [stream]), _constant(graph, [stream + 1]), _constant(graph, [0])]
-    chosen = graph.node("Slice", [token, *ends], f"{name}.narrow")
+def _trunk(graph: Graph, architecture: Architecture, layers: Sequence[int]) -> str:
+    """First token and sum over real tokens of each layer of the trunk, [2·layers, B, d].
+
+    One product of a layer's tokens gives both. A sum is as long as it likes: it is brought to length 1.
+    """
+    weights, made = _token_weights(graph, architecture), []
+    for layer in layers:
+        name = f"{DISTANCE}.layers.{layer}"
+        tokens = graph.node("Cast", [_output(architecture, layer)], f"{name}.tokens", to=FLOAT)  # [S, B, T, d]
+        made.append(graph.node("MatMul", [weights, tokens], name))  # [S, B, 2, d]
+    rows = graph.node("Concat", made, f"{DISTANCE}.trunk.streams", axis=2)
+    rows = graph.node("Gather", [rows, _constant(graph, 0)], f"{DISTANCE}.trunk.rows", axis=0)
+    return graph.node("Transpose", [rows], f"{DISTANCE}.trunk", perm=[1, 0, 2])
+
+
+def _token_weights(graph: Graph, architecture: Architecture) -> str:
+    """How much each token counts in the first token and in the sum over real tokens, [B or 1, 2, T]."""
+    first = np.zeros((2, architecture.max_sequence), np.float32)
+    first[0, 0] = 1
+    if architecture.modality == "image":
+        first[1] = 1
+        return graph.weight(f"{DISTANCE}.weights", first[None])
+    length = graph.node("Shape", ["attention_mask"], f"{DISTANCE}.length", start=1)
+    ends = [_constant(graph, [0]), length, _constant(graph, [1])]
+    chosen = graph.node("Slice", [graph.weight(f"{DISTANCE}.first", first), *ends], f"{DISTANCE}.first.there")
+    real = graph.node("Cast", ["attention_mask"], f"{DISTANCE}.real", to=FLOAT)
+    rows = graph.node("Unsqueeze", [real, _constant(graph, [1])], f"{DISTANCE}.real.rows")  # [B, 1, T]
+    second = graph.weight(f"{DISTANCE}.second", np.array([[0], [1]], np.float32))
+    return graph.node("Add", [graph.node("Mul", [rows, second], f"{DISTANCE}.sum"), chosen], f"{DISTANCE}.weights")
+
+
+def _members(graph: Graph, value: str, members: Sequence[int], name: str) -> str:
+    """First token of some members' streams, [members, B, d]."""
+    tokens = graph.node("Gather", [value, _constant(graph, 0)], f"{name}.tokens", axis=2)  # [M, B, d]
+    chosen = graph.node("Gather", [tokens, _constant(graph, list(members))], f"{name}.members", axis=0)
     return graph.node("Cast", [chosen], name, to=FLOAT)
+
+
+def _token_value(architecture: AnyArchitecture, tap: str) -> tuple[str, int]:
+    """Of a model that reads every token the value [S, B, T, d] that a tap names, and the stream of it."""
+    layer, member = _match(tap)[1], _match(tap)[3]
+    return (_output(architecture, int(layer)), 0) if layer else (_last(architecture, mean=False), int(member))
 
 
 def _tokens(graph: Graph, value: str, stream: int, name: str) -> str:
@@ -105,29 +160,6 @@ def _tokens(graph: Graph, value: str, stream: int, name: str) -> str:
 def _shape(graph: Graph) -> str:
     """Batch and sequence, [2] int64."""
     return graph.node("Shape", ["attention_mask"], f"{DISTANCE}.shape")
-
-
-def _mean(graph: Graph, value: str, weights: str | None, name: str) -> str:
-    """Mean over the real tokens of the one stream of the trunk, [1, B, d]."""
-    stream = graph.node("Gather", [value, _constant(graph, 0)], f"{name}.narrow", axis=0)  # [B, T, d]
-    stream = graph.node("Cast", [stream], f"{name}.tokens", to=FLOAT)
-    if weights is None:
-        mean = graph.node("ReduceMean", [stream, _constant(graph, [1])], f"{name}.rows", keepdims=0)
-    else:
-        rows = graph.node("MatMul", [weights, stream], f"{name}.weighed")  # [B, 1, d]
-        mean = graph.node("Squeeze", [rows, _constant(graph, [1])], f"{name}.rows")
-    return graph.node("Unsqueeze", [mean, _constant(graph, [0])], name)
-
-
-def _token_weights(graph: Graph) -> str:
-    """[B, 1, T]: one over the number of real tokens, for each of them."""
-    real = graph.node("Cast", ["attention_mask"], f"{DISTANCE}.real", to=FLOAT)
-    count = graph.node("ReduceSum", [real, _constant(graph, [1])], f"{DISTANCE}.count", keepdims=1)
-    one = graph.weight(f"{DISTANCE}.one", np.ones(1, np.float32))
-    shares = graph.node(
-        "Div", [real, graph.node("Max", [count, one], f"{DISTANCE}.count.positive")], f"{DISTANCE}.shares"
-    )
-    return graph.node("Unsqueeze", [shares, _constant(graph, [1])], f"{DISTANCE}.weights")
 
 
 def _head(graph: Graph, features: str, density: Density, shape: str | None) -> None:

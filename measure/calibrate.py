@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ..calib.decisions.profile import class_profile, label_profile, score_profil
 from ..calib.decisions.spans import check_targets as check_span_targets
 from ..calib.decisions.spans import fit_spans, found_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
-from ..calib.density import standardised, usual_rank
+from ..calib.density import standardised
 from ..calib.taps import named_taps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
@@ -37,7 +37,7 @@ from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
 from ..runtime.collect import WordOutputs
-from .features import Reduced, Reference, best_set, by_set, standardised_by
+from .features import Distances, Reduced, Reference, Squared, best_set, by_set, squared_of, standardised_by
 
 log = logging.getLogger(__name__)
 
@@ -151,20 +151,19 @@ def calibrate(
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
     notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     reference = Reference(bundle, reading.batch_size, progress)
-    density, choice = _unstandardised(bundle, reference, training, taps, rank)
+    distances = _unstandardised(bundle, reference, training, taps, rank)
     if task == "tokens":
         about = _about(bundle, known, ood, seed)
-        fitted, density = _spans_fitted(reference, known, ood, bundle, (density, choice), targets, about, progress)
+        fitted, density = _spans_fitted(reference, known, ood, bundle, distances, targets, about, progress)
         notes += [] if training is None else _shared_examples(bundle, known, training)
         changed = _changed(bundle, graphs, fitted, density, new=training is not None)
         return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
-    logits, squared = reference.run(known, density)
-    ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, density)
-    if density is not None and squared is not None and training is not None:
-        density, squared, ood_squared = _settled(density, choice, squared, ood_squared)
-        notes += _shared_examples(bundle, known, training)
+    logits, squared = reference.run(known, distances)
+    ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
+    density, near, beyond = _settled(distances, squared, ood_squared)
+    notes += [] if training is None else _shared_examples(bundle, known, training)
     about = _about(bundle, known, ood, seed)
-    far = {"distance": _distance(density, squared), "ood_distance": _distance(density, ood_squared)}
+    far = {"distance": near, "ood_distance": beyond}
     if task == "score":
         members, outside = (None if z is None else _activated(z, activation) for z in (logits, ood_logits))
         assert members is not None  # there are examples
@@ -176,7 +175,7 @@ def calibrate(
         fitted = fit_labels(logits, known.labels, ood_logits, targets, rate, names, about, progress, **far)
     else:
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
-    fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, far["distance"], activation))
+    fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, near, activation))
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
 
@@ -206,25 +205,23 @@ def _spans_fitted(
     known: Examples,
     ood: Examples | None,
     bundle: Bundle,
-    distance: tuple[Density | None, dict[str, tuple[str, ...]]],
+    distances: Distances,
     targets: Targets,
     about: dict[str, Any],
     progress: Progress,
 ) -> tuple[Calibration, Density | None]:
     """The calibration of a model that tags tokens, and its distance, standardised on words if it was fitted now."""
     assert known.labels is not None  # read_examples asks for them
-    density, choice = distance
-    words, labels = reference.words(known, density).tagged(known.labels)
+    words, labels = reference.words(known, distances).tagged(known.labels)
     if not len(labels):
         raise InputError(f"no token of {known.source} has a tag that the model read; give more data")
-    strange = None if ood is None else reference.words(ood, density)
-    squared, beyond = words.outputs.get("taps"), None if strange is None else strange.outputs.get("taps")
-    if density is not None and squared is not None and choice:
-        of_spans = None if strange is None else (_largest(words, bundle.labels), _largest(strange, bundle.labels))
-        density, squared, beyond = _settled(density, choice, squared, beyond, of_spans)
+    strange = None if ood is None else reference.words(ood, distances)
+    of_spans = None if strange is None else (_largest(words, bundle.labels), _largest(strange, bundle.labels))
+    squared, beyond = (None if run is None else squared_of(distances, run.outputs) for run in (words, strange))
+    assert squared is not None  # there are words
+    density, near, far = _settled(distances, squared, beyond, of_spans)
     outside = None if strange is None else (strange.outputs["logits"], strange.texts)
     given = words.outputs["logits"], words.texts, labels, bundle.labels, outside
-    near, far = _distance(density, squared), _distance(density, beyond)
     fitted = fit_spans(*given, targets, about, progress, distance=near, ood_distance=far)
     profile = span_profile(words.outputs["logits"], words.texts, len(known), bundle.labels, fitted, near)
     return replace(fitted, reference=profile), density
@@ -302,8 +299,8 @@ def _other_scale(known: Examples, activation: ScoreActivation) -> list[str]:
 
 def _unstandardised(
     bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int], rank: int | None
-) -> tuple[Density | None, dict[str, tuple[str, ...]]]:
-    """The distance of all taps that may be chosen, and the sets to choose from; that of the bundle without data."""
+) -> Distances:
+    """The distances of all sets of taps that may be chosen; without training data that of the bundle, if it has one."""
     if training is None:
         if taps != "auto":
             raise InputError(
@@ -315,36 +312,35 @@ def _unstandardised(
                 f"rank {cut(rank)} is given without training data to fit the distance on; give them as well "
                 "(fit=…, --fit), or leave rank (--rank) out"
             )
-        return Density.of(bundle), {}
+        kept = Density.of(bundle)
+        return {} if kept is None else {KEPT: kept}
     ensemble = reference.ensemble
     width = ensemble.architecture.width
     sets = named_taps(taps, ensemble.architecture, ensemble.trunk, ensemble.members)
     if rank is not None and not is_whole(rank, 1, width):
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
-    everything = max(sets.values(), key=len)
-    about = {"data": training.name, "examples": len(training)}
-    rank = usual_rank(ensemble.architecture, everything) if rank is None else rank
-    return reference.fitted(training, everything, about, rank), sets
+    return reference.fitted(training, sets, {"data": training.name, "examples": len(training)}, rank)
+
+
+KEPT = "kept"
+"""The name of the distance that a bundle has already; none of ``calib.taps.SETS``."""
 
 
 def _settled(
-    density: Density,
-    sets: Mapping[str, tuple[str, ...]],
-    known: np.ndarray,
-    outside: np.ndarray | None,
-    spans: tuple[Reduced, Reduced] | None = None,
-) -> tuple[Density, np.ndarray, np.ndarray | None]:
-    """The distance standardised on validation data, of the best set of taps, with the squared distances at these."""
-    density = standardised_by(density, known)
-    name, areas = best_set(density, sets, known, outside, spans)
-    places = density.places(sets[name])
-    density = by_set(density, name, sets[name])
-    density = replace(density, fitted={**density.fitted, "chosen": name, "auroc": areas})
-    return density, known[:, places], None if outside is None else outside[:, places]
-
-
-def _distance(density: Density | None, squared: np.ndarray | None) -> np.ndarray | None:
-    return None if density is None or squared is None else standardised(density, squared)
+    distances: Distances, known: Squared, outside: Squared | None, spans: tuple[Reduced, Reduced] | None = None
+) -> tuple[Density | None, np.ndarray | None, np.ndarray | None]:
+    """The best distance, standardised on validation data unless it was before, and those of known and others [N]."""
+    if not distances:
+        return None, None, None
+    name = KEPT
+    if name not in distances:
+        distances = {name: by_set(standardised_by(density, known[name]), name) for name, density in distances.items()}
+        name, areas = best_set(distances, known, outside, spans)
+        facts = {**distances[name].fitted, "chosen": name, "auroc": areas}
+        distances = {name: replace(distances[name], fitted=facts)}
+    density = distances[name]
+    near, far = (None if squared is None else standardised(density, squared[name]) for squared in (known, outside))
+    return density, near, far
 
 
 def _shared_examples(bundle: Bundle, known: Examples, training: Examples) -> list[str]:

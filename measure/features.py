@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ..bundle.density import Density
 from ..bundle.store import Bundle
-from ..calib.density import TINY, DensityFit, squared_distances, standardised
+from ..calib.density import TINY, DensityFit, squared_distances, standardised, usual_rank
 from ..calib.taps import tap_weights
 from ..data.examples import Examples
 from ..metrics.uncertainty import area_under_roc
 from ..progress import Progress
 from ..runtime.backends.reference import TorchFeatures
 from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
+
+Distances = Mapping[str, Density]
+"""By the name of a set of taps."""
+
+Squared = dict[str, np.ndarray]
+"""By the same name, squared distances at each of its taps [N, K]."""
+
+NONE: Distances = MappingProxyType({})
+
+Reduced = Callable[[np.ndarray], np.ndarray]
+"""Distances of words → those of spans."""
 
 
 class Reference:
@@ -36,20 +48,37 @@ class Reference:
         self._batch_size, self._progress = batch_size, progress
 
     def fitted(
-        self, examples: Examples, taps: Sequence[str], about: Mapping[str, Any], rank: int | None = None
-    ) -> Density:
-        """The distance from labelled training data, not yet standardised; memory does not grow with their number.
+        self,
+        examples: Examples,
+        sets: Mapping[str, Sequence[str]],
+        about: Mapping[str, Any],
+        rank: int | None = None,
+    ) -> dict[str, Density]:
+        """The distances from labelled training data, not yet standardised; memory does not grow with their number.
 
         Args:
-            examples: to fit it on.
-            taps: K names.
-            about: on what it is fitted, for people.
-            rank: numbers that a feature is brought to; all without it.
+            examples: to fit them on.
+            sets: name → taps, as of ``calib.taps.named_taps``.
+            about: on what they are fitted, for people.
+            rank: numbers that a feature is brought to; without it each set has its own (``calib.density.usual_rank``).
+
+        Returns:
+            Name → distance by these taps.
 
         Raises:
             InputError: an example cannot be used, or all are alike.
             BackendError: the model gives values that are not finite.
         """
+        fit = self._fit(examples, _union(sets.values()))
+        made: dict[tuple[str, ...], Density] = {}
+        for taps in map(tuple, sets.values()):
+            if taps not in made:
+                usual = usual_rank(self._architecture, taps, fit.seen) if rank is None else rank
+                made[taps] = fit.density(about, usual, taps)
+        return {name: made[tuple(taps)] for name, taps in sets.items()}
+
+    def _fit(self, examples: Examples, taps: Sequence[str]) -> DensityFit:
+        """Sums over all examples."""
         assert examples.labels is not None  # read_examples asks for them
         one = self._architecture.task in ("score", "multi_label")
         fit = DensityFit(taps, self._architecture.classes, self._architecture.width)
@@ -60,50 +89,52 @@ class Reference:
                 for seen in visit_words(*given, *how):
                     words, tags = seen.tagged(examples.labels)
                     fit.add(words.outputs["features"], tags)
-                return fit.density(about, rank)
+                return fit
             for places, outputs in visit(*given, *how):
                 known = examples.labels[places]
                 if one:  # no example is of one class: there is one Gaussian for all
                     known = np.zeros(len(known), np.int64)
                 fit.add(outputs["features"], known)
-        return fit.density(about, rank)
+        return fit
 
-    def run(self, examples: Examples, density: Density | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Member logits [N, M, C] before any temperature, and the squared distance at each tap [N, K].
+    def run(self, examples: Examples, distances: Distances = NONE) -> tuple[np.ndarray, Squared]:
+        """Member logits [N, M, C] before any temperature, and by name the squared distance at each tap [N, K].
 
         Raises:
             InputError: an example cannot be used.
             BackendError: the model gives values that are not finite.
         """
-        with TorchFeatures(self.ensemble, () if density is None else density.taps) as model:
+        taps = _union(density.taps for density in distances.values())
+        with TorchFeatures(self.ensemble, taps) as model:
             found = collect(
                 model,
                 self._processor(examples),
                 self._architecture,
                 examples.inputs,
-                _kept(density),
+                _kept(distances, taps),
                 batch_size=self._batch_size,
                 progress=self._progress,
                 title=f"running on {examples.name}",
             )
-        return found["logits"], found.get("taps")
+        return found["logits"], squared_of(distances, found)
 
-    def words(self, examples: Examples, density: Density | None) -> WordOutputs:
+    def words(self, examples: Examples, distances: Distances = NONE) -> WordOutputs:
         """Of the words of texts member logits [N, M, C] before any temperature, under the name ``"logits"``.
 
-        With a density also the squared distance at each tap, ``"taps"`` [N, K].
+        With distances also the squared ones at each tap [N, K], of which :func:`squared_of` has the names.
 
         Raises:
             InputError: an example cannot be used.
             BackendError: the model gives values that are not finite.
         """
-        with TorchFeatures(self.ensemble, () if density is None else density.taps) as model:
+        taps = _union(density.taps for density in distances.values())
+        with TorchFeatures(self.ensemble, taps) as model:
             return collect_words(
                 model,
                 self._processor(examples),
                 self._architecture,
                 examples.inputs,
-                _kept(density),
+                _kept(distances, taps),
                 batch_size=self._batch_size,
                 progress=self._progress,
                 title=f"running on {examples.name}",
@@ -114,14 +145,32 @@ class Reference:
         return examples.processor(self._architecture, load)
 
 
-def _kept(density: Density | None) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """What is kept of outputs: logits, and squared distances instead of features."""
+def _union(sets: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(tap for taps in sets for tap in taps))
+
+
+def _kept(distances: Distances, taps: Sequence[str]) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """What is kept of outputs: logits, and squared distances instead of the features of ``taps``."""
+    different = {_key(density): density for density in distances.values()}
+    places = {key: [taps.index(tap) for tap in density.taps] for key, density in different.items()}
 
     def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         kept = {"logits": outputs["member_logits"]}
-        return kept if density is None else {**kept, "taps": squared_distances(density, outputs["features"])}
+        for key, density in different.items():
+            kept[key] = squared_distances(density, outputs["features"][:, places[key]])
+        return kept
 
     return reduce
+
+
+def _key(density: Density) -> str:
+    """Sets of the same taps share their squared distances."""
+    return f"squared.{','.join(density.taps)}"
+
+
+def squared_of(distances: Distances, kept: Mapping[str, np.ndarray]) -> Squared:
+    """The squared distances of each name among what a run kept."""
+    return {name: kept[_key(density)] for name, density in distances.items()}
 
 
 def standardised_by(density: Density, known: np.ndarray) -> Density:
@@ -140,43 +189,29 @@ LEAST_SPREAD = 1e-3
 """Least standard deviation of squared distances, relative to their mean; of normal features in width d √(2 / d)."""
 
 
-def by_set(density: Density, name: str, taps: Sequence[str]) -> Density:
-    """A standardised distance by one set of its taps, whose weights its scale takes in."""
-    chosen = density.only(taps)
-    return replace(chosen, scale=(chosen.scale / tap_weights(name, taps)).astype(np.float32))
+def by_set(density: Density, name: str) -> Density:
+    """A standardised distance whose scale takes in how much each tap counts in a set of this name."""
+    return replace(density, scale=(density.scale / tap_weights(name, density.taps)).astype(np.float32))
 
 
 def best_set(
-    density: Density,
-    sets: Mapping[str, Sequence[str]],
-    known: np.ndarray,
-    outside: np.ndarray | None,
-    spans: tuple[Reduced, Reduced] | None = None,
+    distances: Distances, known: Squared, outside: Squared | None, spans: tuple[Reduced, Reduced] | None = None
 ) -> tuple[str, dict[str, float]]:
-    """The set of taps that separates best on validation data, and the AUROC of each; the first without OOD data.
+    """The distance that separates best on validation data, and the AUROC of each; the first without OOD data.
 
     Args:
-        density: of all taps, standardised.
-        sets: name → taps, as of ``calib.taps.named_taps``.
-        known, outside: squared distances [N, K] of in- and out-of-distribution examples, or of their words.
+        distances: name → standardised distance.
+        known, outside: name → squared distances [N, K] of in- and out-of-distribution examples, or of their words.
         spans: of words, distances [N] → those of the spans [S] that are found among them, of either.
     """
-    if outside is None or len(sets) == 1:
-        return next(iter(sets)), {}
-
-    def distance(name: str, squared: np.ndarray) -> np.ndarray:
-        return standardised(by_set(density, name, sets[name]), squared[:, density.places(sets[name])])
-
+    if outside is None or len(distances) == 1:
+        return next(iter(distances)), {}
     areas = {}
-    for name in sets:
-        inside, beyond = distance(name, known), distance(name, outside)
+    for name, density in distances.items():
+        inside, beyond = (standardised(density, squared[name]) for squared in (known, outside))
         if spans is not None:
             inside, beyond = spans[0](inside), spans[1](beyond)
         if not len(inside) or not len(beyond):  # whoever fits thresholds says that there is no span
-            return next(iter(sets)), {}
+            return next(iter(distances)), {}
         areas[name] = area_under_roc(inside, beyond)
     return max(areas, key=lambda name: areas[name]), areas
-
-
-Reduced = Callable[[np.ndarray], np.ndarray]
-"""Distances of words → those of spans."""

@@ -134,12 +134,15 @@ def make_clip_tokenizer() -> Any:
     return transformers.CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=77)
 
 
-def random_plan(family: str, members: int, seed: int = 0) -> HeadPlan:
-    """A plan with unequal head counts between members and layers."""
+def random_plan(family: str, members: int, seed: int = 0, fork: int = 0) -> HeadPlan:
+    """A plan with unequal head counts between members and layers; all heads below the fork."""
     rng = np.random.default_rng(seed)
     keep = tuple(
         tuple(
-            tuple(sorted(rng.choice(HEADS, rng.integers(1, HEADS + 1), replace=False).tolist())) for _ in range(LAYERS)
+            tuple(range(HEADS))
+            if layer < fork
+            else tuple(sorted(rng.choice(HEADS, rng.integers(1, HEADS + 1), replace=False).tolist()))
+            for layer in range(LAYERS)
         )
         for _ in range(members)
     )

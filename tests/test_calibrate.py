@@ -32,8 +32,13 @@ from hydrant import (
 )
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.files import sha256_of
+from hydrant.calib.density import standardised
+from hydrant.calib.taps import SETS
 from hydrant.data.examples import read_examples
 from hydrant.families.checkpoint import load_processor
+from hydrant.measure.features import Reference
+from hydrant.metrics.uncertainty import area_under_roc
+from hydrant.progress import no_progress
 from onnx import numpy_helper
 from PIL import Image
 from support import make_model, random_plan, run_cli
@@ -429,6 +434,47 @@ def test_a_lower_rank_from_the_command_line(bundle: Path, data: dict[str, Path])
     assert refused.returncode == 2
     assert "rank" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
+    bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With out-of-distribution data each set of taps is compared, and kept, at the rank that it has by itself."""
+    monkeypatch.setattr("hydrant.calib.density.LEAST_CLASSES", 5)
+    bundle = tmp_path / "forked"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3, fork=1)), bundle, load_processor(bert_checkpoint, "text"))
+    alone, width = {}, Bundle.open(bundle).architecture().width
+    for name in SETS:
+        alone[name] = calibrate(bundle, data["val"], fit=data["test"], taps=name).density
+    assert [found.whitening.shape[2] for found in alone.values()] == [4, 4, width]
+    reference = Reference(Bundle.open(bundle), 32, no_progress)
+    areas = {}
+    for name, density in alone.items():
+        runs = [reference.run(read_examples(data[split], None), {name: density})[1] for split in ("val", "ood")]
+        areas[name] = area_under_roc(*(standardised(density, squared[name]) for squared in runs))
+    report = calibrate(bundle, data["val"], data["ood"], fit=data["test"])
+    chosen = report.density.fitted["chosen"]
+    assert report.density.fitted["auroc"] == areas
+    assert areas[chosen] == max(areas.values())
+    assert report.density.taps == alone[chosen].taps
+    assert all(np.array_equal(array, alone[chosen].arrays()[name]) for name, array in report.density.arrays().items())
+    for name in SETS:  # whichever separates best
+        monkeypatch.setattr("hydrant.measure.calibrate.best_set", lambda *_, name=name: (name, {}))
+        kept = calibrate(bundle, data["val"], data["ood"], fit=data["test"]).density
+        assert all(np.array_equal(array, alone[name].arrays()[part]) for part, array in kept.arrays().items())
+
+
+def test_few_classes_among_many_keep_the_whole_width(
+    bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks follow the classes that had examples, not those that the model knows."""
+    monkeypatch.setattr("hydrant.calib.density.LEAST_CLASSES", 4)
+    bundle = tmp_path / "forked"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3, fork=1)), bundle, load_processor(bert_checkpoint, "text"))
+    for labels, rank in (("abcde", 4), ("bcde", 3), ("cde", Bundle.open(bundle).architecture().width)):
+        training = write_texts(tmp_path / f"{labels}.csv", 60, 3, labels)
+        density = calibrate(bundle, data["val"], fit=training).density
+        assert density.whitening.shape[2] == rank
 
 
 def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import scipy.linalg
 import torch
@@ -107,8 +108,9 @@ def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, sha
     found, subspace = squared_distances(density, asked)[:, 0], density.whitening[0].astype(np.float64)
     expected = in_subspace(features[:, 0], labels, asked[:, 0], subspace)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5 * expected.max())
-    if rank == width:
+    if rank == width:  # nothing is left out, and nothing turned
         np.testing.assert_allclose(found, oracle(features[:, 0], labels, asked[:, 0]), rtol=1e-3)
+        return
 
     unit = features[:, 0] / np.linalg.norm(features[:, 0], axis=1, keepdims=True)
     means = np.stack([unit[labels == name].mean(axis=0) for name in range(classes)])
@@ -128,23 +130,25 @@ TRUNK, ENDS = ("layers.0.first", "layers.0.mean", "last.0"), ("last.0", "last.1"
 
 
 @pytest.mark.parametrize(
-    ("changes", "taps", "rank"),
+    ("classes", "changes", "taps", "rank"),
     [
-        ({"classes": 150}, TRUNK, 64),
-        ({"classes": 65}, TRUNK, 64),
-        ({"classes": 50}, TRUNK, 49),
-        ({"classes": 49}, TRUNK, None),
-        ({"classes": 150}, ENDS, None),
-        ({"classes": 150, "width": 64}, TRUNK, None),
-        ({"classes": 50, "width": 50}, TRUNK, 49),
-        ({"classes": 150, "task": "multi_label"}, TRUNK, None),
-        ({"classes": 150, "task": "tokens"}, TRUNK, None),
+        (150, {}, TRUNK, 64),
+        (65, {}, TRUNK, 64),
+        (50, {}, TRUNK, 49),
+        (49, {}, TRUNK, None),
+        (150, {}, ENDS, None),
+        (150, {"width": 64}, TRUNK, None),
+        (50, {"width": 50}, TRUNK, 49),
+        (150, {"task": "multi_label"}, TRUNK, None),
+        (150, {"task": "tokens"}, TRUNK, None),
     ],
 )
-def test_the_rank_that_is_taken_by_itself(changes: dict[str, Any], taps: tuple[str, ...], rank: int | None) -> None:
+def test_the_rank_that_is_taken_by_itself(
+    classes: int, changes: dict[str, Any], taps: tuple[str, ...], rank: int | None
+) -> None:
     text, image = (fuse(make_model(family), members=1).architecture for family in ("bert", "vit"))
-    assert usual_rank(replace(text, **{"width": 384, **changes}), taps) == rank
-    assert usual_rank(replace(image, width=384, classes=150), taps) is None
+    assert usual_rank(replace(text, **{"width": 384, **changes}), taps, classes) == rank
+    assert usual_rank(replace(image, width=384), taps, classes) is None
 
 
 def test_lengths_of_the_rest_are_kept_on_average() -> None:
@@ -226,16 +230,16 @@ def test_balanced_taps_count_as_much_as_the_trunk() -> None:
     density = standardised_by(density, known)
     scores = (strange - known.mean(axis=0)) / known.std(axis=0)
     expected = (scores[:, :4].mean(axis=1) + scores[:, 4:].mean(axis=1)) / 2
-    found = standardised(by_set(density, "balanced", taps), strange)
+    found = standardised(by_set(density, "balanced"), strange)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(standardised(by_set(density, "all", taps), strange), scores.mean(axis=1), atol=1e-5)
+    np.testing.assert_allclose(standardised(by_set(density, "all"), strange), scores.mean(axis=1), atol=1e-5)
     np.testing.assert_allclose(
-        standardised(by_set(density, "balanced", taps[4:]), strange[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
+        standardised(by_set(density.only(taps[4:]), "balanced"), strange[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
     )
     known[:, 4:], strange[:, 4:] = rng.normal(0, 1, (50, 2)), rng.normal(1.5, 1, (30, 2))  # the last vectors alone tell
     known[:, :4], strange[:, :4] = rng.normal(0, 1, (50, 4)), rng.normal(0, 1, (30, 4))
-    sets = {"all": taps, "balanced": taps}
-    name, areas = best_set(standardised_by(density, known), sets, known, strange)
+    sets = {name: by_set(standardised_by(density, known), name) for name in ("all", "balanced")}
+    name, areas = best_set(sets, dict.fromkeys(sets, known), dict.fromkeys(sets, strange))
     assert name == "balanced"
     assert areas["balanced"] > areas["all"]
 
@@ -308,6 +312,28 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
         np.testing.assert_allclose(found.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
     sizes = {tensor.name: list(tensor.dims) for tensor in onnx.load(bundle.file("model.fp32.onnx")).graph.initializer}
     assert sizes["distance.whitening"] == [len(density.taps), ensemble.architecture.width, 6]
+
+
+@pytest.mark.parametrize(
+    "taps", [("last.2", "layers.0.mean", "last.0"), ("layers.0.mean", "layers.0.first"), ("last.1",)]
+)
+def test_taps_in_any_order_of_texts_padded_on_either_side(taps: tuple[str, ...], tmp_path: Path) -> None:
+    """A file may name fewer taps than a set has, in an order of its own."""
+    ensemble = fuse(make_model("bert"), forked("bert", fork=LAYERS - 1))
+    assert ensemble.trunk == LAYERS - 1
+    save_bundle(ensemble, tmp_path / "out", tensors_only=True)
+    hydrant.export_onnx(tmp_path / "out")
+    inputs = make_inputs("bert", batch=6, seed=9)
+    real, left = inputs["attention_mask"], torch.arange(6)[:, None] % 2 > 0
+    inputs["attention_mask"] = torch.where(left, real.flip(1), real)
+    with torch.inference_mode():
+        features = ensemble.features(taps, **inputs)[1].transpose(0, 1).numpy()
+    density = fitted(features, np.arange(6) % 2, taps, 2)
+    model = onnx.load(tmp_path / "out/model.fp32.onnx")
+    with_distance(model, ensemble.architecture, density)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(["distance"], {name: tensor.numpy() for name, tensor in inputs.items()})
+    np.testing.assert_allclose(found, squared_distances(density, features).mean(axis=1), rtol=1e-3)
 
 
 def test_features_are_those_of_the_original_model(measured: tuple[str, Bundle, Density]) -> None:

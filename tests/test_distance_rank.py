@@ -9,6 +9,7 @@ from pathlib import Path
 import hydrant
 import numpy as np
 import pytest
+from hydrant.data.corruptions import typos
 from hydrant.data.examples import Examples, read_examples
 from hydrant.metrics.uncertainty import area_under_roc
 
@@ -26,25 +27,36 @@ def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
     parts = {split: Examples(known.inputs, known.labels, split) for split in ("train", "validation", "test")}
     case = distance_rank.Case(bert_checkpoint, parts, {f"far, {split}": unknown for split in ("validation", "test")})
     rows = distance_rank.measured(case, tmp_path, 2)
-    assert [(row["rank"], row["draw"], row["usual"]) for row in rows] == [(None, 0, True), (3, 0, False), (3, 1, False)]
+    assert [(row["taps"], row["rank"], row["draw"], row["usual"]) for row in rows] == [
+        (taps, *how) for taps in ("balanced", "last") for how in ((None, 0, True), (3, 0, False), (3, 1, False))
+    ]
     assert all(set(row["test"]) == {"far, AUROC", "far, FPR95", "noise flagged"} for row in rows)
 
-    for row, rank in zip(rows[:2], (None, 3), strict=True):
-        bundle = tmp_path / f"as-calibrated-{rank}"
+    for row in [row for row in rows if row["draw"] == 0]:
+        taps, rank = row["taps"], row["rank"]
+        bundle = tmp_path / f"as-calibrated-{taps}-{rank}"
         shutil.copytree(tmp_path / "bundles" / bert_checkpoint.name / "single", bundle)
-        hydrant.calibrate(bundle, text_csv, fit=text_csv, taps="balanced", rank=rank)
+        hydrant.calibrate(bundle, text_csv, fit=text_csv, taps=taps, rank=rank)
         with hydrant.load(bundle, "torch") as predictor:
             inside, outside = (predictor.predict(list(texts)).distance for texts in (known.inputs, unknown))
         assert row["test"]["far, AUROC"] == pytest.approx(area_under_roc(inside, outside), abs=1e-3)
+        threshold = hydrant.Bundle.open(bundle).calibration()["thresholds"]["ood"]["value"]
+        noisy = typos(known.inputs, distance_rank.SEVERITY)
+        with hydrant.load(bundle, "torch") as predictor:
+            found = predictor.predict(noisy)
+        right = found.label == known.labels
+        assert row["test"]["noise flagged"] == pytest.approx((found.distance[right] > threshold).mean(), abs=1e-9)
 
 
 def test_another_draw_has_other_directions() -> None:
     rng = np.random.default_rng(0)
-    features = {split: rng.standard_normal((40, 1, 16)) for split in ("validation", "test")}
-    fit = distance_rank.DensityFit(("last.0",), 2, 16)
-    fit.add(rng.standard_normal((40, 1, 16)), np.arange(40) % 2)
+    features = {split: rng.standard_normal((40, 2, 16)) for split in ("validation", "test")}
+    taps = ("layers.0.mean", "last.0")
+    fit = distance_rank.DensityFit(taps, 2, 16)
+    fit.add(rng.standard_normal((40, 2, 16)), np.arange(40) % 2)
     first, second, again = (
-        distance_rank.standardised_distances(fit, ("last.0",), 4, draw, features)["test"] for draw in (0, 1, 0)
+        distance_rank.standardised_distances(fit, taps, ("last", taps[1:]), (4, draw), features)["test"]
+        for draw in (0, 1, 0)
     )
     assert np.array_equal(first, again)
     assert not np.allclose(first, second)
@@ -52,15 +64,18 @@ def test_another_draw_has_other_directions() -> None:
 
 def test_the_table_tells_what_a_lower_rank_adds() -> None:
     rows = [
-        {"data": "D", "seed": seed, "rank": rank, "draw": draw, "usual": rank == 64, "test": {"far, AUROC": value}}
+        {"data": "D", "taps": taps, "seed": seed, "rank": rank, "draw": draw, "usual": rank == 64,
+         "test": {"far, AUROC": value - (taps == "last")}}
+        for taps in ("balanced", "last")
         for seed, rank, draw, value in [
             (0, None, 0, 0.9), (0, 16, 0, 0.8), (0, 16, 1, 0.84), (0, 32, 0, 0.9), (0, 64, 0, 0.91), (0, 128, 0, 0.9),
             (1, None, 0, 0.7), (1, 16, 0, 0.7), (1, 16, 1, 0.7), (1, 32, 0, 0.7), (1, 64, 0, 0.72), (1, 128, 0, 0.7),
         ]
     ]  # fmt: skip
-    line = distance_rank.markdown(rows).splitlines()[-1].split(" | ")
-    assert line[:4] == ["| D", "far, AUROC", "0.800", "-0.040 (-0.100 to +0.000)"]
-    assert line[-1] == "+0.015 (+0.010 to +0.020) |"
+    lines = [line.split(" | ") for line in distance_rank.markdown(rows).splitlines()[-2:]]
+    assert lines[0][:5] == ["| D", "balanced", "far, AUROC", "0.800", "-0.040 (-0.100 to +0.000)"]
+    assert lines[1][:4] == ["| D", "last", "far, AUROC", "-0.200"]
+    assert all(line[-1] == "+0.015 (+0.010 to +0.020) |" for line in lines)
 
 
 def test_lines_without_text_are_left_out_and_labels_that_do_not_fit_refused(tmp_path: Path) -> None:

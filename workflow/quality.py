@@ -100,7 +100,7 @@ def quality_of(
         if form == "words":
             scores = [_span_entropies(reference, part, temperature, names) for part in (measuring, unknown)]
         else:
-            outside = summarise(_pairs(reference.run(unknown, None)[0], form), temperature)
+            outside = summarise(_pairs(reference.run(unknown)[0], form), temperature)
             scores = [_sums(one["predictive_entropy"], each) for one in (found, outside)]
         if all(map(len, scores)):
             auroc, fpr95 = metrics.auroc(*scores), metrics.fpr95(*scores)
@@ -119,9 +119,9 @@ def _rows(reference: Reference, form: Form, examples: Examples) -> tuple[np.ndar
     """Member logits [R, M, C] and labels [R] of all answers: examples, words, or each label of each example."""
     assert examples.labels is not None  # read_examples asks for them
     if form == "words":
-        words, labels = reference.words(examples, None).tagged(examples.labels)
+        words, labels = reference.words(examples).tagged(examples.labels)
         return words.outputs["logits"], labels
-    return _pairs(reference.run(examples, None)[0], form), examples.labels.astype(np.int64).reshape(-1)
+    return _pairs(reference.run(examples)[0], form), examples.labels.astype(np.int64).reshape(-1)
 
 
 def _pairs(logits: np.ndarray, form: Form) -> np.ndarray:
@@ -147,7 +147,7 @@ def _calibration_error(probabilities: np.ndarray, labels: np.ndarray, each: int)
 
 def _span_entropies(reference: Reference, texts: Examples, temperature: float, names: Sequence[str]) -> np.ndarray:
     """The entropy of each span that is found in texts, that of its least sure word."""
-    words = reference.words(texts, None)
+    words = reference.words(texts)
     found = summarise(words.outputs["logits"], temperature)
     spans = spans_in(words.texts, [names[label] for label in found["probabilities"].argmax(axis=1)])
     return span_scores(spans, {"entropy": found["predictive_entropy"]})["entropy"]
@@ -161,7 +161,7 @@ def _of_regression(
     unknown: Examples | None,
 ) -> Quality:
     def scores(examples: Examples) -> np.ndarray:
-        rows = reference.run(examples, None)[0][..., 0].astype(np.float64)  # [N, M]
+        rows = reference.run(examples)[0][..., 0].astype(np.float64)  # [N, M]
         return rows if activation == "identity" else 1 / (1 + np.exp(-rows))
 
     judged, measured = scores(judging), scores(measuring)
