@@ -106,9 +106,9 @@ def calibrate(
             reads the trunk also flags noise that the model bears, such as typing errors, all more than balanced: take
             last where inputs are noisy but meant to be answered.
         rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it; where the
-            trunk of a text model of 50 classes or more is read, one fewer than classes and at most 64). Fewer make it
-            cheaper and flag less noise: the directions that part the classes most, and random ones that stand for the
-            rest, where classes are few and in the members' last vectors.
+            trunk of a text model is read and 50 classes or more have training examples, one fewer than these classes
+            and at most 64). Fewer make it cheaper and flag less noise: the directions that part the classes most, and
+            random ones that stand for the rest, where classes are few and in the members' last vectors.
         abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
             for spans.
         flags: what to call out of distribution: ``FalseAlarm(0.05)``.
