@@ -22,6 +22,7 @@ from hydrant.export.distance_head import with_distance
 from hydrant.export.random_model import random_model
 from hydrant.metrics.timing import Ratio, Rules, interleave
 from latency import MEMBERS, Case, architecture, inputs, random_plan
+from study_rows import about
 
 CASES = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}
 """Model → batch and tokens."""
@@ -99,9 +100,7 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     if options.output:
-        options.output.write_text(
-            json.dumps({"command": "python benchmarks/distance.py", "rows": rows}, indent=1) + "\n"
-        )
+        options.output.write_text(json.dumps({**about({}), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

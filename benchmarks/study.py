@@ -20,6 +20,7 @@ from hydrant.calib.heads.options import METHODS
 from hydrant.calib.heads.selection import choose_heads
 from hydrant.calib.taps import SETS, named_taps
 from hydrant.data.examples import Examples
+from hydrant.data.fingerprints import fingerprint_of
 from hydrant.measure.features import Reference, by_set, standardised_by
 from hydrant.progress import no_progress
 from training import cached, device, matmul
@@ -180,7 +181,7 @@ class Bundles:
 
         Args:
             bundle: that runs.
-            further: examples to run on as well, by names of their own; the names tell what they are.
+            further: examples to run on as well, by names of their own.
             distance: whether to fit one.
             splits: that it runs on.
         """
@@ -194,6 +195,10 @@ class Bundles:
         sizes = {name: len(part) for name, part in examples.items()}
         recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train)}
         recipe["distance"] = SETS if distance else ()
+        if further:
+            text = isinstance(self.data.test.inputs[0], str)
+            prints = {name: fingerprint_of(part.inputs, "text" if text else "image") for name, part in further.items()}
+            recipe["further"] = {name: found and found.to_json()["sha256"] for name, found in prints.items()}
         folder = f"{bundle.name}-and-more" if further else bundle.name
         kept = cached(self.work / "outputs" / folder, recipe, make)
         with np.load(kept / "outputs.npz") as arrays:

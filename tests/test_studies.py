@@ -436,6 +436,16 @@ def test_shifted_inputs_are_measured_at_every_severity(ran: argparse.Namespace, 
     assert "| severity 5 |" in options.document.read_text()
 
 
+def test_shifted_inputs_are_of_all_classes() -> None:
+    examples = Examples([str(number) for number in range(300)], np.repeat(np.arange(3), 100), "one class after another")
+    some = study_shift.drawn(examples, 60)
+    assert len(set(some.inputs)) == 60
+    assert some.labels is not None
+    assert all(12 <= count <= 28 for count in np.bincount(some.labels))
+    assert some.inputs == sorted(some.inputs, key=int)
+    assert study_shift.drawn(examples, 1000).inputs == examples.inputs
+
+
 def test_texts_and_images_are_corrupted_as_evaluate_does() -> None:
     texts = study_shift.corrupted(Examples(["what is my balance today", "transfer money"], np.arange(2), "texts"))
     assert texts["severity 3"].inputs == typos(texts["clean"].inputs, 3)
