@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from about import about
 from hydrant.bundle.density import Density
 from hydrant.calib.taps import named_taps
 from hydrant.export.distance_head import with_distance
 from hydrant.export.random_model import random_model
 from hydrant.metrics.timing import Ratio, Rules, interleave
 from latency import MEMBERS, Case, architecture, inputs, random_plan
-from study_rows import about
 
 CASES = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}
 """Model → batch and tokens."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import hydrant
 import numpy as np
+from about import about
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.calib.density import DensityFit, squared_distances, standardised, usual_rank
 from hydrant.calib.taps import named_taps
@@ -34,7 +35,6 @@ from hydrant.metrics.uncertainty import area_under_roc
 from hydrant.runtime.backends.reference import TorchFeatures
 from hydrant.runtime.collect import collect
 from study import trained
-from study_rows import about
 from study_table import put_into, table
 from training import Recipe, as_json, cached, fresh_minilm, train_on_texts
 

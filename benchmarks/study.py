@@ -6,6 +6,7 @@ in a working folder with how it was made (``training.cached``), so that an inter
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from hydrant.calib.heads.selection import choose_heads
 from hydrant.calib.taps import SETS, named_taps
 from hydrant.data.examples import Examples
 from hydrant.data.fingerprints import fingerprint_of
+from hydrant.data.spec import Modality
 from hydrant.measure.features import Reference, by_set, standardised_by
 from hydrant.progress import no_progress
 from training import cached, device, matmul
@@ -79,6 +81,15 @@ class Outputs:
     def of_members(self, count: int) -> Outputs:
         """The logits of the first members alone, without distances."""
         return Outputs({split: logits[:, :count] for split, logits in self.logits.items()}, {})
+
+
+def contents(examples: Examples) -> str:
+    """A digest of inputs in their order."""
+    modality: Modality = "text" if isinstance(examples.inputs[0], str) else "image"
+    prints = [fingerprint_of([given], modality) for given in examples.inputs]
+    if None in prints:
+        raise SystemExit(f"input {prints.index(None)} of {examples.name} is neither a text nor an image")
+    return hashlib.sha256(json.dumps([each.hashes for each in prints if each]).encode()).hexdigest()
 
 
 class Bundles:
@@ -196,9 +207,7 @@ class Bundles:
         recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train)}
         recipe["distance"] = SETS if distance else ()
         if further:
-            text = isinstance(self.data.test.inputs[0], str)
-            prints = {name: fingerprint_of(part.inputs, "text" if text else "image") for name, part in further.items()}
-            recipe["further"] = {name: found and found.to_json()["sha256"] for name, found in prints.items()}
+            recipe["further"] = {name: contents(part) for name, part in further.items()}
         folder = f"{bundle.name}-and-more" if further else bundle.name
         kept = cached(self.work / "outputs" / folder, recipe, make)
         with np.load(kept / "outputs.npz") as arrays:

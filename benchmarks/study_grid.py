@@ -23,10 +23,10 @@ import hydrant
 import numpy as np
 import study_figures as figures
 import study_table as tables
+from about import about
 from study import Bundles, Fork, Outputs
 from study_clinc150 import Clinc150
 from study_picture import draw_grid
-from study_rows import about
 from study_run import Subject, finding_options, open_subject
 from study_vision import Vision
 from training import in_parallel

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
 import study_figures as figures
-import torch
 from hydrant.evaluation.models import open_models
 from hydrant.runtime.collect import collect
 from study import SPLITS, Bundles, Fork, Outputs, made_by, note_of, slug
@@ -29,8 +23,6 @@ LORA, DEEP, PACKED = "LoRA-Ensemble", "Deep Ensemble", "Packed-Ensemble"
 
 TUNED = ", tuned"
 """End of the name of a row that is another one, tuned."""
-
-PACKAGES = ("torch", "transformers", "onnxruntime", "numpy", "peft")
 
 
 @dataclass(frozen=True)
@@ -281,25 +273,3 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
             for reference in references if reference in drawn and reference != row["name"]
         }  # fmt: skip
     return found
-
-
-def about(data_sizes: Mapping[str, int]) -> dict[str, Any]:
-    """What ran: command, machine, versions, sizes."""
-    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-    return {
-        "command": command_line(),
-        "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        **gpu,
-        "versions": {"hydrant": hydrant.__version__, **{name: version(name) for name in PACKAGES}},
-        "sizes": dict(data_sizes),
-    }
-
-
-def command_line() -> str:
-    """The command that runs, without folders of this machine: of absolute paths the last name, and no ``--work``."""
-    given = [part for word in sys.argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    if "--work" in given:
-        del given[given.index("--work") : given.index("--work") + 2]
-    named = [Path(word).name if Path(word).is_absolute() else word for word in given[1:]]
-    return f"python benchmarks/{shlex.join([Path(given[0]).name, *named])}"

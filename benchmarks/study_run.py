@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import hydrant
 import study_figures as figures
 import study_table as tables
+from about import about
 from hydrant.metrics.timing import Rules
 from study import Bundles, Data
 from study_claims import read_taps
 from study_picture import draw_rows
-from study_rows import DEEP, DROPOUT, LORA, SINGLE, Rows, Settings, about, results
+from study_rows import DEEP, DROPOUT, LORA, SINGLE, Rows, Settings, results
 
 DOCUMENTS = Path(__file__).parents[1] / "docs/studies"
 FINDINGS = DOCUMENTS.parent / "findings.md"

@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import study_figures as figures
 import study_table as tables
+from about import about
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, typos
 from hydrant.data.examples import Examples
 from hydrant.metrics.uncertainty import area_under_roc
 from study import Data, Outputs
 from study_clinc150 import Clinc150
-from study_rows import SINGLE, TUNED, about
+from study_rows import SINGLE, TUNED
 from study_run import Subject, finding_options, open_subject
 from study_vision import Vision
 

@@ -28,8 +28,9 @@ import study_figures
 import study_table
 import tasks_table
 import torch
+from about import about
 from study import note_of
-from study_rows import CONTROL, DEEP, SINGLE, TUNED, about
+from study_rows import CONTROL, DEEP, SINGLE, TUNED
 from tasks_data import Sizes, TaskData, query_pairs, several_domains, slots
 from tasks_rows import FIRST, FORKS, MEMBERS, NAMES, RECIPES, Settings, TaskRows, on_device
 

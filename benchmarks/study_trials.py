@@ -21,11 +21,11 @@ import hydrant
 import numpy as np
 import study_figures as figures
 import study_table as tables
+from about import about
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.metrics.figures import Answers
 from study import Fork
 from study_clinc150 import Clinc150
-from study_rows import about
 from study_run import Subject, add_options, open_subject
 from study_vision import Vision
 from training import in_parallel

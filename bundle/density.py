@@ -165,11 +165,13 @@ def check_taps(taps: Sequence[Any], architecture: AnyArchitecture, members: int)
     for tap in taps:
         match = TAP.fullmatch(tap)
         layer, kind, member, mean = match.groups() if match else (None,) * 4
+        behind = architecture.layers
         if isinstance(architecture, Traced):
             read = layer is None or (kind == "token" and int(layer) in architecture.tapped_layers)
             both = read and mean is None and architecture.width > 0
         else:
             both = mean is None or architecture.token_pooling == "first_and_mean"
             both = both and (kind is None or (kind == "token") is architecture.every_token)
-        if match is None or int(layer or 0) >= architecture.layers or int(member or 0) >= members or not both:
+            behind -= not architecture.every_token  # of the last layer nothing but the first token may be computed
+        if match is None or int(layer or 0) >= behind or int(member or 0) >= members or not both:
             raise ValueError(f"tap {literal(tap)} of a model of {architecture.layers} layers and {members} members")

@@ -157,7 +157,7 @@ def directions(apart: np.ndarray, rank: int, parting: int, tap: str) -> np.ndarr
 
     Args:
         apart: whitened class means [R, d] less the centre, each times the root of its class's share.
-        rank: r, 1 to d; with d this is a rotation.
+        rank: r, 1 to d.
         parting: how many part the classes, at most R − 1; the others are drawn.
         tap: name, by which they are drawn.
     """

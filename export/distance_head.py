@@ -54,16 +54,16 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
     if architecture.every_token:
         made = [_tokens(graph, *_token_value(architecture, tap), f"{DISTANCE}.{tap}") for tap in taps]
         return graph.node("Concat", made, f"{DISTANCE}.features", axis=0)
-    layers = sorted({int(match[1]) for match in map(_match, taps) if match[1]})
+    layers = sorted({int(match[1]) for match in map(_parts, taps) if match[1]})
     made, order = [], []
     if layers:
         assert isinstance(architecture, Architecture)  # of traced models taggers alone have taps in the trunk
-        made.append(_trunk(graph, architecture, layers))
-        order += [f"layers.{layer}.{kind}" for layer in layers for kind in KINDS]
+        made.append(_trunk_rows(graph, architecture, layers))
+        order += [f"layers.{layer}.{kind}" for layer in layers for kind in READ]
     for mean in (False, True):
-        ends = [tap for tap in taps if _match(tap)[3] and bool(_match(tap)[4]) == mean]
+        ends = [tap for tap in taps if _parts(tap)[3] and bool(_parts(tap)[4]) == mean]
         if ends:
-            members = [int(_match(tap)[3]) for tap in ends]
+            members = [int(_parts(tap)[3]) for tap in ends]
             name = f"{DISTANCE}.last.mean" if mean else f"{DISTANCE}.last"
             made.append(_members(graph, _last(architecture, mean), members, name))
             order += ends
@@ -74,11 +74,11 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
     return graph.node("Gather", [together, _constant(graph, places)], f"{DISTANCE}.features", axis=0)
 
 
-KINDS = ("first", "mean")
+READ = ("first", "mean")
 """What is read of a layer of the trunk."""
 
 
-def _match(tap: str) -> re.Match[str]:
+def _parts(tap: str) -> re.Match[str]:
     """Its parts: layer, what of it, member, and whether that is the mean."""
     match = TAP.fullmatch(tap)
     assert match is not None  # checked when the density was read
@@ -104,18 +104,18 @@ def _last(architecture: AnyArchitecture, mean: bool) -> str:
     return "final_norm" if architecture.ends_with_norm else _output(architecture, architecture.layers - 1)
 
 
-def _trunk(graph: Graph, architecture: Architecture, layers: Sequence[int]) -> str:
+def _trunk_rows(graph: Graph, architecture: Architecture, layers: Sequence[int]) -> str:
     """First token and sum over real tokens of each layer of the trunk, [2·layers, B, d].
 
-    One product of a layer's tokens gives both. A sum is as long as it likes: it is brought to length 1.
+    One product of a layer's tokens gives both. The sum stands for the mean: :func:`_head` divides by its length.
     """
     weights, made = _token_weights(graph, architecture), []
-    for layer in layers:
+    for layer in layers:  # a layer may run as several streams, all alike
         name = f"{DISTANCE}.layers.{layer}"
-        tokens = graph.node("Cast", [_output(architecture, layer)], f"{name}.tokens", to=FLOAT)  # [S, B, T, d]
-        made.append(graph.node("MatMul", [weights, tokens], name))  # [S, B, 2, d]
-    rows = graph.node("Concat", made, f"{DISTANCE}.trunk.streams", axis=2)
-    rows = graph.node("Gather", [rows, _constant(graph, 0)], f"{DISTANCE}.trunk.rows", axis=0)
+        stream = graph.node("Gather", [_output(architecture, layer), _constant(graph, 0)], f"{name}.stream", axis=0)
+        tokens = graph.node("Cast", [stream], f"{name}.tokens", to=FLOAT)  # [B, T, d]
+        made.append(graph.node("MatMul", [weights, tokens], name))  # [B, 2, d]
+    rows = graph.node("Concat", made, f"{DISTANCE}.trunk.rows", axis=1)
     return graph.node("Transpose", [rows], f"{DISTANCE}.trunk", perm=[1, 0, 2])
 
 
@@ -144,7 +144,7 @@ def _members(graph: Graph, value: str, members: Sequence[int], name: str) -> str
 
 def _token_value(architecture: AnyArchitecture, tap: str) -> tuple[str, int]:
     """Of a model that reads every token the value [S, B, T, d] that a tap names, and the stream of it."""
-    layer, member = _match(tap)[1], _match(tap)[3]
+    layer, member = _parts(tap)[1], _parts(tap)[3]
     return (_output(architecture, int(layer)), 0) if layer else (_last(architecture, mean=False), int(member))
 
 

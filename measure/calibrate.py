@@ -216,7 +216,9 @@ def _spans_fitted(
     if not len(labels):
         raise InputError(f"no token of {known.source} has a tag that the model read; give more data")
     strange = None if ood is None else reference.words(ood, distances)
-    of_spans = None if strange is None else (_largest(words, bundle.labels), _largest(strange, bundle.labels))
+    of_spans = None
+    if strange is not None and len(distances) > 1:  # one is chosen by the spans
+        of_spans = _largest(words, bundle.labels), _largest(strange, bundle.labels)
     squared, beyond = (None if run is None else squared_of(distances, run.outputs) for run in (words, strange))
     assert squared is not None  # there are words
     density, near, far = _settled(distances, squared, beyond, of_spans)

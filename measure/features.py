@@ -25,7 +25,7 @@ Distances = Mapping[str, Density]
 Squared = dict[str, np.ndarray]
 """By the same name, squared distances at each of its taps [N, K]."""
 
-NONE: Distances = MappingProxyType({})
+NO_DISTANCES: Distances = MappingProxyType({})
 
 Reduced = Callable[[np.ndarray], np.ndarray]
 """Distances of words → those of spans."""
@@ -97,7 +97,7 @@ class Reference:
                 fit.add(outputs["features"], known)
         return fit
 
-    def run(self, examples: Examples, distances: Distances = NONE) -> tuple[np.ndarray, Squared]:
+    def run(self, examples: Examples, distances: Distances = NO_DISTANCES) -> tuple[np.ndarray, Squared]:
         """Member logits [N, M, C] before any temperature, and by name the squared distance at each tap [N, K].
 
         Raises:
@@ -118,7 +118,7 @@ class Reference:
             )
         return found["logits"], squared_of(distances, found)
 
-    def words(self, examples: Examples, distances: Distances = NONE) -> WordOutputs:
+    def words(self, examples: Examples, distances: Distances = NO_DISTANCES) -> WordOutputs:
         """Of the words of texts member logits [N, M, C] before any temperature, under the name ``"logits"``.
 
         With distances also the squared ones at each tap [N, K], of which :func:`squared_of` has the names.
@@ -164,12 +164,12 @@ def _kept(distances: Distances, taps: Sequence[str]) -> Callable[[Mapping[str, n
 
 
 def _key(density: Density) -> str:
-    """Sets of the same taps share their squared distances."""
-    return f"squared.{','.join(density.taps)}"
+    """Names of one distance share its squared ones."""
+    return f"squared.{id(density)}"
 
 
 def squared_of(distances: Distances, kept: Mapping[str, np.ndarray]) -> Squared:
-    """The squared distances of each name among what a run kept."""
+    """The squared distances of each name among what a run with these very distances kept."""
     return {name: kept[_key(density)] for name, density in distances.items()}
 
 

@@ -21,6 +21,7 @@ from hydrant.calib.density import DensityFit, directions, shrunk, squared_distan
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
+from hydrant.fusion import FusedClassifier
 from hydrant.measure.features import best_set, by_set, standardised_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -319,21 +320,48 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
 )
 def test_taps_in_any_order_of_texts_padded_on_either_side(taps: tuple[str, ...], tmp_path: Path) -> None:
     """A file may name fewer taps than a set has, in an order of its own."""
-    ensemble = fuse(make_model("bert"), forked("bert", fork=LAYERS - 1))
-    assert ensemble.trunk == LAYERS - 1
-    save_bundle(ensemble, tmp_path / "out", tensors_only=True)
-    hydrant.export_onnx(tmp_path / "out")
     inputs = make_inputs("bert", batch=6, seed=9)
     real, left = inputs["attention_mask"], torch.arange(6)[:, None] % 2 > 0
     inputs["attention_mask"] = torch.where(left, real.flip(1), real)
+    assert_graph_gives(fuse(make_model("bert"), forked("bert", fork=LAYERS - 1)), taps, inputs, tmp_path)
+
+
+def assert_graph_gives(
+    ensemble: FusedClassifier, taps: tuple[str, ...], inputs: dict[str, torch.Tensor], folder: Path, **form: Any
+) -> None:
+    """The distance of these taps in the graph is that of the module's features."""
+    save_bundle(ensemble, folder / "out", tensors_only=True)
+    hydrant.export_onnx(folder / "out", form=hydrant.GraphForm(**form))
     with torch.inference_mode():
         features = ensemble.features(taps, **inputs)[1].transpose(0, 1).numpy()
-    density = fitted(features, np.arange(6) % 2, taps, 2)
-    model = onnx.load(tmp_path / "out/model.fp32.onnx")
+    density = fitted(features, np.arange(len(features)) % 2, taps, 2)
+    model = onnx.load(folder / "out/model.fp32.onnx")
     with_distance(model, ensemble.architecture, density)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(["distance"], {name: tensor.numpy() for name, tensor in inputs.items()})
     np.testing.assert_allclose(found, squared_distances(density, features).mean(axis=1), rtol=1e-3)
+
+
+def test_a_trunk_of_which_a_layer_runs_once_and_another_as_every_member(tmp_path: Path) -> None:
+    """Layers that all members share may be stored for each of them, and run so without the rewrite."""
+    ensemble = fuse(make_model("bert"), forked("bert", fork=LAYERS - 1))
+    for part in ensemble.layers[1].modules():
+        for name, weight in list(part.named_parameters(recurse=False)):
+            assert weight.shape[0] == 1
+            setattr(part, name, torch.nn.Parameter(weight.detach().repeat(3, *[1] * (weight.ndim - 1))))
+    assert LAYERS - 1 == ensemble.trunk == 2
+    (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, 3).values()
+    assert "layers.1.mean" in taps
+    inputs = make_inputs("bert", batch=6, seed=9)
+    for without in ((), ("shared-trunk",)):
+        assert_graph_gives(ensemble, taps, inputs, tmp_path / str(len(without)), without=without)
+
+
+@pytest.mark.parametrize("tap", [f"layers.{LAYERS - 1}.first", f"layers.{LAYERS - 1}.mean", "layers.0.token", "last.3"])
+def test_taps_that_no_graph_has(tap: str) -> None:
+    """Behind the last layer nothing but the first token may be computed: that is a member's last vector."""
+    with pytest.raises(ValueError, match=rf"tap '{tap}' of a model of {LAYERS} layers and 3 members"):
+        check_taps(("last.0", tap), fuse(make_model("bert"), members=1).architecture, 3)
 
 
 def test_features_are_those_of_the_original_model(measured: tuple[str, Bundle, Density]) -> None:
