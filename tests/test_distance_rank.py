@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -76,6 +77,12 @@ def test_the_table_tells_what_a_lower_rank_adds() -> None:
     assert lines[0][:5] == ["| D", "balanced", "far, AUROC", "0.800", "-0.040 (-0.100 to +0.000)"]
     assert lines[1][:4] == ["| D", "last", "far, AUROC", "-0.200"]
     assert all(line[-1] == "+0.015 (+0.010 to +0.020) |" for line in lines)
+
+
+def test_the_document_has_the_table_of_the_results() -> None:
+    results = distance_rank.DOCUMENT.parents[2] / "benchmarks/results/distance-rank.json"
+    rows = json.loads(results.read_text())["rows"]
+    assert distance_rank.markdown(rows) in distance_rank.DOCUMENT.read_text()
 
 
 def test_lines_without_text_are_left_out_and_labels_that_do_not_fit_refused(tmp_path: Path) -> None:
