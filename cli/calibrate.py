@@ -14,7 +14,7 @@ from ..measure.calibrate import CalibrationReport, calibrate
 from . import shared
 from .options import Command, call
 from .terminal import show
-from .words import share
+from .words import positive, share
 
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
 
@@ -35,7 +35,7 @@ def arguments(command: Command) -> None:
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
     command.take(FalseAlarm, "score", "--ood-score")
     command.take(calibrate, "taps", metavar="TAPS", action="store")
-    command.take(calibrate, "rank", metavar="N")
+    command.take(calibrate, "rank", type=positive, metavar="N")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
     command.take(Conformal, "method", "--conformal-method")
     command.take(calibrate, "confidence", type=share, metavar="SHARE")
@@ -141,7 +141,7 @@ def distance_text(facts: Mapping[str, Any] | None) -> list[str]:
     counting = "counting as much, " if facts.get("chosen") == "balanced" else ""
     where = f"{what} of {layers} layers of the trunk, and {counting}" if layers else ""
     line = f"distance      {len(taps)} taps: {where}each member's last"
-    line += f", of rank {facts['rank']}" if "rank" in facts else ""
+    line += f"; each at rank {facts['rank']}" if "rank" in facts else ""
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"
     areas = facts.get("auroc")
     if isinstance(areas, Mapping) and areas:

@@ -134,6 +134,7 @@ def calibrate(
     check_seed(seed)
     check_apart(data, ood)
     bundle = resolve(bundle)
+    _check_distance(fit, taps, rank, bundle.any_architecture().width)
     activation, task = bundle.any_architecture().score_activation, bundle.any_architecture().task
     share = _confidence(confidence, task)
     _check_label_false_alarm(label_false_alarm, task)
@@ -149,7 +150,8 @@ def calibrate(
         loss_of(known.labels, activation, known.source)  # refuses what a sigmoid cannot give
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
-    notes = overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
+    notes = [] if training is None else _unseen(bundle, training, task)
+    notes += overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = _unstandardised(bundle, reference, training, taps, rank)
     if task == "tokens":
@@ -299,28 +301,44 @@ def _other_scale(known: Examples, activation: ScoreActivation) -> list[str]:
     return [note]
 
 
+def _check_distance(fit: Any, taps: str | Sequence[int], rank: Any, width: int) -> None:
+    """Refuse a rank that there is not, and what is of no use without training data."""
+    given = {"taps": None if taps == "auto" else taps, "rank": rank}
+    for name, value in given.items():
+        if fit is None and value is not None:
+            raise InputError(
+                f"{name} {cut(value)} {'is' if name == 'rank' else 'are'} given without training data to fit the "
+                f"distance on; give them as well (fit=…, --fit), or leave {name} (--{name}) out"
+            )
+    if rank is not None and not is_whole(rank, 1, width):
+        raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
+
+
+def _unseen(bundle: Bundle, training: Examples, task: Task) -> list[str]:
+    """Say if classes have no training example: the distance to the nearest class passes them over."""
+    assert training.labels is not None  # read_examples asks for them
+    if task != "classification":
+        return []
+    missing = len(bundle.labels) - len(np.unique(training.labels))
+    if not missing:
+        return []
+    note = (
+        f"{missing} of the {len(bundle.labels)} classes have no example in {training.name}, so that inputs of theirs "
+        "will look far from the training data; fit the distance on examples of all classes"
+    )
+    log.warning("%s", note)
+    return [note]
+
+
 def _unstandardised(
     bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int], rank: int | None
 ) -> Distances:
     """The distances of all sets of taps that may be chosen; without training data that of the bundle, if it has one."""
     if training is None:
-        if taps != "auto":
-            raise InputError(
-                f"taps {cut(taps)} are given without training data to fit the distance on; give them as well (fit=…, "
-                "--fit), or leave taps (--taps) out"
-            )
-        if rank is not None:
-            raise InputError(
-                f"rank {cut(rank)} is given without training data to fit the distance on; give them as well "
-                "(fit=…, --fit), or leave rank (--rank) out"
-            )
         kept = Density.of(bundle)
         return {} if kept is None else {KEPT: kept}
     ensemble = reference.ensemble
-    width = ensemble.architecture.width
     sets = named_taps(taps, ensemble.architecture, ensemble.trunk, ensemble.members)
-    if rank is not None and not is_whole(rank, 1, width):
-        raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
     return reference.fitted(training, sets, {"data": training.name, "examples": len(training)}, rank)
 
 

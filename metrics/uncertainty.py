@@ -40,10 +40,32 @@ def energy(member_logits: np.ndarray) -> np.ndarray:
 
 def area_under_roc(known: np.ndarray, unknown: np.ndarray) -> float:
     """Share of pairs in which the OOD example scores higher; ties count half (the exact AUROC)."""
-    ordered = np.sort(known)
-    below = np.searchsorted(ordered, unknown, side="left")
-    up_to = np.searchsorted(ordered, unknown, side="right")
-    return float((below + up_to).mean() / (2 * len(known)))
+    return float(_below(unknown, known).mean())
+
+
+def area_beyond(known: tuple[np.ndarray, np.ndarray], unknown: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+    """By how much one score's AUROC is above another's on the same examples, and the standard error of that.
+
+    As of DeLong et al. (1988). With fewer than two examples of either side the error is infinite.
+
+    Args:
+        known: the one score and the other [N] of in-distribution examples, or of right answers.
+        unknown: likewise [K] of the others.
+    """
+    apart = area_under_roc(known[0], unknown[0]) - area_under_roc(known[1], unknown[1])
+    if min(len(known[0]), len(unknown[0])) < 2:
+        return apart, math.inf
+    variance = 0.0
+    for sign, these, those in ((1, unknown, known), (-1, known, unknown)):
+        shares = [_below(sign * one, sign * other) for one, other in zip(these, those, strict=True)]
+        variance += float((shares[0] - shares[1]).var(ddof=1)) / len(shares[0])
+    return apart, math.sqrt(variance)
+
+
+def _below(these: np.ndarray, those: np.ndarray) -> np.ndarray:
+    """Of each of these the share of those below it; ties count half."""
+    ordered = np.sort(those)
+    return (np.searchsorted(ordered, these, "left") + np.searchsorted(ordered, these, "right")) / (2 * len(ordered))
 
 
 def logsumexp(values: np.ndarray) -> np.ndarray:

@@ -420,20 +420,21 @@ def test_a_lower_rank_from_the_command_line(bundle: Path, data: dict[str, Path])
     assert "rank" not in facts["distance"]
     done = run_cli(*given, "--rank", 3)
     assert done.returncode == 0, done.stderr
-    assert "each member's last, of rank 3; fitted on" in done.stdout
+    assert "each member's last; each at rank 3; fitted on" in done.stdout
     assert whole.stat().st_size < size
     facts = json.loads(run_cli("inspect", bundle, "--json").stdout)
     assert (facts["problems"], facts["distance"]["rank"]) == ([], 3)
-    assert ", of rank 3;" in run_cli("inspect", bundle).stdout
+    assert "; each at rank 3;" in run_cli("inspect", bundle).stdout
     texts = "hello world", "good bye"
     rows = [json.loads(run_cli("predict", bundle, *texts, "--json", *more).stdout)["predictions"]
             for more in ((), ("--backend", "torch"))]  # fmt: skip
     np.testing.assert_allclose(*([row["distance"] for row in each] for each in rows), rtol=1e-3, atol=1e-3)
     assert run_cli("verify", bundle, "--examples", 20).returncode == 0
-    refused = run_cli(*given, "--rank", 0)
-    assert refused.returncode == 2
-    assert "rank" in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+    for rank, words in ((0, "'0' is not a whole number of 1 or more"), (-3, "'-3' is not"), (9999, "rank is '9999'; ")):
+        refused = run_cli(*given, "--rank", rank)
+        assert refused.returncode == 2
+        assert words in refused.stderr
+        assert len(refused.stderr.strip().splitlines()) == 1
 
 
 def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
@@ -473,8 +474,11 @@ def test_few_classes_among_many_keep_the_whole_width(
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 3, fork=1)), bundle, load_processor(bert_checkpoint, "text"))
     for labels, rank in (("abcde", 4), ("bcde", 3), ("cde", Bundle.open(bundle).architecture().width)):
         training = write_texts(tmp_path / f"{labels}.csv", 60, 3, labels)
-        density = calibrate(bundle, data["val"], fit=training).density
-        assert density.whitening.shape[2] == rank
+        report = calibrate(bundle, data["val"], fit=training)
+        assert report.density.whitening.shape[2] == rank
+        told = [note for note in report.notes if "have no example" in note]
+        assert len(told) == (len(labels) < 5)
+        assert not told or told[0].startswith(f"{5 - len(labels)} of the 5 classes have no example in {labels}.csv")
 
 
 def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:

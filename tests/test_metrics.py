@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hydrant.metrics.classification import accuracy, auroc, expected_calibration_error, fpr95, negative_log_likelihood
+from hydrant.metrics.uncertainty import area_beyond
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,3 +139,31 @@ def test_close_float32_scores_are_not_ties() -> None:
     step = np.nextafter(np.float32(1), np.float32(2))
     assert auroc(np.ones(3, np.float32), np.full(3, step)) == 1.0
     assert fpr95(np.ones(3, np.float32), np.full(3, step)) == 0.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(inside=st.integers(2, 20), outside=st.integers(2, 20), seed=st.integers(0, 2**16))
+def test_the_error_of_a_difference_of_areas_by_pairs(inside: int, outside: int, seed: int) -> None:
+    """DeLong's variance from the matrix of all pairs, ties among them."""
+    rng = np.random.default_rng(seed)
+    known, unknown = rng.integers(0, 6, (2, inside)), rng.integers(1, 7, (2, outside))
+    wins = (unknown[:, :, None] > known[:, None]) + 0.5 * (unknown[:, :, None] == known[:, None])  # [2, K, N]
+    apart = wins[0] - wins[1]
+    variance = np.var(apart.mean(axis=1), ddof=1) / outside + np.var(apart.mean(axis=0), ddof=1) / inside
+    found, error = area_beyond((known[0], known[1]), (unknown[0], unknown[1]))
+    assert found == pytest.approx(apart.mean())
+    assert error == pytest.approx(math.sqrt(variance))
+
+
+def test_the_error_of_a_difference_of_areas_is_what_chance_makes_of_it() -> None:
+    """Of fresh draws of two scores that go together, and none can be told from a single error."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(400):
+        right, wrong = (rng.multivariate_normal([mean, mean], [[1, 0.7], [0.7, 1]], count).T
+                        for mean, count in ((0, 300), (1, 40)))  # fmt: skip
+        found.append(area_beyond(tuple(right), tuple(wrong)))
+    apart, errors = np.array(found).T
+    assert apart.std() == pytest.approx(errors.mean(), rel=0.12)
+    assert np.mean(apart > 1.645 * errors) == pytest.approx(0.05, abs=0.03)
+    assert area_beyond((np.zeros(3), np.ones(3)), (np.ones(1), np.ones(1)))[1] == math.inf

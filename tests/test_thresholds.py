@@ -10,7 +10,7 @@ import oracle
 import pytest
 from hydrant import HydrantError
 from hydrant.bundle.calibration import SIDES
-from hydrant.calib.decisions.fit import fit
+from hydrant.calib.decisions.fit import abstention, fit
 from hydrant.calib.decisions.targets import Conformal, Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
 from hydrant.calib.decisions.thresholds import (
@@ -179,6 +179,21 @@ def test_which_score_abstains_and_which_flags() -> None:
     assert [made.thresholds[name].score for name in ("abstain", "ood")] == ["confidence", "predictive_entropy"]
     with pytest.raises(HydrantError, match="the score distance was asked for, but this bundle has none; fit it"):
         fit(logits, labels, None, Targets(flags=FalseAlarm(score="distance")), {})
+
+
+def test_confidence_gives_way_to_what_ranks_errors_clearly_better() -> None:
+    """Five wrong answers may be ranked better by anything; eighty are not, by chance."""
+    rng = np.random.default_rng(0)
+    for errors, score in ((5, "confidence"), (80, "distance")):
+        wrong = np.arange(400) < errors
+        confidence, distance = rng.uniform(0.4, 1, 400), rng.standard_normal(400) + wrong
+        known = {"confidence": confidence.astype(np.float32), "distance": distance.astype(np.float32)}
+        areas = {name: area_under_roc(*(uncertainty(known, name)[rows] for rows in (~wrong, wrong))) for name in known}
+        known["probabilities"] = np.stack([confidence, 1 - confidence], axis=1).astype(np.float32)
+        assert areas["distance"] > areas["confidence"]
+        assert abstention(known, wrong, Coverage(0.9)).score == score
+        assert abstention(known, wrong, Coverage(0.9, "distance")).score == "distance"
+        assert abstention(known, wrong, Coverage(0.9)).measured["auroc"] == areas[score]
 
 
 @pytest.mark.parametrize(("errors", "count"), [(0, 10), (3, 10), (9, 10), (10, 10), (5, 400)])

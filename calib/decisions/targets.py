@@ -29,7 +29,8 @@ class Coverage:
 
     Attributes:
         share: share of inputs to answer; the others abstain.
-        score: score that abstention stands on, where auto is the one that ranks wrong answers best on the data.
+        score: score that abstention stands on, where auto is confidence, unless another one ranks wrong
+            answers clearly better on the data.
     """
 
     share: float = 0.95
@@ -46,7 +47,8 @@ class Risk:
 
     Attributes:
         share: share of answers that may be wrong, with 95 % confidence; instead of a coverage.
-        score: score that abstention stands on, where auto is the one that ranks wrong answers best on the data.
+        score: score that abstention stands on, where auto is confidence, unless another one ranks wrong
+            answers clearly better on the data.
     """
 
     share: float
