@@ -6,38 +6,38 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import hydrant
-import torch
 
 PACKAGES = ("torch", "transformers", "onnxruntime", "numpy", "peft")
 
 
 def about(data_sizes: Mapping[str, int]) -> dict[str, Any]:
     """What ran: command, machine, versions, sizes."""
+    import torch
+
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
         "command": command_line(),
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         **gpu,
-        "versions": {"hydrant": hydrant.__version__, **_versions()},
+        "versions": {"hydrant": hydrant.__version__, **versions(PACKAGES)},
         "sizes": dict(data_sizes),
     }
 
 
-def _versions() -> dict[str, str]:
+def versions(names: Sequence[str]) -> dict[str, str]:
     """Of those packages that are installed."""
     found = {}
-    for name in PACKAGES:
-        try:
+    for name in names:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -28,13 +28,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
+from about import versions
 from hydrant.data.columns import Reading
 from hydrant.data.sources import named_rows
 from serving_systems import (
@@ -158,16 +158,12 @@ def table(found: dict[str, Any]) -> str:
 
 def about(options: argparse.Namespace) -> dict[str, Any]:
     """What was run, on what."""
-    versions = {}
-    for name in ("fastapi", "litserve", "numpy", "onnxruntime", "ray", "uvicorn"):
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
     return {
         "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
         "requests": options.requests,
-        "versions": versions,
+        "versions": versions(("fastapi", "litserve", "numpy", "onnxruntime", "ray", "uvicorn")),
     }
 
 

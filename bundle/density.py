@@ -72,16 +72,6 @@ class Density:
         names = ("centre", "whitening", "means", "location", "scale")
         return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in names}
 
-    def places(self, taps: Sequence[str]) -> list[int]:
-        """Where some of its taps stand among all of them."""
-        return [self.taps.index(tap) for tap in taps]
-
-    def only(self, taps: Sequence[str]) -> Density:
-        """The same distance by some of its taps."""
-        places = self.places(taps)
-        arrays = {name: array[places] for name, array in self.arrays().items()}
-        return Density(tuple(taps), **arrays, fitted=self.fitted)
-
     def to_json(self) -> dict[str, Any]:
         """What people want to know of it: the taps, a rank below d, and on what they were fitted and chosen."""
         width, rank = self.whitening.shape[1:]
@@ -165,13 +155,14 @@ def check_taps(taps: Sequence[Any], architecture: AnyArchitecture, members: int)
     for tap in taps:
         match = TAP.fullmatch(tap)
         layer, kind, member, mean = match.groups() if match else (None,) * 4
-        behind = architecture.layers
+        read_layers = architecture.layers
         if isinstance(architecture, Traced):
             read = layer is None or (kind == "token" and int(layer) in architecture.tapped_layers)
             both = read and mean is None and architecture.width > 0
         else:
             both = mean is None or architecture.token_pooling == "first_and_mean"
             both = both and (kind is None or (kind == "token") is architecture.every_token)
-            behind -= not architecture.every_token  # of the last layer nothing but the first token may be computed
-        if match is None or int(layer or 0) >= behind or int(member or 0) >= members or not both:
+            if not architecture.every_token:  # of the last layer nothing but the first token may be computed
+                read_layers -= 1
+        if match is None or int(layer or 0) >= read_layers or int(member or 0) >= members or not both:
             raise ValueError(f"tap {literal(tap)} of a model of {architecture.layers} layers and {members} members")

@@ -19,7 +19,7 @@ from ..bundle.reference import TrafficReference
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import GIVES, ScoreActivation, Task
-from ..bundle.uses import LEAST, overlaps
+from ..bundle.uses import overlaps
 from ..calib.decisions.fit import fit as fit_decisions
 from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
 from ..calib.decisions.labels import check_label_targets, fit_labels
@@ -27,17 +27,16 @@ from ..calib.decisions.profile import class_profile, label_profile, score_profil
 from ..calib.decisions.spans import check_targets as check_span_targets
 from ..calib.decisions.spans import fit_spans, found_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
-from ..calib.density import standardised
-from ..calib.taps import named_taps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
-from ..data.fingerprints import fingerprints, shared_part
-from ..errors import InputError, check_seed, cut, is_whole, require
+from ..data.fingerprints import fingerprints
+from ..errors import InputError, check_seed, cut, require
 from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
 from ..runtime.collect import WordOutputs
-from .features import Distances, Reduced, Reference, Squared, best_set, by_set, squared_of, standardised_by
+from .distance import candidates, check_options, settled, shared_examples, unseen_classes
+from .features import Distances, Reduced, Reference, squared_of
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +133,7 @@ def calibrate(
     check_seed(seed)
     check_apart(data, ood)
     bundle = resolve(bundle)
-    _check_distance(fit, taps, rank, bundle.any_architecture().width)
+    check_options(fit, taps, rank, bundle.any_architecture().width)
     activation, task = bundle.any_architecture().score_activation, bundle.any_architecture().task
     share = _confidence(confidence, task)
     _check_label_false_alarm(label_false_alarm, task)
@@ -150,20 +149,20 @@ def calibrate(
         loss_of(known.labels, activation, known.source)  # refuses what a sigmoid cannot give
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
-    notes = [] if training is None else _unseen(bundle, training, task)
+    notes = [] if training is None else unseen_classes(bundle, training, task)
     notes += overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
     reference = Reference(bundle, reading.batch_size, progress)
-    distances = _unstandardised(bundle, reference, training, taps, rank)
+    distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
     if task == "tokens":
         about = _about(bundle, known, ood, seed)
         fitted, density = _spans_fitted(reference, known, ood, bundle, distances, targets, about, progress)
-        notes += [] if training is None else _shared_examples(bundle, known, training)
+        notes += [] if training is None else shared_examples(bundle, known, training)
         changed = _changed(bundle, graphs, fitted, density, new=training is not None)
         return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
     logits, squared = reference.run(known, distances)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
-    density, near, beyond = _settled(distances, squared, ood_squared)
-    notes += [] if training is None else _shared_examples(bundle, known, training)
+    density, near, beyond = settled(distances, squared, ood_squared)
+    notes += [] if training is None else shared_examples(bundle, known, training)
     about = _about(bundle, known, ood, seed)
     far = {"distance": near, "ood_distance": beyond}
     if task == "score":
@@ -221,9 +220,8 @@ def _spans_fitted(
     of_spans = None
     if strange is not None and len(distances) > 1:  # one is chosen by the spans
         of_spans = _largest(words, bundle.labels), _largest(strange, bundle.labels)
-    squared, beyond = (None if run is None else squared_of(distances, run.outputs) for run in (words, strange))
-    assert squared is not None  # there are words
-    density, near, far = _settled(distances, squared, beyond, of_spans)
+    beyond = None if strange is None else squared_of(distances, strange.outputs)
+    density, near, far = settled(distances, squared_of(distances, words.outputs), beyond, of_spans)
     outside = None if strange is None else (strange.outputs["logits"], strange.texts)
     given = words.outputs["logits"], words.texts, labels, bundle.labels, outside
     fitted = fit_spans(*given, targets, about, progress, distance=near, ood_distance=far)
@@ -296,81 +294,6 @@ def _other_scale(known: Examples, activation: ScoreActivation) -> list[str]:
     note = (
         f"the labels of {known.name} are all 0 or 1, and the scores are not cut to that range: intervals and RMSE tell "
         "how far the scores are from 0 and 1; their order is judged by the ranking figures of `hydrant evaluate`"
-    )
-    log.warning("%s", note)
-    return [note]
-
-
-def _check_distance(fit: Any, taps: str | Sequence[int], rank: Any, width: int) -> None:
-    """Refuse a rank that there is not, and what is of no use without training data."""
-    given = {"taps": None if taps == "auto" else taps, "rank": rank}
-    for name, value in given.items():
-        if fit is None and value is not None:
-            raise InputError(
-                f"{name} {cut(value)} {'is' if name == 'rank' else 'are'} given without training data to fit the "
-                f"distance on; give them as well (fit=…, --fit), or leave {name} (--{name}) out"
-            )
-    if rank is not None and not is_whole(rank, 1, width):
-        raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
-
-
-def _unseen(bundle: Bundle, training: Examples, task: Task) -> list[str]:
-    """Say if classes have no training example: the distance to the nearest class passes them over."""
-    assert training.labels is not None  # read_examples asks for them
-    if task != "classification":
-        return []
-    missing = len(bundle.labels) - len(np.unique(training.labels))
-    if not missing:
-        return []
-    note = (
-        f"{missing} of the {len(bundle.labels)} classes have no example in {training.name}, so that inputs of theirs "
-        "will look far from the training data; fit the distance on examples of all classes"
-    )
-    log.warning("%s", note)
-    return [note]
-
-
-def _unstandardised(
-    bundle: Bundle, reference: Reference, training: Examples | None, taps: str | Sequence[int], rank: int | None
-) -> Distances:
-    """The distances of all sets of taps that may be chosen; without training data that of the bundle, if it has one."""
-    if training is None:
-        kept = Density.of(bundle)
-        return {} if kept is None else {KEPT: kept}
-    ensemble = reference.ensemble
-    sets = named_taps(taps, ensemble.architecture, ensemble.trunk, ensemble.members)
-    return reference.fitted(training, sets, {"data": training.name, "examples": len(training)}, rank)
-
-
-KEPT = "kept"
-"""The name of the distance that a bundle has already; none of ``calib.taps.SETS``."""
-
-
-def _settled(
-    distances: Distances, known: Squared, outside: Squared | None, spans: tuple[Reduced, Reduced] | None = None
-) -> tuple[Density | None, np.ndarray | None, np.ndarray | None]:
-    """The best distance, standardised on validation data unless it was before, and those of known and others [N]."""
-    if not distances:
-        return None, None, None
-    name = KEPT
-    if name not in distances:
-        distances = {name: by_set(standardised_by(density, known[name]), name) for name, density in distances.items()}
-        name, areas = best_set(distances, known, outside, spans)
-        facts = {**distances[name].fitted, "chosen": name, "auroc": areas}
-        distances = {name: replace(distances[name], fitted=facts)}
-    density = distances[name]
-    near, far = (None if squared is None else standardised(density, squared[name]) for squared in (known, outside))
-    return density, near, far
-
-
-def _shared_examples(bundle: Bundle, known: Examples, training: Examples) -> list[str]:
-    """Say if validation data are among those that the distance was fitted on: it would look smaller than it is."""
-    share = shared_part(known, training, bundle.any_architecture().modality)
-    if share < LEAST:
-        return []
-    note = (
-        f"{share:.0%} of the {len(known)} examples of {known.name} are among those of {training.name} that the "
-        "distance is fitted on, so that thresholds on it are too low; give validation data of their own"
     )
     log.warning("%s", note)
     return [note]

@@ -70,11 +70,10 @@ class Reference:
             BackendError: the model gives values that are not finite.
         """
         fit = self._fit(examples, _union(sets.values()))
-        made: dict[tuple[str, ...], Density] = {}
-        for taps in map(tuple, sets.values()):
-            if taps not in made:
-                usual = usual_rank(self._architecture, taps, fit.seen) if rank is None else rank
-                made[taps] = fit.density(about, usual, taps)
+        made = {
+            taps: fit.density(about, usual_rank(self._architecture, taps, fit.seen) if rank is None else rank, taps)
+            for taps in dict.fromkeys(map(tuple, sets.values()))
+        }
         return {name: made[tuple(taps)] for name, taps in sets.items()}
 
     def _fit(self, examples: Examples, taps: Sequence[str]) -> DensityFit:

@@ -43,23 +43,22 @@ def area_under_roc(known: np.ndarray, unknown: np.ndarray) -> float:
     return float(_below(unknown, known).mean())
 
 
-def area_beyond(known: tuple[np.ndarray, np.ndarray], unknown: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+Ranked = tuple[np.ndarray, np.ndarray]
+"""A score [N] of in-distribution examples, or of right answers, and [K] of the others."""
+
+
+def area_beyond(one: Ranked, other: Ranked) -> tuple[float, float]:
     """By how much one score's AUROC is above another's on the same examples, and the standard error of that.
 
     As of DeLong et al. (1988). With fewer than two examples of either side the error is infinite.
-
-    Args:
-        known: the one score and the other [N] of in-distribution examples, or of right answers.
-        unknown: likewise [K] of the others.
     """
-    apart = area_under_roc(known[0], unknown[0]) - area_under_roc(known[1], unknown[1])
-    if min(len(known[0]), len(unknown[0])) < 2:
+    (known, unknown), (other_known, other_unknown) = one, other
+    apart = area_under_roc(*one) - area_under_roc(*other)
+    if min(len(known), len(unknown)) < 2:
         return apart, math.inf
-    variance = 0.0
-    for sign, these, those in ((1, unknown, known), (-1, known, unknown)):
-        shares = [_below(sign * one, sign * other) for one, other in zip(these, those, strict=True)]
-        variance += float((shares[0] - shares[1]).var(ddof=1)) / len(shares[0])
-    return apart, math.sqrt(variance)
+    beyond = _below(unknown, known) - _below(other_unknown, other_known)
+    within = _below(-known, -unknown) - _below(-other_known, -other_unknown)
+    return apart, math.sqrt(beyond.var(ddof=1) / len(beyond) + within.var(ddof=1) / len(within))
 
 
 def _below(these: np.ndarray, those: np.ndarray) -> np.ndarray:

@@ -437,44 +437,48 @@ def test_a_lower_rank_from_the_command_line(bundle: Path, data: dict[str, Path])
         assert len(refused.stderr.strip().splitlines()) == 1
 
 
+@pytest.fixture
+def forked(bert_checkpoint: Path, tmp_path: Path) -> Path:
+    """A bundle whose members share their first layer, without graphs."""
+    ensemble = fuse(bert_checkpoint, random_plan("bert", 3, fork=1))
+    save_bundle(ensemble, tmp_path / "forked", load_processor(bert_checkpoint, "text"))
+    return tmp_path / "forked"
+
+
 def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
-    bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With out-of-distribution data each set of taps is compared, and kept, at the rank that it has by itself."""
     monkeypatch.setattr("hydrant.calib.density.LEAST_CLASSES", 5)
-    bundle = tmp_path / "forked"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3, fork=1)), bundle, load_processor(bert_checkpoint, "text"))
-    alone, width = {}, Bundle.open(bundle).architecture().width
+    alone, width = {}, Bundle.open(forked).architecture().width
     for name in SETS:
-        alone[name] = calibrate(bundle, data["val"], fit=data["test"], taps=name).density
+        alone[name] = calibrate(forked, data["val"], fit=data["test"], taps=name).density
     assert [found.whitening.shape[2] for found in alone.values()] == [4, 4, width]
-    reference = Reference(Bundle.open(bundle), 32, no_progress)
+    reference = Reference(Bundle.open(forked), 32, no_progress)
     areas = {}
     for name, density in alone.items():
         runs = [reference.run(read_examples(data[split], None), {name: density})[1] for split in ("val", "ood")]
         areas[name] = area_under_roc(*(standardised(density, squared[name]) for squared in runs))
-    report = calibrate(bundle, data["val"], data["ood"], fit=data["test"])
+    report = calibrate(forked, data["val"], data["ood"], fit=data["test"])
     chosen = report.density.fitted["chosen"]
     assert report.density.fitted["auroc"] == areas
     assert areas[chosen] == max(areas.values())
     assert report.density.taps == alone[chosen].taps
     assert all(np.array_equal(array, alone[chosen].arrays()[name]) for name, array in report.density.arrays().items())
     for name in SETS:  # whichever separates best
-        monkeypatch.setattr("hydrant.measure.calibrate.best_set", lambda *_, name=name: (name, {}))
-        kept = calibrate(bundle, data["val"], data["ood"], fit=data["test"]).density
+        monkeypatch.setattr("hydrant.measure.distance.best_set", lambda *_, name=name: (name, {}))
+        kept = calibrate(forked, data["val"], data["ood"], fit=data["test"]).density
         assert all(np.array_equal(array, alone[name].arrays()[part]) for part, array in kept.arrays().items())
 
 
 def test_few_classes_among_many_keep_the_whole_width(
-    bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks follow the classes that had examples, not those that the model knows."""
     monkeypatch.setattr("hydrant.calib.density.LEAST_CLASSES", 4)
-    bundle = tmp_path / "forked"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3, fork=1)), bundle, load_processor(bert_checkpoint, "text"))
-    for labels, rank in (("abcde", 4), ("bcde", 3), ("cde", Bundle.open(bundle).architecture().width)):
+    for labels, rank in (("abcde", 4), ("bcde", 3), ("cde", Bundle.open(forked).architecture().width)):
         training = write_texts(tmp_path / f"{labels}.csv", 60, 3, labels)
-        report = calibrate(bundle, data["val"], fit=training)
+        report = calibrate(forked, data["val"], fit=training)
         assert report.density.whitening.shape[2] == rank
         told = [note for note in report.notes if "have no example" in note]
         assert len(told) == (len(labels) < 5)

@@ -226,16 +226,17 @@ def test_balanced_taps_count_as_much_as_the_trunk() -> None:
     """The distance of the set is half the trunk's mean and half that of the members' last vectors."""
     rng = np.random.default_rng(3)
     taps = ("layers.0.first", "layers.0.mean", "layers.1.first", "layers.1.mean", "last.0", "last.1")
-    density = fitted(rng.standard_normal((40, 6, 5)).astype(np.float32), np.arange(40) % 4, taps)
+    features, labels = rng.standard_normal((40, 6, 5)).astype(np.float32), np.arange(40) % 4
+    density, ends = fitted(features, labels, taps), fitted(features[:, 4:], labels, taps[4:])
     known, strange = rng.gamma(5, 2, (50, 6)), rng.gamma(6, 3, (30, 6))
-    density = standardised_by(density, known)
+    density, ends = standardised_by(density, known), standardised_by(ends, known[:, 4:])
     scores = (strange - known.mean(axis=0)) / known.std(axis=0)
     expected = (scores[:, :4].mean(axis=1) + scores[:, 4:].mean(axis=1)) / 2
     found = standardised(by_set(density, "balanced"), strange)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(standardised(by_set(density, "all"), strange), scores.mean(axis=1), atol=1e-5)
     np.testing.assert_allclose(
-        standardised(by_set(density.only(taps[4:]), "balanced"), strange[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
+        standardised(by_set(ends, "balanced"), strange[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
     )
     known[:, 4:], strange[:, 4:] = rng.normal(0, 1, (50, 2)), rng.normal(1.5, 1, (30, 2))  # the last vectors alone tell
     known[:, :4], strange[:, :4] = rng.normal(0, 1, (50, 4)), rng.normal(0, 1, (30, 4))

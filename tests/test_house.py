@@ -78,8 +78,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "measure": """
-            __init__ bisect features calibrate operators subjects settings report commands cost machine memory plot
-            polygraphy profile verify watch log drift
+            __init__ bisect features distance calibrate operators subjects settings report commands cost machine memory
+            plot polygraphy profile verify watch log drift
         """,
         "evaluation": """
             options report dropout models latency observation span_scores figures score_figures token_figures

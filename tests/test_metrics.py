@@ -150,7 +150,7 @@ def test_the_error_of_a_difference_of_areas_by_pairs(inside: int, outside: int, 
     wins = (unknown[:, :, None] > known[:, None]) + 0.5 * (unknown[:, :, None] == known[:, None])  # [2, K, N]
     apart = wins[0] - wins[1]
     variance = np.var(apart.mean(axis=1), ddof=1) / outside + np.var(apart.mean(axis=0), ddof=1) / inside
-    found, error = area_beyond((known[0], known[1]), (unknown[0], unknown[1]))
+    found, error = area_beyond((known[0], unknown[0]), (known[1], unknown[1]))
     assert found == pytest.approx(apart.mean())
     assert error == pytest.approx(math.sqrt(variance))
 
@@ -162,8 +162,8 @@ def test_the_error_of_a_difference_of_areas_is_what_chance_makes_of_it() -> None
     for _ in range(400):
         right, wrong = (rng.multivariate_normal([mean, mean], [[1, 0.7], [0.7, 1]], count).T
                         for mean, count in ((0, 300), (1, 40)))  # fmt: skip
-        found.append(area_beyond(tuple(right), tuple(wrong)))
+        found.append(area_beyond((right[0], wrong[0]), (right[1], wrong[1])))
     apart, errors = np.array(found).T
     assert apart.std() == pytest.approx(errors.mean(), rel=0.12)
     assert np.mean(apart > 1.645 * errors) == pytest.approx(0.05, abs=0.03)
-    assert area_beyond((np.zeros(3), np.ones(3)), (np.ones(1), np.ones(1)))[1] == math.inf
+    assert area_beyond((np.zeros(3), np.ones(1)), (np.ones(3), np.ones(1)))[1] == math.inf

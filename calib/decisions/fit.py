@@ -110,14 +110,15 @@ def _chosen(asked: str, known: Mapping[str, np.ndarray], wrong: np.ndarray) -> t
     usual = "confidence" if "confidence" in known else "predictive_entropy"
     if not wrong.any() or wrong.all():
         return present(usual if asked == "auto" else asked, known), {}
-    right, errors = ({name: uncertainty(known, name)[rows] for name in SIDES if name in known}
-                     for rows in (~wrong, wrong))  # fmt: skip
+    ranked = {
+        name: (uncertainty(known, name)[~wrong], uncertainty(known, name)[wrong]) for name in SIDES if name in known
+    }
     score = usual if asked == "auto" else present(asked, known)
     if asked == "auto":
-        best = max(right, key=lambda name: area_under_roc(right[name], errors[name]))
-        ahead, error = area_beyond((right[best], right[usual]), (errors[best], errors[usual]))
+        best = max(ranked, key=lambda name: area_under_roc(*ranked[name]))
+        ahead, error = area_beyond(ranked[best], ranked[usual])
         score = best if ahead > CLEARLY * error else usual
-    return score, {"auroc": area_under_roc(right[score], errors[score])}
+    return score, {"auroc": area_under_roc(*ranked[score])}
 
 
 def present(score: str, known: Mapping[str, np.ndarray]) -> str:
