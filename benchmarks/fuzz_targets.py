@@ -41,6 +41,7 @@ from hydrant.data.arrays import read_npz
 from hydrant.data.columns import Columns
 from hydrant.data.examples import read_examples
 from hydrant.data.readers import stream_rows
+from hydrant.data.words import WordProcessor
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import HydrantError
 
@@ -200,8 +201,12 @@ def _weights(bundle: Bundle) -> None:
 def _processor(bundle: Bundle) -> None:
     processor = bundle.processor()
     assert processor is not None
-    tensors = processor.collate(processor.encode(["alpha beta"]))
+    tensors = processor.collate(processor.encode(["alpha beta", "unknown"]))
     assert all(array.dtype.kind in "if" for array in tensors.values())
+    words = WordProcessor(bundle.path / "processor", bundle.any_architecture())
+    for item in ("alpha unknown", ["alpha", "unknown"]):
+        assert len(words.encode([item])[0].ids) == len(words.pieces(item))
+        assert isinstance(words.joined([piece.token for piece in words.pieces(item)]), str)
 
 
 def _engine(bundle: Bundle) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ INPUT_NAMES = "model_input_names"
 """The setting of a tokenizer that says what it gives to models."""
 
 TYPES = "token_type_ids"
+
+REFUSED = "the tokenizer fails on a text; expected ids of tokens; use the tokenizer.json that the model was trained with"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,24 @@ def is_pair(item: Any) -> bool:
     return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
 
 
+@contextmanager
+def tokenizing(what: str) -> Iterator[None]:
+    """Refuse what the library ``tokenizers`` gives up on, as an unknown word where there is no token for such.
+
+    It raises plain ``Exception``; where its Rust code panics, an exception that is no ``Exception`` and that cannot be
+    imported, which would end a thread that serves.
+
+    Raises:
+        InputError: with ``what``, and what the library says.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{what}: {cut(error, 120)}") from error
+
+
 class TextProcessor:
     """Tokenises and pads texts, and pairs of texts, for one model. Safe to use from many threads.
 
@@ -72,10 +93,8 @@ class TextProcessor:
             raise InputError(
                 f"{folder} holds no tokenizer.json; save the tokenizer with transformers 5 (save_pretrained writes it)"
             )
-        try:
+        with tokenizing(f"cannot read {file}"):
             tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the tokenizers library raises plain Exception for every malformed file
-            raise InputError(f"cannot read {file}: {cut(error, 120)}") from error
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if size > spec.vocabulary:
             raise InputError(
@@ -100,11 +119,12 @@ class TextProcessor:
             first: index of the first one, for messages.
 
         Raises:
-            InputError: an item is neither, or is empty; its index is named.
+            InputError: an item is neither, or is empty; its index is named. Or the tokenizer fails.
         """
         for index, text in enumerate(texts, start=first):
             self._check(text, index)
-        encodings = self._tokenizer.encode_batch(list(texts))
+        with tokenizing(REFUSED):
+            encodings = self._tokenizer.encode_batch(list(texts))
         for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True), start=first):
             empty = is_pair(text) and not {0, 1} <= set(encoding.sequence_ids)
             if empty or all(encoding.special_tokens_mask):
@@ -117,7 +137,19 @@ class TextProcessor:
     def _shortened(self, encoding: Any, index: int) -> EncodedText:
         """A tokenised text, or pair, with as many tokens as the model reads."""
         places = self._kept(encoding, index)
-        return self._made(encoding, places, len(places) < len(encoding.ids))
+        made = self._made(encoding, places, len(places) < len(encoding.ids))
+        self._check_range("token id", max(made.ids), self._spec.vocabulary, index)
+        if TYPES in self._spec.input_names:
+            self._check_range("token type", max(made.types), self._spec.token_types, index)
+        return made
+
+    def _check_range(self, what: str, largest: int, known: int, index: int) -> None:
+        """Refuse numbers that the model has no embedding for: not every backend would tell."""
+        if largest >= known:
+            raise InputError(
+                f"the tokenizer gives input {index} the {what} {largest}; this model knows 0 to {known - 1}; use the "
+                "tokenizer the model was trained with"
+            )
 
     def _kept(self, encoding: Any, index: int) -> Sequence[int]:
         """Places of the tokens that the model reads."""

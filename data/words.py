@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InputError, cut
 from .records import Unusable
 from .spec import InputSpec
-from .text import EncodedText, TextProcessor, check_length, is_pair
+from .text import REFUSED, EncodedText, TextProcessor, check_length, is_pair, tokenizing
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class WordProcessor(TextProcessor):
             first: index of the first one, for messages.
 
         Raises:
-            InputError: an item is neither, or is empty; its index is named.
+            InputError: an item is neither, or is empty; its index is named. Or the tokenizer fails.
         """
         found: dict[int, EncodedText] = {}
         for split in (False, True):
@@ -108,7 +108,8 @@ class WordProcessor(TextProcessor):
                     "tokenizer (add_prefix_space=False), and those of a text with one; give what the model was trained "
                     "on"
                 )
-            encodings = self._tokenizer.encode_batch(given, is_pretokenized=split)
+            with tokenizing(REFUSED):
+                encodings = self._tokenizer.encode_batch(given, is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
                     raise InputError(
@@ -129,7 +130,8 @@ class WordProcessor(TextProcessor):
             index: of it, for messages.
         """
         split = not isinstance(text, str)
-        encoding = self._tokenizer.encode(list(text) if split else text, is_pretokenized=split)
+        with tokenizing(REFUSED):
+            encoding = self._tokenizer.encode(list(text) if split else text, is_pretokenized=split)
         sentence = " ".join(text) if split else text
         starts = [0, *accumulate(len(word) + 1 for word in text)] if split else []
         marked = bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
@@ -148,7 +150,10 @@ class WordProcessor(TextProcessor):
     def joined(self, tokens: Sequence[str]) -> str:
         """The text of some tokens."""
         decoder = self._tokenizer.decoder
-        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
+        if decoder is None:
+            return " ".join(tokens)
+        with tokenizing("the tokenizer cannot join its tokens to a text; use the one that the model was trained with"):
+            return str(decoder.decode(list(tokens)))
 
     def _check(self, item: Any, index: int) -> None:
         if isinstance(item, str | Unusable):

@@ -12,6 +12,7 @@ from hydrant.bundle.architecture import Architecture
 from hydrant.data.images import ImageProcessor
 from hydrant.data.processor import from_transformers, load_processor, save_processor
 from hydrant.data.text import TextProcessor
+from hydrant.data.words import WordProcessor
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
 from PIL import Image
@@ -65,6 +66,35 @@ def test_text_tensors_equal_the_tokenizers(tokenizer_folder: Path) -> None:
         assert array.dtype == np.int64
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
     assert found["input_ids"].shape == (len(TEXTS), 40)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("post_processor", "single", 0, "SpecialToken", "id"), "[NONE]", "the tokenizer fails on a text"),  # a panic
+        (("model", "vocab", "[UNK]"), None, r"the tokenizer fails on a text.*\[UNK\]"),
+        (("post_processor", "special_tokens", "[CLS]", "ids"), [10**6], "gives input 4 the token id 1000000; this"),
+        (("post_processor", "single", 0, "SpecialToken", "type_id"), 2, "gives input 4 the token type 2; this"),
+    ],
+)
+@pytest.mark.parametrize("read", [TextProcessor, WordProcessor])
+def test_a_tokenizer_that_fails_on_a_text_is_refused(
+    read: type[TextProcessor], place: tuple[Any, ...], value: Any, told: str, tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    """Where not even the library that reads its file, nor every backend that reads its ids, would tell."""
+    folder = copied(tokenizer_folder, tmp_path / "damaged")
+    tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
+    part = tokenizer
+    for step in place[:-1]:
+        part = part[step]
+    if value is None:
+        del part[place[-1]]
+        tokenizer["added_tokens"] = [each for each in tokenizer["added_tokens"] if each["content"] != place[-1]]
+    else:
+        part[place[-1]] = value
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(InputError, match=told):
+        read(folder, text_architecture()).encode(["unheard"], first=4)
 
 
 def test_each_text_alone_equals_the_tokenizers(tokenizer_folder: Path) -> None:

@@ -45,6 +45,18 @@ struct PngDecoder {
   }
 };
 
+// libpng takes memory for as many bytes as a chunk says it has, before it reads them.
+void check_chunks(std::string_view bytes) {
+  constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head is its length and its name
+  for (std::size_t at = kSignature; at + kHead <= bytes.size();) {
+    std::size_t length = 0;
+    for (const char byte : bytes.substr(at, 4)) length = length << 8U | static_cast<unsigned char>(byte);
+    if (length > bytes.size() - at - kHead) throw std::invalid_argument("it is cut off");
+    if (bytes.substr(at + 4, 4) == "IEND") return;
+    at += kHead + length + kChecksum;
+  }
+}
+
 bool read_header(PngDecoder& decoder) {
   if (setjmp(png_jmpbuf(decoder.png)) != 0) return false;
   png_set_read_fn(decoder.png, &decoder.source, &PngDecoder::read);
@@ -101,6 +113,7 @@ void require(bool done, const PngDecoder& decoder) {
 }  // namespace
 
 Decoded decode_png(std::string_view bytes, std::int64_t most) {
+  check_chunks(bytes);
   PngDecoder decoder(bytes);
   require(read_header(decoder), decoder);
   const png_uint_32 width = png_get_image_width(decoder.png, decoder.info);
