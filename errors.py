@@ -56,6 +56,15 @@ class MissingExtraError(HydrantError):
     """An optional dependency is needed and not installed."""
 
 
+def of_library(error: BaseException) -> bool:
+    """Whether this is an ``Exception``, or what PyO3 raises where Rust code panics.
+
+    That is no ``Exception`` and cannot be imported; of ``tokenizers`` and ``safetensors`` it says, as an exception
+    would, that a file or a text cannot be used.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 EXTRAS = {
     **dict.fromkeys(("datasets", "ml_dtypes", "onnx", "onnxscript", "pyarrow", "torch", "transformers"), "fuse"),
     "onnxruntime": "onnxruntime",

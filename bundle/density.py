@@ -16,7 +16,8 @@ examples:
     centre [K, d] · whitening [K, d, r] (W) · means [K, R, r] (μ_c, whitened) · location [K] · scale [K]
 
 The file's metadata have one entry, ``density``, a JSON object of ``schema``, ``taps``, ``weights_sha256`` (of the
-weights that give these features) and ``fitted`` (on what): the order of several entries would differ from file to file.
+weights that give these features) and ``fitted`` (on what, with fingerprints of the examples): the order of several
+entries would differ from file to file.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Density:
         means: [K, R, r].
         location, scale: [K], mean and standard deviation of the squared distance on in-distribution validation data,
             the latter over the weight of the tap, where one counts more than another.
-        fitted: on what, for people.
+        fitted: on what, for people, and fingerprints of the examples.
     """
 
     taps: tuple[str, ...]
@@ -75,7 +76,8 @@ class Density:
     def to_json(self) -> dict[str, Any]:
         """What people want to know of it: the taps, a rank below d, and on what they were fitted and chosen."""
         width, rank = self.whitening.shape[1:]
-        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **self.fitted}
+        told = {name: each for name, each in self.fitted.items() if name != "fingerprints"}
+        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **told}
 
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""

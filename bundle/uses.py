@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
 from ..errors import HydrantError, cut
 from .calibration import Calibration
+from .density import Density
 from .store import PLAN, Bundle
 
 log = logging.getLogger(__name__)
@@ -29,21 +30,25 @@ Use = tuple[str, str, Fingerprint]
 USES = {
     "planned": {"data": "planned on", "ood": "planned against"},
     "tuned": {"data": "tuned on", "validation": "judged on while it was tuned"},
+    "fitted": {"data": "given its distance from"},
     "calibrated": {"data": "calibrated on", "ood": "calibrated against"},
 }
 """Step → which of its data → what the bundle was, in words."""
 
 
-def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], *, calibrated: bool) -> list[str]:
+def overlaps(
+    bundle: Bundle, doing: str, given: Mapping[str, Examples | None], anew: Collection[str] = ()
+) -> list[str]:
     """Warn of data that an earlier step has seen, in the log and as sentences for a report.
 
     Args:
         bundle: whose earlier steps count.
         doing: what is done now, as in "evaluating".
         given: the data that it is done on.
-        calibrated: whether the last calibration is such a step.
+        anew: steps of :data:`USES` that are done again now, so that what they saw before no longer counts.
     """
-    uses = [use for use in _recorded(bundle) if calibrated or use[0] not in USES["calibrated"].values()]
+    past = {words for step in anew for words in USES[step].values()}
+    uses = [use for use in _recorded(bundle) if use[0] not in past]
     if not uses:
         return []
     modality = bundle.any_architecture().modality
@@ -117,9 +122,11 @@ def _other_form(uses: Iterable[Use], doing: str, now: Fingerprint | None) -> lis
 
 def _recorded(bundle: Bundle) -> Iterator[Use]:
     """What the bundle was, on which data, and their fingerprint; nothing for bundles that record none."""
+    density = Density.of(bundle)
     facts: dict[str, Any] = {
         "planned": bundle.plan().provenance if bundle.has(PLAN) else {},
         "tuned": bundle.manifest.get("fusion", {}).get("tuned"),
+        "fitted": None if density is None else density.fitted,
         "calibrated": Calibration.of(bundle).fitted,
     }
     for step, parts in USES.items():

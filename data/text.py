@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, cut
+from ..errors import InputError, cut, of_library
 from .records import Unusable
 from .spec import InputSpec
 
@@ -26,7 +26,7 @@ INPUT_NAMES = "model_input_names"
 
 TYPES = "token_type_ids"
 
-REFUSED = "the tokenizer fails on a text; expected ids of tokens; use the tokenizer.json that the model was trained with"
+REFUSED = "the tokenizer fails on a text; expected tokens; use the tokenizer.json that the model was trained with"
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,13 @@ def is_pair(item: Any) -> bool:
 def tokenizing(what: str) -> Iterator[None]:
     """Refuse what the library ``tokenizers`` gives up on, as an unknown word where there is no token for such.
 
-    It raises plain ``Exception``; where its Rust code panics, an exception that is no ``Exception`` and that cannot be
-    imported, which would end a thread that serves.
-
     Raises:
         InputError: with ``what``, and what the library says.
     """
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not of_library(error):
             raise
         raise InputError(f"{what}: {cut(error, 120)}") from error
 

@@ -107,7 +107,7 @@ def evaluate(
     notes = [
         note
         for source in (bundle, *(Bundle.open(path) for path in compare if (Path(path) / MANIFEST).is_file()))
-        for note in overlaps(source, "evaluating", {"data": known, "ood": ood}, calibrated=True)
+        for note in overlaps(source, "evaluating", {"data": known, "ood": ood})
     ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)

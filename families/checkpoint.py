@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, UnsupportedModelError, cut, listing, require
+from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
 from .config import refuse
 from .registry import LAYOUTS, unsupported, without_classes
@@ -164,7 +164,9 @@ def _load_processor(name: str, modality: str) -> Any:
     with quiet():
         try:
             found = loader.from_pretrained(name, trust_remote_code=False)
-        except Exception as error:  # as above: whatever is raised, the files cannot be used
+        except BaseException as error:  # as above: whatever is raised, the files cannot be used
+            if not of_library(error):
+                raise
             raise InputError(f"cannot load the {kind} of {name}: {_first_line(error)}") from error
     if modality == "text" and set(found.get_vocab()) <= set(found.all_special_tokens):  # made up by transformers
         raise InputError(f"cannot load the tokenizer of {name}: it has no vocabulary; save the tokenizer there")

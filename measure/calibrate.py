@@ -150,7 +150,8 @@ def calibrate(
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
     notes = [] if training is None else unseen_classes(bundle, training, task)
-    notes += overlaps(bundle, "calibrating", {"data": known, "ood": ood}, calibrated=False)
+    anew = ["calibrated"] if training is None else ["calibrated", "fitted"]
+    notes += overlaps(bundle, "calibrating", {"data": known, "ood": ood}, anew)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
     if task == "tokens":

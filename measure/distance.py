@@ -16,7 +16,7 @@ from ..bundle.uses import LEAST
 from ..calib.density import standardised
 from ..calib.taps import named_taps
 from ..data.examples import Examples
-from ..data.fingerprints import shared_part
+from ..data.fingerprints import fingerprints, shared_part
 from ..errors import InputError, cut, is_whole
 from .features import Distances, Reduced, Reference, Squared, best_set, by_set, standardised_by
 
@@ -81,7 +81,8 @@ def candidates(
     if not choice:
         default = next(iter(sets))
         sets = {default: sets[default]}
-    return reference.fitted(training, sets, {"data": training.name, "examples": len(training)}, rank)
+    seen = fingerprints(bundle.any_architecture().modality, data=training)
+    return reference.fitted(training, sets, {"data": training.name, "examples": len(training), **seen}, rank)
 
 
 def settled(

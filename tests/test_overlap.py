@@ -145,6 +145,23 @@ def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path) -> None:
     assert any("judged on while it was tuned" in note for note in calibrate(bundle, judge).notes)
 
 
+def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text"))
+    training, (texts, labels) = sentences(40, 0), sentences(40, 1)
+    judge = [f"{text} {text}" for text in texts], labels  # none of them the same
+    found = calibrate(bundle, judge, fit=training)
+    assert found.notes == []
+    assert "fingerprints" not in found.to_json()["distance"], "of no use to people"
+    (note,) = calibrate(bundle, training).notes
+    assert "100% of its 40 examples are among those that the bundle was given its distance from (given in" in note
+    assert any("given its distance from" in note for note in evaluate(bundle, training).notes)
+    assert calibrate(bundle, training, fit=judge).notes == [], "an earlier distance does not count when it is replaced"
+    assert calibrate(bundle, training).notes == []
+    (note,) = calibrate(bundle, judge, fit=judge).notes
+    assert "that the distance is fitted on, so that thresholds on it are too low" in note
+
+
 def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path, tmp_path: Path) -> None:
     plan = random_plan("bert", 2)
     save_bundle(fuse(bert_checkpoint, plan), tmp_path / "bundle", load_processor(bert_checkpoint, "text"))
