@@ -57,12 +57,13 @@ class MissingExtraError(HydrantError):
 
 
 def of_library(error: BaseException) -> bool:
-    """Whether this is an ``Exception``, or what PyO3 raises where Rust code panics.
+    """Whether a library may say by this that it cannot use a file or a text.
 
-    That is no ``Exception`` and cannot be imported; of ``tokenizers`` and ``safetensors`` it says, as an exception
-    would, that a file or a text cannot be used.
+    That is any ``Exception`` but of memory, and what PyO3 raises where Rust code panics, as in ``tokenizers``: it is no
+    ``Exception`` and cannot be imported.
     """
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    kind = type(error)
+    return (issubclass(kind, Exception) and not issubclass(kind, MemoryError)) or kind.__name__ == "PanicException"
 
 
 EXTRAS = {

@@ -126,6 +126,21 @@ class Density:
         return found
 
 
+def fitted_on(bundle: Bundle) -> Mapping[str, Any]:
+    """On what the distance of a bundle was fitted; empty where there is none, or none that can be read.
+
+    Raises:
+        BundleError: altered.
+    """
+    if not bundle.has(DENSITY):
+        return {}
+    try:
+        with safe_open(bundle.file(DENSITY), "np") as file:
+            return dict(json.loads((file.metadata() or {})[METADATA])["fitted"])
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}  # whoever needs the distance says what is wrong with it
+
+
 def _check(density: Density, bundle: Bundle) -> None:
     """Raise ValueError unless names, shapes and numbers are those of the bundle's model."""
     architecture = bundle.any_architecture()

@@ -10,7 +10,7 @@ from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
 from ..errors import HydrantError, cut
 from .calibration import Calibration
-from .density import Density
+from .density import fitted_on
 from .store import PLAN, Bundle
 
 log = logging.getLogger(__name__)
@@ -21,8 +21,8 @@ LEAST = 0.05
 move no figure by much."""
 
 
-SEEN = "figures look better than they are"
-"""What follows from that, in every such note."""
+SEEN, NEAR = "figures look better than they are", "they look nearer than fresh inputs do"
+"""What follows from that, in every such note; and from data that the distance was fitted on."""
 
 Use = tuple[str, str, Fingerprint]
 """What a bundle was, the name of the data, and their fingerprint."""
@@ -30,39 +30,44 @@ Use = tuple[str, str, Fingerprint]
 USES = {
     "planned": {"data": "planned on", "ood": "planned against"},
     "tuned": {"data": "tuned on", "validation": "judged on while it was tuned"},
-    "fitted": {"data": "given its distance from"},
     "calibrated": {"data": "calibrated on", "ood": "calibrated against"},
 }
 """Step → which of its data → what the bundle was, in words."""
 
 
-def overlaps(
-    bundle: Bundle, doing: str, given: Mapping[str, Examples | None], anew: Collection[str] = ()
-) -> list[str]:
+FITTED = "fitted"
+"""The step that gives a bundle its distance."""
+
+
+def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], anew: Collection[str] = ()) -> list[str]:
     """Warn of data that an earlier step has seen, in the log and as sentences for a report.
 
     Args:
         bundle: whose earlier steps count.
         doing: what is done now, as in "evaluating".
         given: the data that it is done on.
-        anew: steps of :data:`USES` that are done again now, so that what they saw before no longer counts.
+        anew: steps, of :data:`USES` or :data:`FITTED`, that are done again now: what they saw before no longer counts.
     """
-    past = {words for step in anew for words in USES[step].values()}
+    past = {words for step in anew if step in USES for words in USES[step].values()}
     uses = [use for use in _recorded(bundle) if use[0] not in past]
-    if not uses:
+    seen = [(f"the bundle was {words}", name, earlier, SEEN) for words, name, earlier in uses]
+    about = {} if FITTED in anew else fitted_on(bundle)
+    if (found := _stored(about, "data")) is not None:
+        seen.append(("its distance was fitted on", _name(about, "data"), found, NEAR))
+    if not seen:
         return []
     modality = bundle.any_architecture().modality
     notes = []
     for examples in [examples for examples in given.values() if examples is not None]:
         now = fingerprint_of(examples.inputs, modality)
         notes += _other_form(uses, f"{doing} {bundle.path.name} on {examples.name}", now)
-        for words, name, earlier in uses:
+        for words, name, earlier, follows in seen:
             share = 0.0 if now is None else now.share_in(earlier)
             if share >= LEAST:
                 notes.append(
                     f"{doing} {bundle.path.name} on {examples.name}: {share:.0%} of its {len(examples)} examples are "
-                    f"among those that the bundle was {words} ({name}), so that {SEEN}; give data that no earlier step "
-                    "has seen, and no example twice"
+                    f"among those that {words} ({name}), so that {follows}; give data that no earlier step has seen, "
+                    "and no example twice"
                 )
     for note in notes:
         log.warning("%s", note)
@@ -122,17 +127,23 @@ def _other_form(uses: Iterable[Use], doing: str, now: Fingerprint | None) -> lis
 
 def _recorded(bundle: Bundle) -> Iterator[Use]:
     """What the bundle was, on which data, and their fingerprint; nothing for bundles that record none."""
-    density = Density.of(bundle)
     facts: dict[str, Any] = {
         "planned": bundle.plan().provenance if bundle.has(PLAN) else {},
         "tuned": bundle.manifest.get("fusion", {}).get("tuned"),
-        "fitted": None if density is None else density.fitted,
         "calibrated": Calibration.of(bundle).fitted,
     }
     for step, parts in USES.items():
         about: Any = facts[step] if isinstance(facts[step], Mapping) else {}
-        stored = about.get("fingerprints")
-        for part, words in parts.items() if isinstance(stored, Mapping) else ():
-            found = Fingerprint.from_json(stored.get(part))
-            if found is not None:
-                yield words, cut(about.get(part))[1:-1], found
+        for part, words in parts.items():
+            if (found := _stored(about, part)) is not None:
+                yield words, _name(about, part), found
+
+
+def _stored(about: Mapping[str, Any], part: str) -> Fingerprint | None:
+    """The fingerprint of some of the data that a step had, by what it recorded."""
+    stored = about.get("fingerprints")
+    return Fingerprint.from_json(stored.get(part)) if isinstance(stored, Mapping) else None
+
+
+def _name(about: Mapping[str, Any], part: str) -> str:
+    return cut(about.get(part))[1:-1]

@@ -26,8 +26,6 @@ INPUT_NAMES = "model_input_names"
 
 TYPES = "token_type_ids"
 
-REFUSED = "the tokenizer fails on a text; expected tokens; use the tokenizer.json that the model was trained with"
-
 
 @dataclass(frozen=True)
 class EncodedText:
@@ -55,7 +53,7 @@ def is_pair(item: Any) -> bool:
 
 @contextmanager
 def tokenizing(what: str) -> Iterator[None]:
-    """Refuse what the library ``tokenizers`` gives up on, as an unknown word where there is no token for such.
+    """Refuse what the library ``tokenizers`` gives up on.
 
     Raises:
         InputError: with ``what``, and what the library says.
@@ -116,12 +114,12 @@ class TextProcessor:
             first: index of the first one, for messages.
 
         Raises:
-            InputError: an item is neither, or is empty; its index is named. Or the tokenizer fails.
+            InputError: an item is neither, or is empty, or the tokenizer fails on it, as on an unknown word without a
+                token for such; its index is named.
         """
         for index, text in enumerate(texts, start=first):
             self._check(text, index)
-        with tokenizing(REFUSED):
-            encodings = self._tokenizer.encode_batch(list(texts))
+        encodings = self._encodings(list(texts), range(first, first + len(texts)))
         for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True), start=first):
             empty = is_pair(text) and not {0, 1} <= set(encoding.sequence_ids)
             if empty or all(encoding.special_tokens_mask):
@@ -130,6 +128,21 @@ class TextProcessor:
                     "expected readable text"
                 )
         return [self._shortened(encoding, index) for index, encoding in enumerate(encodings, start=first)]
+
+    def _encodings(self, texts: list[Any], indices: Sequence[int], **how: Any) -> list[Any]:
+        """What the library makes of texts; the first one on which it fails is named."""
+        try:
+            return list(self._tokenizer.encode_batch(texts, **how))
+        except BaseException as error:
+            if not of_library(error):
+                raise
+        return [self._encoding(text, index, **how) for text, index in zip(texts, indices, strict=True)]
+
+    def _encoding(self, text: Any, index: int, **how: Any) -> Any:
+        """What the library makes of a text."""
+        remedy = "use the tokenizer.json that the model was trained with"
+        with tokenizing(f"the tokenizer fails on input {index}, {cut(text)}; {remedy}"):
+            return self._tokenizer.encode_batch([text], **how)[0]
 
     def _shortened(self, encoding: Any, index: int) -> EncodedText:
         """A tokenised text, or pair, with as many tokens as the model reads."""

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InputError, cut
 from .records import Unusable
 from .spec import InputSpec
-from .text import REFUSED, EncodedText, TextProcessor, check_length, is_pair, tokenizing
+from .text import EncodedText, TextProcessor, check_length, is_pair, tokenizing
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class WordProcessor(TextProcessor):
             first: index of the first one, for messages.
 
         Raises:
-            InputError: an item is neither, or is empty; its index is named. Or the tokenizer fails.
+            InputError: an item is neither, or is empty, or the tokenizer fails on it; its index is named.
         """
         found: dict[int, EncodedText] = {}
         for split in (False, True):
@@ -108,8 +108,7 @@ class WordProcessor(TextProcessor):
                     "tokenizer (add_prefix_space=False), and those of a text with one; give what the model was trained "
                     "on"
                 )
-            with tokenizing(REFUSED):
-                encodings = self._tokenizer.encode_batch(given, is_pretokenized=split)
+            encodings = self._encodings(given, [first + place for place in places], is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
                     raise InputError(
@@ -130,8 +129,7 @@ class WordProcessor(TextProcessor):
             index: of it, for messages.
         """
         split = not isinstance(text, str)
-        with tokenizing(REFUSED):
-            encoding = self._tokenizer.encode(list(text) if split else text, is_pretokenized=split)
+        encoding = self._encoding(list(text) if split else text, index, is_pretokenized=split)
         sentence = " ".join(text) if split else text
         starts = [0, *accumulate(len(word) + 1 for word in text)] if split else []
         marked = bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ..data.text import tokenizing
 from ..errors import InputError, cut
 from .wordpiece import BREAKS, FIRST_MARK, normalisation_of, range_pattern, vocabulary_lines
 
@@ -51,9 +52,10 @@ def frame_of(tokenizer: Any) -> Frame:
         tokenizer: of the library ``tokenizers``.
 
     Raises:
-        InputError: one text begins otherwise than a pair.
+        InputError: one text begins otherwise than a pair, or the tokenizer fails.
     """
-    single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+    with tokenizing("the tokenizer fails on the text 'a'; use the tokenizer.json that the model was trained with"):
+        single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
     one = _parts(single, 1)
     two = _parts(pair, 2)
     types = [encoding.type_ids[encoding.sequence_ids.index(0)] for encoding in (single, pair)]

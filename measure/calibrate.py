@@ -19,7 +19,7 @@ from ..bundle.reference import TrafficReference
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import GIVES, ScoreActivation, Task
-from ..bundle.uses import overlaps
+from ..bundle.uses import FITTED, overlaps, warn_of_form
 from ..calib.decisions.fit import fit as fit_decisions
 from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
 from ..calib.decisions.labels import check_label_targets, fit_labels
@@ -29,7 +29,7 @@ from ..calib.decisions.spans import fit_spans, found_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
-from ..data.fingerprints import fingerprints
+from ..data.fingerprints import fingerprint_of, fingerprints
 from ..errors import InputError, check_seed, cut, require
 from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
@@ -85,10 +85,10 @@ def calibrate(
 ) -> CalibrationReport:
     """Fit temperature (or intervals), thresholds and the distance, and write them into the bundle and its graphs.
 
-    Two questions get two answers: ``abstain`` stands on the score that ranks the model's errors best, ``flags`` on the
-    one that finds what the model does not know. The float32 PyTorch reference runs; a graph of lower precision follows
-    it within its gates. All files change together or not at all. Engines keep the graph that they were built from:
-    build them again.
+    Two questions get two answers: ``abstain`` stands on the confidence, unless another score ranks the model's errors
+    clearly better, ``flags`` on the one that finds what the model does not know. The float32 PyTorch reference runs; a
+    graph of lower precision follows it within its gates. All files change together or not at all. Engines keep the
+    graph that they were built from: build them again.
 
     Args:
         bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
@@ -149,9 +149,7 @@ def calibrate(
         loss_of(known.labels, activation, known.source)  # refuses what a sigmoid cannot give
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
-    notes = [] if training is None else unseen_classes(bundle, training, task)
-    anew = ["calibrated"] if training is None else ["calibrated", "fitted"]
-    notes += overlaps(bundle, "calibrating", {"data": known, "ood": ood}, anew)
+    notes = _of_data(bundle, known, ood, training, task)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
     if task == "tokens":
@@ -180,6 +178,16 @@ def calibrate(
     fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, near, activation))
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
+
+
+def _of_data(bundle: Bundle, known: Examples, ood: Examples | None, training: Examples | None, task: Task) -> list[str]:
+    """What is to be said of the data before anything runs: classes they lack, and what earlier steps have seen."""
+    given = {"data": known, "ood": ood}
+    if training is None:
+        return overlaps(bundle, "calibrating", given, ["calibrated"])
+    seen = fingerprint_of(training.inputs, bundle.any_architecture().modality)
+    warn_of_form(bundle, "fitting the distance of", training.name, seen)
+    return unseen_classes(bundle, training, task) + overlaps(bundle, "calibrating", given, ["calibrated", FITTED])
 
 
 _CHECKS: dict[str, Callable[[Targets], object]] = {

@@ -35,7 +35,7 @@ def check_options(fit: Any, taps: str | Sequence[int], rank: Any, width: int) ->
                 f"{name} {cut(value)} {'is' if name == 'rank' else 'are'} given without training data to fit the "
                 f"distance on; give them as well (fit=…, --fit), or leave {name} (--{name}) out"
             )
-    if rank is not None and not is_whole(rank, 1, width):
+    if rank is not None and width and not is_whole(rank, 1, width):  # without a width there is no distance
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
 
 

@@ -154,8 +154,9 @@ def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tm
     assert found.notes == []
     assert "fingerprints" not in found.to_json()["distance"], "of no use to people"
     (note,) = calibrate(bundle, training).notes
-    assert "100% of its 40 examples are among those that the bundle was given its distance from (given in" in note
-    assert any("given its distance from" in note for note in evaluate(bundle, training).notes)
+    assert "100% of its 40 examples are among those that its distance was fitted on (given in" in note
+    assert "so that they look nearer than fresh inputs do" in note
+    assert any("its distance was fitted on" in note for note in evaluate(bundle, training).notes)
     assert calibrate(bundle, training, fit=judge).notes == [], "an earlier distance does not count when it is replaced"
     assert calibrate(bundle, training).notes == []
     (note,) = calibrate(bundle, judge, fit=judge).notes

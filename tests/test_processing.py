@@ -71,8 +71,12 @@ def test_text_tensors_equal_the_tokenizers(tokenizer_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "told"),
     [
-        (("post_processor", "single", 0, "SpecialToken", "id"), "[NONE]", "the tokenizer fails on a text"),  # a panic
-        (("model", "vocab", "[UNK]"), None, r"the tokenizer fails on a text.*\[UNK\]"),
+        (
+            ("post_processor", "single", 0, "SpecialToken", "id"),
+            "[NONE]",
+            "fails on input 4, 'unheard'; use",
+        ),  # a panic
+        (("model", "vocab", "[UNK]"), None, r"the tokenizer fails on input 4, 'unheard'; use .*\[UNK\]"),
         (("post_processor", "special_tokens", "[CLS]", "ids"), [10**6], "gives input 4 the token id 1000000; this"),
         (("post_processor", "single", 0, "SpecialToken", "type_id"), 2, "gives input 4 the token type 2; this"),
     ],
@@ -93,8 +97,9 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused(
     else:
         part[place[-1]] = value
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    texts = ["hello world", "unheard"] if value is None else ["unheard"]  # of which one alone has an unknown word
     with pytest.raises(InputError, match=told):
-        read(folder, text_architecture()).encode(["unheard"], first=4)
+        read(folder, text_architecture()).encode(texts, first=5 - len(texts))
 
 
 def test_each_text_alone_equals_the_tokenizers(tokenizer_folder: Path) -> None:

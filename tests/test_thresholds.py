@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import oracle
@@ -23,7 +24,14 @@ from hydrant.calib.decisions.thresholds import (
     risk_threshold,
     upper_bound,
 )
-from hydrant.metrics.uncertainty import area_under_roc, class_scores, prediction_sets, summarise, uncertainty
+from hydrant.metrics.uncertainty import (
+    area_beyond,
+    area_under_roc,
+    class_scores,
+    prediction_sets,
+    summarise,
+    uncertainty,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -194,6 +202,45 @@ def test_confidence_gives_way_to_what_ranks_errors_clearly_better() -> None:
         assert abstention(known, wrong, Coverage(0.9)).score == score
         assert abstention(known, wrong, Coverage(0.9, "distance")).score == "distance"
         assert abstention(known, wrong, Coverage(0.9)).measured["auroc"] == areas[score]
+
+
+def drawn_scores(rng: np.random.Generator, wrong: np.ndarray, ahead: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Scores that are alike but for what some of them know better, and have much in common."""
+    common, found = rng.standard_normal(len(wrong)), {}
+    for name, side in SIDES.items():
+        certain = 0.8 * common + 0.6 * rng.standard_normal(len(wrong)) + wrong * (1.2 + ahead.get(name, 0.0))
+        found[name] = (certain if side == "above" else -certain).astype(np.float32)
+    return {**found, "probabilities": np.full((len(wrong), 2), 0.5, np.float32)}
+
+
+@pytest.mark.parametrize("errors", [2, 10, 40])
+def test_of_scores_that_are_alike_the_confidence_stays(errors: int) -> None:
+    """However many others there are, and however few the errors."""
+    rng, left = np.random.default_rng(0), 0
+    wrong = np.arange(400) < errors
+    for _ in range(150):
+        left += abstention(drawn_scores(rng, wrong, {}), wrong, Coverage(0.9)).score != "confidence"
+    assert left / 150 <= 0.1
+
+
+def test_a_score_that_is_clearly_better_is_not_hidden_by_one_that_is_not() -> None:
+    """The best by chance may be ahead of it, but not clearly ahead of the confidence."""
+    rng, wrong = np.random.default_rng(1), np.arange(400) < 20
+    known = drawn_scores(rng, wrong, {})
+    nearly = -known["confidence"] + 0.1 * rng.standard_normal(400) + 0.5 * wrong  # the same, but a little better
+    known["predictive_entropy"] = nearly.astype(np.float32)
+
+    def ranked(name: str) -> tuple[np.ndarray, np.ndarray]:
+        return uncertainty(known, name)[~wrong], uncertainty(known, name)[wrong]
+
+    for _ in range(1000):
+        known["distance"] = (rng.standard_normal(400) + 1.5 * wrong).astype(np.float32)
+        ahead, error = area_beyond(ranked("distance"), ranked("confidence"))
+        if area_under_roc(*ranked("distance")) > area_under_roc(*ranked("predictive_entropy")) and ahead < 2.2 * error:
+            break
+    else:
+        pytest.fail("no such draw")
+    assert abstention(known, wrong, Coverage(0.9)).score == "predictive_entropy"
 
 
 @pytest.mark.parametrize(("errors", "count"), [(0, 10), (3, 10), (9, 10), (10, 10), (5, 400)])

@@ -117,6 +117,20 @@ def test_a_tokenizer_that_the_operators_do_otherwise_is_refused(tmp_path: Path) 
     assert Bundle.open(bundle.path).digests() == before
 
 
+def test_a_tokenizer_on_which_its_library_panics_is_refused(tmp_path: Path) -> None:
+    """As of a template that names a special token which is not there."""
+    folder = tmp_path / "bundle"
+    model = hydrant.fuse(make_model("bert"), random_plan("bert", 2))
+    bundle = hydrant.save_bundle(model, folder, processor=make_tokenizer(tmp_path / "source"))
+    steps = json.loads((folder / "processor/tokenizer.json").read_bytes())
+    steps["post_processor"]["pair"][0]["SpecialToken"]["id"] = "[NONE]"
+    bundle.add({"processor/tokenizer.json": json.dumps(steps).encode()})
+    done = run_cli("export", folder, "--tokenizer")
+    assert done.returncode == 2
+    assert "error: the tokenizer fails on the text 'a'; use the tokenizer.json that the model" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_images_have_no_tokenizer(vit_checkpoint: Path, tmp_path: Path) -> None:
     bundle = hydrant.save_bundle(hydrant.fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
     with pytest.raises(InputError, match="has no tokenizer of texts"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ...bundle.calibration import ABSTAIN, OOD, SIDES, Calibration, Conformal, Threshold
 from ...errors import InputError
 from ...metrics import classification as metrics
-from ...metrics.uncertainty import area_beyond, area_under_roc, prediction_sets, summarise, uncertainty
+from ...metrics.uncertainty import Ranked, area_beyond, area_under_roc, prediction_sets, summarise, uncertainty
 from ...progress import Progress, no_progress
 from .targets import Conformal as Sets
 from .targets import Coverage, FalseAlarm, Risk, Targets
@@ -22,8 +23,9 @@ BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_infor
 """Scores between 0 and log C (or 1), or C · log 2 where each label is one's own: the least certain value is known."""
 
 
-CLEARLY = 1.645
-"""Standard errors: one score is ahead of the other by as much in 5 % of cases where they are alike."""
+CHANCE, FEWEST = 0.05, 10
+"""Share of cases in which one of several scores that are alike passes for clearly better than the usual one, and wrong
+and right answers, of each, below which none does."""
 
 
 def fit(
@@ -104,8 +106,7 @@ def abstention(known: Mapping[str, np.ndarray], wrong: np.ndarray, abstain: Cove
 def _chosen(asked: str, known: Mapping[str, np.ndarray], wrong: np.ndarray) -> tuple[str, dict[str, float]]:
     """The score that abstention stands on, and how well it ranks the wrong answers (AUROC), where there are some.
 
-    The usual one gives way to another that ranks them better by :data:`CLEARLY` standard errors: among a few wrong
-    answers one score or the other is ahead by chance.
+    The usual one gives way to the best of those that rank them clearly better.
     """
     usual = "confidence" if "confidence" in known else "predictive_entropy"
     if not wrong.any() or wrong.all():
@@ -113,12 +114,25 @@ def _chosen(asked: str, known: Mapping[str, np.ndarray], wrong: np.ndarray) -> t
     ranked = {
         name: (uncertainty(known, name)[~wrong], uncertainty(known, name)[wrong]) for name in SIDES if name in known
     }
-    score = usual if asked == "auto" else present(asked, known)
-    if asked == "auto":
-        best = max(ranked, key=lambda name: area_under_roc(*ranked[name]))
-        ahead, error = area_beyond(ranked[best], ranked[usual])
-        score = best if ahead > CLEARLY * error else usual
+    score = _clearly_best(ranked, usual) if asked == "auto" else present(asked, known)
     return score, {"auroc": area_under_roc(*ranked[score])}
+
+
+def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
+    """The best of the scores whose AUROC is above that of the usual one by more than chance, or the usual one.
+
+    The differences are taken as normal, and :data:`CHANCE` is shared out among the other scores (Bonferroni). With
+    fewer than :data:`FEWEST` wrong or right answers they are far from normal, and one score or another is ahead.
+    """
+    if min(map(len, ranked[usual])) < FEWEST or len(ranked) == 1:
+        return usual
+    errors = NormalDist().inv_cdf(1 - CHANCE / (len(ranked) - 1))
+    ahead = {usual: 0.0}
+    for name, scores in ranked.items():
+        difference, error = area_beyond(scores, ranked[usual])
+        if name != usual and difference > errors * error:
+            ahead[name] = difference
+    return max(ahead, key=lambda name: ahead[name])
 
 
 def present(score: str, known: Mapping[str, np.ndarray]) -> str:

@@ -29,8 +29,9 @@ class Coverage:
 
     Attributes:
         share: share of inputs to answer; the others abstain.
-        score: score that abstention stands on, where auto is confidence, unless another one ranks wrong
-            answers clearly better on the data.
+        score: score that abstention stands on, where auto is confidence (of labels each decided by itself, predictive
+            entropy), unless another one ranks wrong answers clearly better on the data; of a model of one output it is
+            the one that ranks its errors best.
     """
 
     share: float = 0.95
@@ -47,8 +48,9 @@ class Risk:
 
     Attributes:
         share: share of answers that may be wrong, with 95 % confidence; instead of a coverage.
-        score: score that abstention stands on, where auto is confidence, unless another one ranks wrong
-            answers clearly better on the data.
+        score: score that abstention stands on, where auto is confidence (of labels each decided by itself, predictive
+            entropy), unless another one ranks wrong answers clearly better on the data; of a model of one output it is
+            the one that ranks its errors best.
     """
 
     share: float
