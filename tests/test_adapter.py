@@ -14,7 +14,7 @@ import pytest
 import torch
 from hydrant import HeadPlan, HydrantError, fuse
 from hydrant.families.lora import read_adapter
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from support import HEADS, LAYERS, make_model, random_plan, run_cli
 from test_lora import make_adapter
 
@@ -146,6 +146,10 @@ def test_tensors_that_do_not_fit(change: Callable[[Any], Any], message: str, ada
 
 def test_numbers_that_pytorch_cannot_widen(adapter: Path) -> None:
     pair = torch.zeros(3, 16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    try:
+        save({"x": pair})
+    except KeyError:
+        pytest.skip("this safetensors stores no such numbers")
     alter(adapter, lambda tensors: tensors.update({f"{QUERY}.lora_A.weight": pair}))
     with pytest.raises(HydrantError, match=r"holds torch\.float4_e2m1fn_x2, of which PyTorch makes no other numbers"):
         read_adapter(adapter, make_model("bert"))

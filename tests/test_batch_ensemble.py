@@ -39,7 +39,7 @@ from hydrant.tuning.rank_one import RankOneLinear, draw, merged, with_factors
 from hydrant.tuning.weights import shared_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
+from support import FAMILIES, HEADS, LAYERS, OLDEST, make_inputs, make_model, random_plan, run_cli
 from test_lora import assert_cost
 from test_parity import run_onnx
 from test_tune import interrupted_after, pictures, same, sentences, state, weights, write_csv
@@ -61,6 +61,9 @@ LINEAR = {
 LINEAR["electra"] = ("electra.encoder.layer.{}.", *LINEAR["bert"][1:])
 LINEAR["clip-classifier"] = LINEAR["clip"]
 LINEAR["dinov2"] = ("dinov2.encoder.layer.{}.", *LINEAR["vit"][1:])
+if OLDEST:
+    within = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
+    LINEAR["dinov2"] = ("dinov2.encoder.layer.{}.", *within, "attention.output.dense", *LINEAR["vit"][-2:])
 """Hugging Face's linear maps of a layer: query, key, value, output projection, both of the MLP."""
 
 LAST = {

@@ -46,7 +46,8 @@ def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
         with hydrant.load(bundle, "torch") as predictor:
             found = predictor.predict(noisy)
         right = found.label == known.labels
-        assert row["test"]["noise flagged"] == pytest.approx((found.distance[right] > threshold).mean(), abs=1e-9)
+        flagged = [(found.distance[right] > threshold + 1e-4 * side).mean() for side in (1, -1)]  # but for rounding
+        assert flagged[0] <= row["test"]["noise flagged"] + 1e-9 <= flagged[1] + 2e-9
 
 
 def test_another_draw_has_other_directions() -> None:

@@ -16,7 +16,7 @@ import command_page
 import pytest
 from hydrant import HeadPlan
 from hydrant.cli.main import parse
-from support import run_cli, run_python
+from support import for_this_version, run_cli, run_python
 
 ROOT = Path(__file__).parents[1]
 NAV = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
@@ -99,7 +99,7 @@ def own_model(workplace: Path, shared: Path) -> Path:
 def run_block(language: str, body: str, place: Path, done: set[tuple[str, ...]]) -> None:
     """Run a block in a folder; a command that an earlier page ran there, with the same words, is not run again."""
     if language == "python":
-        ran = run_python(body, cwd=place)
+        ran = run_python(for_this_version(body), cwd=place)
         assert ran.returncode == 0, f"{body}\n{ran.stderr}"
         return
     for words in lines_of(body):

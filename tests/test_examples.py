@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from support import make_model, make_tokenizer, run_python
+from support import for_this_version, make_model, make_tokenizer, run_python
 
 FOLDER = Path(__file__).parents[1] / "examples"
 
@@ -30,7 +30,7 @@ def run(name: str, *arguments: object, given: str = "", fresh: bool = False) -> 
             input=given, env={**os.environ, "HF_HUB_OFFLINE": "1"},
         )  # fmt: skip
     else:
-        done = run_python(program.read_text(), *arguments, given=given)
+        done = run_python(for_this_version(program.read_text()), *arguments, given=given)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -29,6 +29,7 @@ from support import (
     FAMILIES,
     HEADS,
     LAYERS,
+    OLDEST,
     make_inputs,
     make_model,
     model_type,
@@ -426,7 +427,7 @@ def test_every_classifier_of_transformers_is_read_or_refused_in_one_line() -> No
     for name in set(classes) - supported:
         assert "; nearest: " in str(unsupported(name)), name
     named = [name for name in dir(transformers) if name.endswith((*ends, "Model"))]
-    for stem in REASONS:
+    for stem in () if OLDEST else REASONS:  # which may name what is newer
         assert any(name.lower().startswith(stem.lower()) for name in [*named, "DeiTForImageClassificationWithTeacher"])
 
 

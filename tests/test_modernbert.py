@@ -28,7 +28,7 @@ from hydrant.tuning.rank_one import draw, merged, told_apart, with_factors
 from hydrant.tuning.weights import shared_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import HEADS, LAYERS, VOCABULARY, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from support import HEADS, LAYERS, OLDEST, VOCABULARY, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 from test_cost import counted
 from test_parity import assert_parity, run_onnx
 from test_rewrites import forked
@@ -170,6 +170,7 @@ def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, befo
         np.testing.assert_allclose(padded[lowering].run(["probabilities"], long)[0], expected, atol=1e-5)
 
 
+@pytest.mark.skipif(OLDEST, reason="transformers 5.12 takes no configuration whose layers are all of one kind")
 def test_windows_keep_distant_tokens_apart() -> None:
     """Three layers that reach two tokens: the first token's vector knows nothing of the eighth."""
     kinds = ["sliding_attention"] * LAYERS

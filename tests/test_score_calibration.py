@@ -308,8 +308,8 @@ def test_what_cannot_be_calibrated_is_refused(bundle: Path, data: Path, bert_che
     ):
         ran = run_cli("calibrate", bundle, "--data", data, *options)
         assert ran.returncode == 2
-        assert ran.stderr.count("\n") == 1
-        assert message in ran.stderr
+        (line,) = [line for line in ran.stderr.splitlines() if "those that its distance was fitted on" not in line]
+        assert message in line
     hydrant.save_bundle(hydrant.fuse(bert_checkpoint, members=2), tmp_path / "classes", tensors_only=True)
     with pytest.raises(InputError, match=r"confidence is '0\.9', which is of intervals around a score"):
         hydrant.calibrate(tmp_path / "classes", data, confidence=0.9)

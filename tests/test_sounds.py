@@ -9,7 +9,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import hydrant
@@ -30,6 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import run_cli
 from traced_support import by_hooks, make, plan_of, without
+from transformers.modeling_outputs import BaseModelOutput
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -360,7 +360,7 @@ def test_written_out_parts_are_called_as_older_versions_call_them(monkeypatch: p
 def test_a_part_that_another_version_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("sew")
     encoder = type(model.sew.encoder)
-    states = SimpleNamespace(last_hidden_state=torch.zeros(2, 1, 32), hidden_states=None, attentions=None)
+    states = BaseModelOutput(last_hidden_state=torch.zeros(2, 1, 32))
     monkeypatch.setattr(encoder, "forward", lambda self, *_, **__: states)
     with pytest.raises(UnsupportedModelError, match="something else than hydrant's own form of it"):
         described_whole(model)

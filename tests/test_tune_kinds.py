@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -15,6 +14,7 @@ from hydrant.cli.inspection_text import inspect_text
 from hydrant.errors import InputError
 from support import make_inputs, make_model, make_tokenizer
 from test_lora import NAMES, assert_cost, make_adapter
+from test_tune import pictures
 
 NUMBERS: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-3}
 READING = Reading(batch_size=8)
@@ -82,12 +82,9 @@ def test_a_tuned_zero_shot_classifier(tmp_path: Path) -> None:
     size = {"size": {"shortest_edge": 12}, "crop_size": {"height": 12, "width": 12}}
     path = save_bundle(fuse([model, model]), tmp_path / "bundle", transformers.CLIPImageProcessorPil(**size)).path
     assert "where that began" not in inspect_text(inspect_bundle(path))
-    rng = np.random.default_rng(0)
-    images = list(rng.integers(0, 256, (40, 12, 12, 3), np.uint8))
-    before = load_ensemble(path)
-    assert tune(
-        path, (images, ["abcde"[index % 5] for index in range(40)]), Jointly(**NUMBERS), reading=READING
-    ).improved
+    before, (images, labels) = load_ensemble(path), pictures(40, 0)
+    data = images, ["abcde"[int(label[-1])] for label in labels]
+    assert tune(path, data, Jointly(**{**NUMBERS, "epochs": 3}), reading=READING).improved
     after = load_ensemble(path)
     assert not torch.equal(after.classifier.weight, before.classifier.weight)
     assert Bundle.open(path).manifest["fusion"]["zero_shot"] == model.prompts.to_json()
