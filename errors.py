@@ -59,8 +59,8 @@ class MissingExtraError(HydrantError):
 def of_library(error: BaseException) -> bool:
     """Whether a library may say by this that it cannot use a file or a text.
 
-    That is any ``Exception`` but of memory, and what PyO3 raises where Rust code panics, as in ``tokenizers``: it is no
-    ``Exception`` and cannot be imported.
+    That is any ``Exception`` except ``MemoryError``, and what PyO3 raises where Rust code panics, as in ``tokenizers``:
+    it is no ``Exception`` and cannot be imported.
     """
     kind = type(error)
     return (issubclass(kind, Exception) and not issubclass(kind, MemoryError)) or kind.__name__ == "PanicException"

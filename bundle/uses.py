@@ -53,7 +53,9 @@ def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], a
     seen = [(f"the bundle was {words}", name, earlier, SEEN) for words, name, earlier in uses]
     about = {} if FITTED in anew else fitted_on(bundle)
     if (found := _stored(about, "data")) is not None:
-        seen.append(("its distance was fitted on", _name(about, "data"), found, NEAR))
+        name = _name(about, "data")
+        seen.append(("its distance was fitted on", name, found, NEAR))
+        uses.append(("given its distance from", name, found))
     if not seen:
         return []
     modality = bundle.any_architecture().modality

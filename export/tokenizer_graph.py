@@ -54,8 +54,11 @@ def frame_of(tokenizer: Any) -> Frame:
     Raises:
         InputError: one text begins otherwise than a pair, or the tokenizer fails.
     """
-    with tokenizing("the tokenizer fails on the text 'a'; use the tokenizer.json that the model was trained with"):
-        single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+    remedy = "use the tokenizer.json that the model was trained with"
+    with tokenizing(f"the tokenizer fails on the text 'a'; {remedy}"):
+        single = tokenizer.encode("a")
+    with tokenizing(f"the tokenizer fails on the pair of texts 'a' and 'a'; {remedy}"):
+        pair = tokenizer.encode("a", "a")
     one = _parts(single, 1)
     two = _parts(pair, 2)
     types = [encoding.type_ids[encoding.sequence_ids.index(0)] for encoding in (single, pair)]

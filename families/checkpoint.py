@@ -87,8 +87,8 @@ def load_weights(name: str, config: Any, class_name: str) -> Any:
                 name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
         except Exception as error:  # transformers and safetensors raise many kinds; all mean an unusable checkpoint
-            if all((Path(name) / file).is_file() for file in ("config.json", "adapter_config.json")):
-                raise _with_adapter(name) from error  # where transformers and PEFT do not fit each other
+            if all((Path(name) / file).is_file() for file in ("model.safetensors", "adapter_config.json")):
+                raise _with_adapter(name, f" ({_first_line(error)})") from error  # as where PEFT is of another time
             raise InputError(
                 f"cannot load the weights of {name}: {_first_line(error)}; expected a complete Hugging Face checkpoint "
                 "with model.safetensors (re-save a .bin checkpoint with safe_serialization=True)"
@@ -105,10 +105,10 @@ def load_weights(name: str, config: Any, class_name: str) -> Any:
     return model.eval()
 
 
-def _with_adapter(name: str) -> InputError:
+def _with_adapter(name: str, said: str = "") -> InputError:
     return InputError(
-        f"checkpoint {name} holds an adapter beside its weights, which transformers adds to them; expected weights "
-        "alone: give a folder without adapter_config.json, and the adapter's with --adapter (adapters=[…])"
+        f"checkpoint {name} holds an adapter beside its weights, which transformers adds to them{said}; expected "
+        "weights alone: give a folder without adapter_config.json, and the adapter's with --adapter (adapters=[…])"
     )
 
 

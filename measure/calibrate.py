@@ -19,7 +19,7 @@ from ..bundle.reference import TrafficReference
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import GIVES, ScoreActivation, Task
-from ..bundle.uses import FITTED, overlaps, warn_of_form
+from ..bundle.uses import FITTED, overlaps
 from ..calib.decisions.fit import fit as fit_decisions
 from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
 from ..calib.decisions.labels import check_label_targets, fit_labels
@@ -29,13 +29,13 @@ from ..calib.decisions.spans import fit_spans, found_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
-from ..data.fingerprints import fingerprint_of, fingerprints
+from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_seed, cut, require
 from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
 from ..runtime.collect import WordOutputs
-from .distance import candidates, check_options, settled, shared_examples, unseen_classes
+from .distance import against_training, candidates, check_options, settled, unseen_classes
 from .features import Distances, Reduced, Reference, squared_of
 
 log = logging.getLogger(__name__)
@@ -155,13 +155,13 @@ def calibrate(
     if task == "tokens":
         about = _about(bundle, known, ood, seed)
         fitted, density = _spans_fitted(reference, known, ood, bundle, distances, targets, about, progress)
-        notes += [] if training is None else shared_examples(bundle, known, training)
+        notes += [] if training is None else against_training(bundle, known, training)
         changed = _changed(bundle, graphs, fitted, density, new=training is not None)
         return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
     logits, squared = reference.run(known, distances)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
     density, near, beyond = settled(distances, squared, ood_squared)
-    notes += [] if training is None else shared_examples(bundle, known, training)
+    notes += [] if training is None else against_training(bundle, known, training)
     about = _about(bundle, known, ood, seed)
     far = {"distance": near, "ood_distance": beyond}
     if task == "score":
@@ -185,8 +185,6 @@ def _of_data(bundle: Bundle, known: Examples, ood: Examples | None, training: Ex
     given = {"data": known, "ood": ood}
     if training is None:
         return overlaps(bundle, "calibrating", given, ["calibrated"])
-    seen = fingerprint_of(training.inputs, bundle.any_architecture().modality)
-    warn_of_form(bundle, "fitting the distance of", training.name, seen)
     return unseen_classes(bundle, training, task) + overlaps(bundle, "calibrating", given, ["calibrated", FITTED])
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from ..bundle.density import Density
 from ..bundle.store import Bundle
 from ..bundle.tasks import Task
-from ..bundle.uses import LEAST
+from ..bundle.uses import FORMS, LEAST
 from ..calib.density import standardised
 from ..calib.taps import named_taps
 from ..data.examples import Examples
-from ..data.fingerprints import fingerprints, shared_part
+from ..data.fingerprints import fingerprint_of, fingerprints
 from ..errors import InputError, cut, is_whole
 from .features import Distances, Reduced, Reference, Squared, best_set, by_set, standardised_by
 
@@ -106,14 +106,26 @@ def settled(
     return density, near, far
 
 
-def shared_examples(bundle: Bundle, known: Examples, training: Examples) -> list[str]:
-    """Say if validation data are among those that the distance was fitted on: it would look smaller than it is."""
-    share = shared_part(known, training, bundle.any_architecture().modality)
-    if share < LEAST:
+def against_training(bundle: Bundle, known: Examples, training: Examples) -> list[str]:
+    """Say if validation data are among those that the distance is fitted on, or are of another form.
+
+    The distance would look smaller than it is, or larger.
+    """
+    modality = bundle.any_architecture().modality
+    now, then = (fingerprint_of(each.inputs, modality) for each in (known, training))
+    if now is None or then is None:
         return []
-    note = (
-        f"{share:.0%} of the {len(known)} examples of {known.name} are among those of {training.name} that the "
-        "distance is fitted on, so that thresholds on it are too low; give validation data of their own"
-    )
-    log.warning("%s", note)
-    return [note]
+    notes, share = [], now.share_in(then)
+    if share >= LEAST:
+        notes.append(
+            f"{share:.0%} of the {len(known)} examples of {known.name} are among those of {training.name} that the "
+            "distance is fitted on, so that thresholds on it are too low; give validation data of their own"
+        )
+    if None not in (now.pairs, then.pairs) and now.pairs is not then.pairs:
+        notes.append(
+            f"the examples of {known.name} are {FORMS[bool(now.pairs)]}, and those of {training.name} that the "
+            f"distance is fitted on {FORMS[bool(then.pairs)]}; give both in the form that the model learnt from"
+        )
+    for note in notes:
+        log.warning("%s", note)
+    return notes

@@ -114,3 +114,17 @@ def test_the_command_line_says_so(bundles: dict[bool, Path]) -> None:
     assert "predicting single texts (first: input 0), and the bundle was planned on pairs of texts" in done.stderr
     done = run_cli("predict", bundles[True], "--pair", "hello", "world")
     assert "predicting" not in done.stderr
+
+
+def test_the_form_of_what_the_distance_is_fitted_on_counts(bert_checkpoint: Path, tmp_path: Path, said: Any) -> None:
+    bundle = tmp_path / "bundle"
+    hydrant.save_bundle(
+        hydrant.fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text")
+    )
+    (texts, labels), (others, _) = sentences(40, 0), sentences(40, 1)
+    pairs = [(text, "money") for text in texts], labels
+    (note,) = hydrant.calibrate(bundle, (others, labels), fit=pairs).notes
+    assert "are single texts, and those of given in memory that the distance is fitted on pairs of texts; give" in note
+    assert said() == []
+    notes = hydrant.calibrate(bundle, (others, labels)).notes
+    assert any("and the bundle was given its distance from pairs of texts" in note for note in notes)

@@ -97,9 +97,9 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused(
     else:
         part[place[-1]] = value
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    texts = ["hello world", "unheard"] if value is None else ["unheard"]  # of which one alone has an unknown word
+    texts = ["hello world", "unheard"] if value is None else ["unheard", "hello"]  # of which one alone is told
     with pytest.raises(InputError, match=told):
-        read(folder, text_architecture()).encode(texts, first=5 - len(texts))
+        read(folder, text_architecture()).encode(texts, first=4 - texts.index("unheard"))
 
 
 def test_each_text_alone_equals_the_tokenizers(tokenizer_folder: Path) -> None:

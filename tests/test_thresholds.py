@@ -213,14 +213,14 @@ def drawn_scores(rng: np.random.Generator, wrong: np.ndarray, ahead: Mapping[str
     return {**found, "probabilities": np.full((len(wrong), 2), 0.5, np.float32)}
 
 
-@pytest.mark.parametrize("errors", [2, 10, 40])
-def test_of_scores_that_are_alike_the_confidence_stays(errors: int) -> None:
+@pytest.mark.parametrize(("errors", "most"), [(2, 0.0), (9, 0.0), (10, 0.1), (40, 0.1)])
+def test_of_scores_that_are_alike_the_confidence_stays(errors: int, most: float) -> None:
     """However many others there are, and however few the errors."""
     rng, left = np.random.default_rng(0), 0
     wrong = np.arange(400) < errors
     for _ in range(150):
         left += abstention(drawn_scores(rng, wrong, {}), wrong, Coverage(0.9)).score != "confidence"
-    assert left / 150 <= 0.1
+    assert left / 150 <= most
 
 
 def test_a_score_that_is_clearly_better_is_not_hidden_by_one_that_is_not() -> None:

@@ -127,7 +127,10 @@ def test_a_tokenizer_on_which_its_library_panics_is_refused(tmp_path: Path) -> N
     bundle.add({"processor/tokenizer.json": json.dumps(steps).encode()})
     done = run_cli("export", folder, "--tokenizer")
     assert done.returncode == 2
-    assert "error: the tokenizer fails on the text 'a'; use the tokenizer.json that the model" in done.stderr
+    assert (
+        "error: the tokenizer fails on the pair of texts 'a' and 'a'; use the tokenizer.json that the model"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 

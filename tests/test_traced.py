@@ -465,6 +465,23 @@ def test_an_adapter_beside_the_weights_is_refused(load: Any, tmp_path: Path) -> 
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
+def test_an_adapter_that_transformers_cannot_add_is_told_as_one(
+    bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where PEFT is of another time than transformers."""
+    shutil.copytree(bert_checkpoint, tmp_path / "model")
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise ImportError("cannot import name")
+
+    monkeypatch.setattr(transformers.BertForSequenceClassification, "from_pretrained", failing)
+    with pytest.raises(InputError, match=r"cannot load the weights of .*cannot import name"):
+        load_model(tmp_path / "model")
+    (tmp_path / "model/adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds an adapter beside its weights.*\(cannot import name\)"):
+        load_model(tmp_path / "model")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

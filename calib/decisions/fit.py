@@ -24,8 +24,8 @@ BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_infor
 
 
 CHANCE, FEWEST = 0.05, 10
-"""Share of cases in which one of several scores that are alike passes for clearly better than the usual one, and wrong
-and right answers, of each, below which none does."""
+"""Share of cases, about, in which one of several scores that are alike passes for clearly better than the usual one;
+and wrong and right answers, of each, below which none does."""
 
 
 def fit(

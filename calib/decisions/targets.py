@@ -49,8 +49,7 @@ class Risk:
     Attributes:
         share: share of answers that may be wrong, with 95 % confidence; instead of a coverage.
         score: score that abstention stands on, where auto is confidence (of labels each decided by itself, predictive
-            entropy), unless another one ranks wrong answers clearly better on the data; of a model of one output it is
-            the one that ranks its errors best.
+            entropy), unless another one ranks wrong answers clearly better on the data.
     """
 
     share: float
