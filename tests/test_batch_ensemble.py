@@ -61,10 +61,10 @@ LINEAR = {
 LINEAR["electra"] = ("electra.encoder.layer.{}.", *LINEAR["bert"][1:])
 LINEAR["clip-classifier"] = LINEAR["clip"]
 LINEAR["dinov2"] = ("dinov2.encoder.layer.{}.", *LINEAR["vit"][1:])
-if OLDEST:
-    within = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
-    LINEAR["dinov2"] = ("dinov2.encoder.layer.{}.", *within, "attention.output.dense", *LINEAR["vit"][-2:])
 """Hugging Face's linear maps of a layer: query, key, value, output projection, both of the MLP."""
+if OLDEST:
+    LINEAR["dinov2"] = ("dinov2.encoder.layer.{}.", "attention.attention.query", "attention.attention.key",
+                        "attention.attention.value", "attention.output.dense", "mlp.fc1", "mlp.fc2")  # fmt: skip
 
 LAST = {
     "bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj"),

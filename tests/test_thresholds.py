@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 
 import numpy as np
 import oracle
@@ -204,11 +203,11 @@ def test_confidence_gives_way_to_what_ranks_errors_clearly_better() -> None:
         assert abstention(known, wrong, Coverage(0.9)).measured["auroc"] == areas[score]
 
 
-def drawn_scores(rng: np.random.Generator, wrong: np.ndarray, ahead: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """Scores that are alike but for what some of them know better, and have much in common."""
+def drawn_scores(rng: np.random.Generator, wrong: np.ndarray) -> dict[str, np.ndarray]:
+    """Scores that are as good as each other, and have much in common."""
     common, found = rng.standard_normal(len(wrong)), {}
     for name, side in SIDES.items():
-        certain = 0.8 * common + 0.6 * rng.standard_normal(len(wrong)) + wrong * (1.2 + ahead.get(name, 0.0))
+        certain = 0.8 * common + 0.6 * rng.standard_normal(len(wrong)) + wrong * 1.2
         found[name] = (certain if side == "above" else -certain).astype(np.float32)
     return {**found, "probabilities": np.full((len(wrong), 2), 0.5, np.float32)}
 
@@ -219,14 +218,14 @@ def test_of_scores_that_are_alike_the_confidence_stays(errors: int, most: float)
     rng, left = np.random.default_rng(0), 0
     wrong = np.arange(400) < errors
     for _ in range(150):
-        left += abstention(drawn_scores(rng, wrong, {}), wrong, Coverage(0.9)).score != "confidence"
+        left += abstention(drawn_scores(rng, wrong), wrong, Coverage(0.9)).score != "confidence"
     assert left / 150 <= most
 
 
 def test_a_score_that_is_clearly_better_is_not_hidden_by_one_that_is_not() -> None:
     """The best by chance may be ahead of it, but not clearly ahead of the confidence."""
     rng, wrong = np.random.default_rng(1), np.arange(400) < 20
-    known = drawn_scores(rng, wrong, {})
+    known = drawn_scores(rng, wrong)
     nearly = -known["confidence"] + 0.1 * rng.standard_normal(400) + 0.5 * wrong  # the same, but a little better
     known["predictive_entropy"] = nearly.astype(np.float32)
 
