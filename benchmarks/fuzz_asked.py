@@ -14,8 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fuzz_target import Made, Target, refusing, seeds_of
-from hydrant.errors import HydrantError
+from fuzz_target import Made, Target, may_refuse, refusing, seeds_of
 from hydrant.serving.asked import inputs_for, read_asked
 from hydrant.serving.messages import InferRequest, InferResponse, read_request, write_response
 from hydrant.serving.protocol import inputs_of, outputs_of
@@ -128,7 +127,7 @@ def _predict() -> Target:
         kind, _, body = data.partition(b"\n")
         found = read_asked(body, kind.decode("latin-1"), {})
         for predictor in READERS:
-            with contextlib.suppress(HydrantError):
+            with may_refuse(f"{predictor.modality} {predictor.task}"):
                 inputs, shown = inputs_for(found, predictor)  # type: ignore[arg-type]  # as much of one as is read
                 assert len(inputs) == len(shown) == len(found.inputs)
 

@@ -5,9 +5,7 @@ That is what interrupted ones go on from, the manifests of parts of a prediction
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fuzz_target import CORPUS, Made, Target, refusing, seeds_of
+from fuzz_target import CORPUS, Made, Target, may_refuse, refusing, seeds_of
+from hydrant.bundle.architecture import part_of
 from hydrant.bundle.files import sha256_of
+from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.signature import SIGNATURE, check_signature
 from hydrant.bundle.store import Bundle
 from hydrant.calib.heads.search_state import SearchState
@@ -25,7 +25,6 @@ from hydrant.data.audio import SoundProcessor
 from hydrant.data.images import ImageProcessor
 from hydrant.data.records import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
-from hydrant.errors import HydrantError
 from hydrant.measure.drift import drift
 from hydrant.measure.log import Own, rows_of_file
 from hydrant.runtime.observed import observed_rows
@@ -68,20 +67,32 @@ def _bytes(data: Any) -> bytes:
 
 
 def _adapter(place: Path, file: str, deep: bool) -> Target:
-    """A PEFT adapter, one of whose two files is what is given."""
+    """A PEFT adapter, one of whose two files is what is given; its updates are merged, and kept."""
     import torch
     from hydrant.families.checkpoint import load_model
     from hydrant.families.lora import read_adapter
+    from hydrant.families.registry import architecture_of, read_weights
+    from hydrant.fusion.lora import kept_updates, merged
 
     model = load_model(place / "checkpoint")
+    base, shape = read_weights(model), architecture_of(model)
+    plan = HeadPlan.all_heads(shape.family, shape.layers, shape.heads, 1)
     folder = shutil.copytree(place / "adapter", place / f"adapter-{file}", dirs_exist_ok=True)
     seed = (folder / file).read_bytes()
 
     def read(data: bytes) -> None:
         (folder / file).write_bytes(data)
-        for name, update in read_adapter(folder, model).updates.items():
-            assert torch.isfinite(update.up @ update.down).all(), name
-            assert math.isfinite(update.scale), name
+        adapter = read_adapter(folder, model)
+        ranks = {name.rpartition(".")[0]: len(update.down) for name, update in adapter.updates.items()}
+        attention = {name: rank for name, rank in ranks.items() if part_of(name) == "attention"}
+        forms = {
+            "merge": lambda: merged(base, adapter),
+            "keep": lambda: kept_updates(shape, plan, [adapter], attention),
+        }
+        for form, made in forms.items():
+            with may_refuse(form):
+                for name, tensor in made().items():
+                    assert torch.isfinite(tensor).all(), name
 
     more = {"rank_pattern": {"query": 1, r"layer.1.\w+": 1}, "alpha_pattern": {"(?:query|value)": 0.5}}
     return refusing(read, seed, *([_bytes(json.loads(seed) | more)] if deep else []), deep=deep)
@@ -112,7 +123,7 @@ def _sound_processor(folder: Path) -> Target:
     def read(data: bytes) -> None:
         (folder / "preprocessor_config.json").write_bytes(data)
         for make, spec in SOUNDS:
-            with contextlib.suppress(HydrantError):
+            with may_refuse(make.__name__):
                 processor = make(folder, spec)
                 tensors = processor.collate(processor.encode([Sound(samples, processor.rate)]))
                 assert all(np.isfinite(each).all() for each in tensors.values())
@@ -171,32 +182,33 @@ def _part(folder: Path) -> Target:
     digest = sha256_of(rows)
     facts = {"schema": 1, "job": {"inputs": "x", "backend": "onnxruntime"}, "shard": "1/1", "total": 1, "failed": 0,
              "sha256": {"rows": digest}, "errors": None}  # fmt: skip
-    with_errors = {**facts, "sha256": {"rows": digest, "errors": digest}, "errors": "rows.jsonl", "shard": "2/3"}
+    with_errors = {**facts, "sha256": {"rows": digest, "errors": digest}, "errors": "rows.jsonl"}
+    of_three = {**with_errors, "shard": "2/3"}
 
     def read(data: bytes) -> None:
         manifest_of(rows).write_bytes(data)
         for errors in (None, folder / "errors.jsonl"):
-            with contextlib.suppress(HydrantError):
+            with may_refuse(f"merge with {errors}"):
                 merge_parts([rows], folder / "all.jsonl", errors)
 
-    return refusing(read, _bytes(facts), _bytes(with_errors), deep=True)
+    return refusing(read, _bytes(facts), _bytes(with_errors), _bytes(of_three), deep=True)
 
 
 def _log(place: Path) -> Target:
     """A log of predictions, held against what the calibration examples looked like."""
     bundle, file = Bundle.open(place / "bundle"), place / "log.jsonl"
-    row = {"index": 0, "label": "a", "confidence": 0.9, "predictive_entropy": 0.3, "abstain": False,
+    row = {"index": 0, "label": "LABEL_1", "confidence": 0.9, "predictive_entropy": 0.3, "abstain": False,
            "out_of_distribution": True}  # fmt: skip
-    rows = [row, {**row, "label": "b", "confidence": 0.1, "abstain": True}, {"index": 2, "error": "empty"}]
+    rows = [row, {**row, "label": "LABEL_0", "confidence": 0.1, "abstain": True}, {"index": 2, "error": "empty"}]
     spans = [{"spans": [row, row]}, {"spans": []}]
-    labels = [{**row, "labels": [{"label": "a", "probability": 0.7}]}, {**row, "labels": []}]
+    labels = [{**row, "labels": [{"label": "LABEL_0", "probability": 0.7}]}, {**row, "labels": []}]
     names = ["predictive_entropy", "abstain"]
 
     def read(data: bytes) -> None:
         file.write_bytes(data)
         for task in ("tokens", "multi_label"):
-            with contextlib.suppress(HydrantError):
-                placed = list(rows_of_file(file, Own(task, frozenset("ab"))))
+            with may_refuse(f"read for {task}"):
+                placed = list(rows_of_file(file, Own(task, frozenset(bundle.labels))))
                 observed_rows([row for row, _ in placed], names, [where for _, where in placed])
         json.dumps(drift(bundle, file, window=100).to_json(), allow_nan=False)
 

@@ -14,7 +14,7 @@ import io
 import json
 import shutil
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from fuzz_asked import asked
 from fuzz_kept import kept
-from fuzz_target import Made, Target, seeds_of
+from fuzz_target import Made, Target, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
 from hydrant.bundle.graphs import check_graph
@@ -43,10 +43,12 @@ from hydrant.data.examples import read_examples
 from hydrant.data.readers import stream_rows
 from hydrant.data.words import WordProcessor
 from hydrant.engines.metadata import read_metadata
-from hydrant.errors import HydrantError
 
 ROWS = 200
 """So many rows of a data file are read; a reader streams, so that more say nothing new."""
+TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, True), "parquet": (False, True),
+        "npz": (False,)}  # fmt: skip
+"""Whether files of an ending hold texts, or words with their tags, or both."""
 
 
 def targets(place: Path) -> dict[str, Made]:
@@ -122,13 +124,20 @@ def _forged(
 
     def run(data: bytes) -> None:
         (folder / file).write_bytes(data)
-        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        with contextlib.suppress(HydrantError):
-            use(Bundle(folder, {**manifest, "files": {**manifest["files"], file: entry}}))
+        with may_refuse("use"):
+            use(Bundle(folder, _fixed(folder, manifest, file, data)))
 
     seed = place / file if file.endswith(".onnx") else bundle / file
     own = SEEDS[name] if name in SEEDS else (seed.read_bytes(),)
     return Target(run, (*own, *(seed for other in more for seed in seeds_of(other))), deep=file.endswith(".json"))
+
+
+def _fixed(folder: Path, manifest: Mapping[str, Any], file: str, data: bytes) -> dict[str, Any]:
+    """A manifest with the size and digest of a file as it is now; it is written, too, since some read it anew."""
+    entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    fixed = {**manifest, "files": {**manifest["files"], file: entry}}
+    (folder / MANIFEST).write_text(json.dumps(fixed))
+    return fixed
 
 
 def _manifest(bundle: Path, place: Path) -> Target:
@@ -137,7 +146,7 @@ def _manifest(bundle: Path, place: Path) -> Target:
 
     def run(data: bytes) -> None:
         (folder / MANIFEST).write_bytes(data)
-        with contextlib.suppress(HydrantError):
+        with may_refuse("open"):
             opened = Bundle.open(folder)
             assert opened.members >= 1
             assert opened.labels
@@ -160,7 +169,7 @@ def _journal(bundle: Path, place: Path) -> Target:
         (stage / NEW).mkdir(parents=True)
         (stage / NEW / PLAN).write_text("{}")
         (stage / JOURNAL).write_bytes(data)
-        with contextlib.suppress(HydrantError):
+        with may_refuse("open"):
             Bundle.open(folder)
         assert beside.read_text() == "mine"
         (folder / MANIFEST).write_bytes(manifest)
@@ -246,17 +255,18 @@ def _checkpoint(tensors: dict[str, np.ndarray], bundle: Bundle) -> None:
 
 def _verified(bundle: Path, place: Path) -> Target:
     """The report of `verify`, as `inspect` tells it: what it says passed did so, and of these very files."""
-    small = copy(bundle, place, "verified")
-    manifest = json.loads((small / MANIFEST).read_bytes())
-    for name in [name for name in manifest["files"] if name.endswith(".onnx")]:
-        del manifest["files"][name]  # what takes long to look at
+    small = place / "bundles" / "verified"  # of one file: the others take long to look at
+    manifest = json.loads((bundle / MANIFEST).read_bytes())
+    manifest["files"] = {PLAN: manifest["files"][PLAN]}
     digests = {name: entry["sha256"] for name, entry in manifest["files"].items()}
-    (small / VERIFIED).parent.mkdir(exist_ok=True)
+    (small / VERIFIED).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(bundle / PLAN, small)
 
     def run(data: bytes) -> None:
         (small / VERIFIED).write_bytes(data)
-        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        facts = inspect_bundle(Bundle(small, {**manifest, "files": {**manifest["files"], VERIFIED: entry}}))
+        _fixed(small, manifest, VERIFIED, data)
+        facts = inspect_bundle(small)
+        assert facts["files"][VERIFIED]["state"] != "altered"
         inspect_text(facts)
         json.dumps(facts)
         if facts["verified"].startswith("passed: "):
@@ -277,48 +287,59 @@ def _verified(bundle: Path, place: Path) -> Target:
 
 
 def _rows(path: Path) -> Target:
-    """Rows to predict, and labelled ones of a task, which the number of bytes chooses.
+    """Rows to predict, and labelled ones of a task, which the number of bytes chooses: seeds come in several lengths.
 
     Of ``.npz`` files the arrays are damaged as well: in the archive a checksum would tell.
     """
+    tasks = [task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]]
 
     def run(data: bytes) -> None:
         path.write_bytes(_archive(data) if path.suffix == ".npz" and not data.startswith(b"PK") else data)
-        with contextlib.suppress(HydrantError):
+        with may_refuse("stream"):
             for _ in islice(stream_rows(path, Columns()), ROWS):
                 pass
-        with contextlib.suppress(HydrantError):
+        task = tasks[len(data) % len(tasks)]
+        with may_refuse(f"read for {task}"):
             if path.suffix == ".npz":
                 read_npz(path)
             else:
-                found = read_examples(path, ["a", "b"], task=TASKS[len(data) % len(TASKS)], limit=ROWS)
+                labels = ["score"] if task == "score" else ["a", "b"]
+                found = read_examples(path, labels, task=task, limit=ROWS)
                 assert found.labels is not None
                 assert len(found.labels) == len(found.inputs)
 
     if path.suffix == ".parquet":
-        return Target(run, _tables())
-    seeds = SEEDS[path.suffix[1:]] + (seeds_of("arrays") if path.suffix == ".npz" else ())
-    return Target(run, seeds, deep=path.suffix == ".jsonl")
+        return Target(run, tuple(_tables()))
+    seeds = SEEDS[path.suffix[1:]]
+    if path.suffix == ".npz":
+        return Target(run, seeds + seeds_of("arrays"))
+    padded = (seed + b"\n" * more for seed in seeds for more in range(len(tasks)))
+    return Target(run, tuple(padded), deep=path.suffix == ".jsonl")
 
 
-def _tables() -> tuple[bytes, ...]:
-    """Parquet files: whole pages, compressed ones, lists, texts by their places in a dictionary or by what is new."""
+def _tables() -> Iterator[bytes]:
+    """Parquet files: whole pages, compressed ones, lists, texts by their places in a dictionary or by what is new.
+
+    For every task one of each.
+    """
     import pyarrow
     from pyarrow import parquet
 
-    def written(compression: str, shared: str = "", **columns: Any) -> bytes:
-        file, table = io.BytesIO(), pyarrow.table(columns)
+    def written(compression: str, shared: str = "", **columns: Any) -> Iterator[bytes]:
+        table = pyarrow.table(columns)
         others = {"use_dictionary": False, "data_page_version": "2.0", "column_encoding": {shared: "DELTA_BYTE_ARRAY"}}
-        parquet.write_table(table, file, compression=compression, row_group_size=2, **(others if shared else {}))
-        return file.getvalue()
+        for more in range(len(TASKS)):
+            file, padding = io.BytesIO(), {"padding": "x" * more}
+            padded = table.replace_schema_metadata(padding)
+            parquet.write_table(padded, file, compression=compression, row_group_size=2, **(others if shared else {}))
+            yield file.getvalue()
 
-    return (
-        written("none", text=["a", "b"], label=[1, 0]),
-        written("snappy", text=["a", "b", None], label=["a", "b", "a"]),
-        written("zstd", tokens=[["a", "b"], ["c"]], label=[["a", "b"], ["b"]]),
-        written("gzip", text=pyarrow.array(["a", "a", "b"]).dictionary_encode(), label=[0.5, 1.0, 2.0]),
-        written("none", "tokens.list.element", tokens=[["a", "ab"], ["abc"]], label=[["a", "b"], ["b"]]),
-    )
+    yield from written("none", text=["a", "b"], label=[1, 0])
+    yield from written("snappy", text=["a", "b", "c"], label=["a", "b", "a"])
+    yield from written("zstd", tokens=[["a", "b"], ["c"]], label=[["a", "b"], ["b"]])
+    yield from written("gzip", text=pyarrow.array(["a", "a", "b"]).dictionary_encode(), label=[0.5, 1.0, 2.0])
+    yield from written("none", "tokens.list.element", tokens=[["a", "ab"], ["abc"]], label=[["a", "b"], ["b"]])
+    yield from written("none", text=["a", None], label=["a", "b"])
 
 
 def _npz(**arrays: Any) -> bytes:
@@ -366,18 +387,23 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
     ),
     "csv": (
         b'text,label\n"a, ""b""",1\nc,two\n',
+        b"text,label\na,a\nb,b\n",
+        b"text,label\na,0.5\nb,2\n",
+        b'text,label\na,"[""a"", ""b""]"\nb,"[""a""]"\n',
         b'text,label\na,"[""a"", ""b""]"\nb,a\n',
         "text;label\nä;1\n".encode("utf-16"),
     ),
-    "tsv": (b"text\tlabel\na\t1\n", b"text\tlabel\na\ta|b\nb\t\n", b"text\tlabel\na\t0.5\n"),
+    "tsv": (b"text\tlabel\na\t1\n", b"text\tlabel\na\tb\n", b"text\tlabel\na\ta|b\nb\t\n", b"text\tlabel\na\t0.5\n"),
     "jsonl": (
         b'{"text": "a", "label": 1}\n{"text": ["a", "b"], "label": null}\n',
         b'[{"text": "a"}]',
         b'{"text": "a", "label": "a"}\n{"text": "b", "label": ["a", "b"]}\n',
         b'{"text": "a", "label": 0.5}\n{}\n',
+        b'{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n',
+        b'{"text": "a", "label": 0.5}\n{"text": "b", "label": 1e3}\n',
         b'{"tokens": ["a", "b"], "label": ["a", "b"]}\n{"tokens": ["c"], "label": ["b"]}\n',
     ),
-    "conll": (b"-DOCSTART- -X- O\n\nEU B-ORG\nrejects O\n\n",),
+    "conll": (b"-DOCSTART- -X- O\n\nEU B-ORG\nrejects O\n\n", b"EU a\nrejects b\n\nalpha b\n"),
     "npz": (
         _npz(x=np.zeros((2, 4, 4, 3), np.uint8), y=np.arange(2)),
         _npz(input_ids=np.ones((2, 3), np.int64), attention_mask=np.ones((2, 3), np.int64)),

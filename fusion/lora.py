@@ -13,7 +13,7 @@ from ..bundle.plan import HeadPlan
 from ..cost.estimate import cheaper_forms
 from ..cost.sharing import Forms
 from ..errors import InputError
-from ..families.lora import Adapter, LowRank
+from ..families.lora import Adapter, LowRank, Update
 from .grouped import stack_heads
 
 FORMS: tuple[str, ...] = get_args(LowRank)
@@ -50,7 +50,7 @@ def kept_updates(
         members of lower rank are padded with zeros.
 
     Raises:
-        InputError: float32 cannot hold a scaled update.
+        InputError: float32 cannot hold an update, or what is stored of it.
     """
     tensors: dict[str, Tensor] = {}
     for module, rank in modules.items():
@@ -62,6 +62,7 @@ def kept_updates(
         for member, adapter in enumerate(adapters):
             update = adapter.updates.get(f"{module}.weight")
             if update is not None:
+                _rounded(_product(update), adapter, f"{module}.weight")  # refused alone: either form takes the same
                 own = update.down.shape[0]
                 down[member, :, :own] = update.down.T
                 up[member, :own] = _rounded(update.scale * update.up.double(), adapter, f"{module}.weight").T
@@ -121,9 +122,12 @@ def _rank(adapter: Adapter, module: str) -> int:
 
 
 def _sum(weight: Tensor, adapter: Adapter, name: str) -> Tensor:
-    update = adapter.updates[name]
-    added = update.scale * (update.up.double() @ update.down.double())
-    return _rounded(weight.double() + added, adapter, name)
+    return _rounded(weight.double() + _product(adapter.updates[name]), adapter, name)
+
+
+def _product(update: Update) -> Tensor:
+    """The update s · B A, float64."""
+    return update.scale * (update.up.double() @ update.down.double())
 
 
 def _rounded(exact: Tensor, adapter: Adapter, name: str) -> Tensor:

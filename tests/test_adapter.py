@@ -13,7 +13,7 @@ import peft
 import pytest
 import torch
 from hydrant import HeadPlan, HydrantError, fuse
-from hydrant.families.lora import read_adapter
+from hydrant.families.lora import LowRank, read_adapter
 from safetensors.torch import load_file, save, save_file
 from support import HEADS, LAYERS, make_model, random_plan, run_cli
 from test_lora import make_adapter
@@ -142,6 +142,17 @@ def test_tensors_that_do_not_fit(change: Callable[[Any], Any], message: str, ada
     alter(adapter, change)
     with pytest.raises(HydrantError, match=message):
         fuse(make_model("bert"), adapters=[adapter])
+
+
+@pytest.mark.parametrize("low_rank", ["merge", "keep"])
+def test_halves_whose_product_float32_does_not_hold(low_rank: LowRank, adapter: Path) -> None:
+    def enlarge(tensors: dict[str, torch.Tensor]) -> None:
+        for half in "AB":
+            tensors[f"{QUERY}.lora_{half}.weight"].fill_(1e25)
+
+    alter(adapter, enlarge)
+    with pytest.raises(HydrantError, match=r"changes layers\.0\.attention\.query\.weight by more than float32 holds"):
+        fuse(make_model("bert"), adapters=[adapter], low_rank=low_rank)
 
 
 def test_numbers_that_pytorch_cannot_widen(adapter: Path) -> None:

@@ -14,6 +14,7 @@ from fuzz_bundle import make_given
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import fuzz
 import fuzz_mutations
+import fuzz_target
 import fuzz_targets
 import libfuzzer
 
@@ -36,6 +37,17 @@ def test_damaged_files_are_refused_or_read(name: str, targets: dict[str, fuzz_ta
         target.read(data)
         slowest = max(slowest, time.process_time() - started)
     assert slowest < libfuzzer.SECONDS
+
+
+@pytest.mark.parametrize("name", fuzz.NAMES)
+def test_seeds_get_everywhere(name: str, targets: dict[str, fuzz_targets.Made]) -> None:
+    """All that a target does some seed gets to the end of: else its damaged copies would not come there either."""
+    target = targets[name]()
+    fuzz_target.BEGUN.clear()
+    fuzz_target.TAKEN.clear()
+    for data in target.seeds:
+        target.read(data)
+    assert fuzz_target.BEGUN == fuzz_target.TAKEN
 
 
 @pytest.mark.parametrize("name", fuzz.NAMES)
