@@ -162,14 +162,17 @@ def _signature(place: Path) -> Target:
 
 
 def _trust(place: Path) -> Target:
-    """What is trusted: a public key, or certificates."""
+    """What is trusted: a public key, or certificates; against what a key and what a certificate has signed."""
     bundle = _signed(place, "trust")
-    (bundle.path / SIGNATURE).write_bytes(seeds_of("signature")[-1][1:])
     file = place / "signed" / "trusted.pem"
+    signatures = {seed[:1]: seed[1:] for seed in seeds_of("signature")}
 
     def read(data: bytes) -> None:
         file.write_bytes(data)
-        check_signature(bundle, file)
+        for by, signature in signatures.items():
+            (bundle.path / SIGNATURE).write_bytes(signature)
+            with may_refuse(f"check {by!r}"):
+                check_signature(bundle, file)
 
     return refusing(read, *seeds_of("trust"))
 

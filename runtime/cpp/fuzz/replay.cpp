@@ -90,12 +90,13 @@ class Damage {
   std::mt19937 random_;
 };
 
-// Whether a target takes or refuses the bytes, in time.
-bool passes(const Target& target, const std::string& bytes) {
+// Whether a target takes or refuses the bytes, in time; where it refuses them, why.
+bool passes(const Target& target, const std::string& bytes, std::string& refusal) {
   const std::clock_t started = std::clock();  // of the processor: a machine that does something else is no finding
   try {
     target.read(bytes);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    refusal = error.what();
   } catch (const std::exception& error) {
     std::cout << "  found: " << error.what() << '\n';
     return false;
@@ -109,7 +110,8 @@ std::size_t replay(const Target& target, const fs::path& corpus, unsigned mutati
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(corpus / target.name)) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
-  std::size_t findings = passes(target, "") ? 0 : 1, runs = 1;
+  std::string ignored;
+  std::size_t findings = passes(target, "", ignored) ? 0 : 1, runs = 1, taken = 0;
   Damage damage(7);
   for (const fs::path& file : files) {
     const auto whole = bytes_of(file);
@@ -118,11 +120,19 @@ std::size_t replay(const Target& target, const fs::path& corpus, unsigned mutati
     const std::size_t copies = 1 + mutations / files.size();
     for (std::size_t copy = 0; copy <= copies; ++copy, ++runs) {
       const std::string bytes = copy == 0 ? *whole : damage.of(*whole);
-      if (passes(target, bytes)) continue;
+      std::string refusal;
+      const bool passed = passes(target, bytes, refusal);
+      if (copy == 0 && !refusal.empty()) std::cout << "  refused: " << refusal << std::endl;
+      if (copy == 0 && passed && refusal.empty()) ++taken;
+      if (passed) continue;
       const std::string kept = std::string("found-") + target.name + "-" + std::to_string(++findings);
       std::ofstream(kept, std::ios::binary) << bytes;
       std::cout << "  kept as " << kept << '\n';
     }
+  }
+  if (taken == 0) {  // then no damaged copy comes further either
+    std::cout << "  found: every file of the corpus is refused\n";
+    ++findings;
   }
   std::cout << target.name << ": " << runs << " inputs, " << findings << " findings\n";
   return findings;
