@@ -46,15 +46,17 @@ def random_density(taps: tuple[str, ...], width: int, classes: int, rank: int) -
 
 
 def measured(name: str, rounds: int, sessions: int, threads: int | None) -> list[dict[str, Any]]:
-    """One row for energy, and one for the distance by each set of taps, and by all at a lower rank."""
+    """One row for energy, and one for the distance by each set of taps, and by those of the trunk at a lower rank."""
     shape, (batch, sequence) = architecture(name), CASES[name]
     fork = shape.layers - max(1, shape.layers // 3)
     plan = random_plan(shape, 4, fork)
     plain = random_model(shape, plan)
     streams = (fork + (shape.layers - fork) * MEMBERS) / shape.layers
     graphs = {"none": plain}
-    lower = f"all, rank {RANK}"
-    for score, taps, rank in (("last", "last", shape.width), ("all", "all", shape.width), (lower, "all", RANK)):
+    means = [("means", RANK)] if shape.modality == "text" else []
+    cases = [("last", shape.width), *means, ("all", RANK), ("all", shape.width)]
+    scores = [taps if rank == shape.width else f"{taps}, rank {rank}" for taps, rank in cases]
+    for score, (taps, rank) in zip(scores, cases, strict=True):
         graphs[score] = copy.deepcopy(plain)
         (chosen,) = named_taps(taps, shape, fork, MEMBERS).values()
         with_distance(graphs[score], shape, random_density(chosen, shape.width, shape.classes, rank))
@@ -70,7 +72,7 @@ def measured(name: str, rounds: int, sessions: int, threads: int | None) -> list
             taken[score].append(seconds)
     columns = {score: np.concatenate(parts) for score, parts in taken.items()}
     rows = []
-    for score in ("energy", "last", "all", lower):
+    for score in ("energy", *scores):
         ratio = Ratio.of(columns[score], columns["none"])
         rows.append(
             {

@@ -5,9 +5,12 @@
 Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``, and the folder ``Datasets`` of
 github.com/jianguoz/Few-Shot-Intent-Detection (fa95533). CLINC150 has its checkpoint; of BANKING77-OOS (Zhang et al.
 2022: 50 intents, queries of 27 other intents of the bank, and of no bank) and of SNIPS (5 intents, 2 held out), a
-MiniLM-L6 is fine-tuned from each seed and kept in ``--work``. The distance is that of the single model, balanced and
-by its last vectors alone; at a lower rank it is fitted with several draws of its random directions. The table of the
+MiniLM-L6 is fine-tuned from each seed and kept in ``--work``. The distance is that of the single model, by three sets
+of taps; at a lower rank it is fitted with several draws of its random directions. The table of the
 test splits is written into docs/explanation/decisions.md.
+
+With ``--forms -o distance-forms.json`` it tells, on the validation splits, what may be read of the trunk: some of its
+layers, of each the first token, the mean, or both, weighed as much as the last vectors. That table stands there, too.
 """
 
 from __future__ import annotations
@@ -44,8 +47,11 @@ RANKS = (16, 32, 64, 128)
 SEVERITY = 3
 """Of typing errors: 30 % of the words."""
 
-TAPS = ("balanced", "last")
-"""Sets of taps; what is fitted for the first has those of the other."""
+TAPS = ("means", "balanced", "last")
+"""Sets of taps; *balanced* has all that the others have."""
+
+NOISE = "noise flagged"
+"""The figure of noisy texts that are answered rightly."""
 
 DOCUMENT = Path(__file__).parents[1] / "docs/explanation/decisions.md"
 
@@ -147,8 +153,8 @@ def fine_tuned(
     return Case(cached(folder, as_json(recipe, sizes=sizes, labels=labels), make), known, unknown)
 
 
-def measured(case: Case, work: Path, draws: int) -> list[dict[str, Any]]:
-    """What the distance tells by each set of taps, at each rank and from each draw."""
+def measured(case: Case, work: Path, draws: int, forms: bool = False) -> list[dict[str, Any]]:
+    """What the distance of the single model tells by each set of taps, at each rank and from each draw."""
 
     def make(folder: Path) -> dict[str, Any]:
         hydrant.save_bundle(hydrant.fuse(case.checkpoint), folder / "single", load_processor(case.checkpoint, "text"))
@@ -156,9 +162,18 @@ def measured(case: Case, work: Path, draws: int) -> list[dict[str, Any]]:
 
     kept_in = cached(work / "bundles" / case.checkpoint.name, {"checkpoint": trained(case.checkpoint)}, make)
     opened = hydrant.Bundle.open(kept_in / "single")
+    return by_taps(opened, case, () if forms else (None, *RANKS), draws, forms)
+
+
+def by_taps(
+    opened: hydrant.Bundle, case: Case, ranks: Sequence[int | None], draws: int, forms: bool = False
+) -> list[dict[str, Any]]:
+    """What the distance of a bundle tells by each set of taps, or :func:`forms_of` them, at some ranks and its own."""
     ensemble = load_reference(opened)
     sets = {name: named_taps(name, ensemble.architecture, ensemble.trunk, ensemble.members)[name] for name in TAPS}
-    taps = sets[TAPS[0]]
+    taps = sets["balanced"]
+    if forms:
+        sets = forms_of(taps)
     noisy = {f"typing errors, {split}": typos(case.known[split].inputs, SEVERITY) for split in ("validation", "test")}
     texts = {**{split: known.inputs for split, known in case.known.items()}, **case.unknown, **noisy}
     with TorchFeatures(ensemble, taps) as model:
@@ -174,14 +189,28 @@ def measured(case: Case, work: Path, draws: int) -> list[dict[str, Any]]:
         fit.add(train_features[start : start + 1024], labels[start : start + 1024])
     for name, chosen in sets.items():
         usual = usual_rank(ensemble.architecture, chosen, fit.seen)
-        for rank in dict.fromkeys([None, *RANKS, usual]):
+        for rank in dict.fromkeys([*ranks, usual]):
             for draw in range(draws if rank is not None else 1):
-                distances = standardised_distances(fit, taps, (name, chosen), (rank, draw), features)
+                how = ("balanced" if forms else name, chosen), (rank, draw)
+                distances = standardised_distances(fit, taps, *how, features)
                 row: dict[str, Any] = {"taps": name, "rank": rank, "usual": rank == usual, "draw": draw}
                 for split in ("validation", "test"):
                     row[split] = figures(distances, outputs, case, split)
                 rows.append(row)
     return rows
+
+
+def forms_of(taps: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """What may be read of the trunk, besides the last vectors: some of its layers, of each its first token or mean."""
+    ends = tuple(tap for tap in taps if tap.startswith("last."))
+    layers = sorted({int(tap.split(".")[1]) for tap in taps if tap not in ends})
+    some = {"every layer": layers, "every second": layers[::-2][::-1], "last two": layers[-2:], "last": layers[-1:]}
+    kinds = {"first and mean": ("first", "mean"), "first": ("first",), "mean": ("mean",)}
+    return {
+        f"{of}, {name}": (*(f"layers.{layer}.{kind}" for layer in chosen for kind in each), *ends)
+        for of, chosen in some.items()
+        for name, each in kinds.items()
+    }
 
 
 def kept(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -226,7 +255,7 @@ def figures(
     noisy = f"typing errors, {split}"
     right = outputs[noisy]["class"] == case.known[split].labels
     threshold = false_alarm_threshold(distances["validation"], 0.05, np.inf)
-    return {**found, "noise flagged": float((distances[noisy][right] > threshold).mean())}
+    return {**found, NOISE: float((distances[noisy][right] > threshold).mean())}
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], split: str = "test") -> str:
@@ -247,6 +276,19 @@ def markdown(rows: Sequence[Mapping[str, Any]], split: str = "test") -> str:
     return table(["data", "taps", "figure", "the whole width, 384", *ways], lines)
 
 
+def markdown_of_forms(rows: Sequence[Mapping[str, Any]], split: str = "validation") -> str:
+    """A line for each form: AUROC / FPR95 of each unknown set, and noise that is flagged, means of the checkpoints."""
+    kinds = {(row["data"], name.rpartition(", ")[0]): None for row in rows for name in row[split]}
+    lines = []
+    for form in dict.fromkeys(row["taps"] for row in rows):
+        lines.append([form])
+        for data, kind in kinds:
+            there = [row[split] for row in rows if (row["taps"], row["data"]) == (form, data)]
+            names = [f"{kind}, AUROC", f"{kind}, FPR95"] if kind else [NOISE]
+            lines[-1].append(" / ".join(f"{np.mean([found[name] for found in there]):.3f}" for name in names))
+    return table(["", *(f"{data}, {kind or NOISE}" for data, kind in kinds)], lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shared", type=Path, help="folder with models/ and data/")
@@ -254,6 +296,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("out/rank"), help="folder of what takes long")
     parser.add_argument("--seeds", type=int, default=3, help="of training")
     parser.add_argument("--draws", type=int, default=3, help="of random directions")
+    parser.add_argument(
+        "--forms", action="store_true", help="measure what to read of the trunk; no document is written"
+    )
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     parser.add_argument("--document", type=Path, default=DOCUMENT, help="gets the table")
     options = parser.parse_args()
@@ -266,10 +311,11 @@ def main() -> None:
     ]
     rows = []
     for name, seed, make in cases:
-        for row in measured(make(), options.work, options.draws):
+        for row in measured(make(), options.work, options.draws, options.forms):
             rows.append({"data": name, "seed": seed, **row})
             print(json.dumps(rows[-1]), flush=True)
-    put_into(options.document, markdown(rows), "rank")
+    text, name = (markdown_of_forms(rows), "forms") if options.forms else (markdown(rows), "rank")
+    put_into(options.document, text, name)
     if options.output:
         options.output.write_text(json.dumps({**about({}), "rows": rows}, indent=1) + "\n")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import struct
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_target import Made, Target, may_refuse, refusing, seeds_of
+from hydrant.errors import InputError
 from hydrant.serving.asked import inputs_for, read_asked
 from hydrant.serving.messages import InferRequest, InferResponse, read_request, write_response
 from hydrant.serving.protocol import inputs_of, outputs_of
@@ -33,7 +33,7 @@ def asked(place: Path) -> dict[str, Made]:
         place: what ``fuzz_bundle.make_given`` made there.
     """
     return {
-        "infer": partial(_infer, place / "bundle"),
+        "infer": partial(_infer, place),
         "binary": partial(_binary, place / "bundle"),
         "grpc": partial(_grpc, place / "bundle"),
         "predict": _predict,
@@ -56,13 +56,16 @@ def _answerer(bundle: Path) -> Callable[[InferRequest], InferResponse]:
     return answer
 
 
-def _infer(bundle: Path) -> Target:
-    answer = _answerer(bundle)
+def _infer(place: Path) -> Target:
+    """Of a model of texts, and of one of images."""
+    answers = {name: _answerer(place / name) for name in ("bundle", "pictures")}
 
     def read(data: bytes) -> None:
         request = read_request(data)
-        body, length = write_response(answer(request), request)
-        json.loads(body[:length])
+        for name, answer in answers.items():
+            with may_refuse(f"ask {name}"):
+                body, length = write_response(answer(request), request)
+                json.loads(body[:length])
 
     return refusing(read, *seeds_of("infer"), deep=True)
 
@@ -106,8 +109,11 @@ def _grpc(bundle: Path) -> Target:
     asks, answers = known["ModelInferRequest"], known["ModelInferResponse"]
 
     def read(data: bytes) -> None:
-        with contextlib.suppress(DecodeError):
-            answers.FromString(fill_message(answers(), answer(read_message(asks.FromString(data)))).SerializeToString())
+        try:
+            message = asks.FromString(data)
+        except DecodeError as error:
+            raise InputError("the message is none") from error
+        answers.FromString(fill_message(answers(), answer(read_message(message))).SerializeToString())
 
     raw = asks(model_name="tiny", id="a", raw_input_contents=[np.arange(6, dtype="<i8").tobytes()] * 2)
     typed = asks(model_name="tiny")

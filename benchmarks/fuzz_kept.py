@@ -156,7 +156,9 @@ def _signature(place: Path) -> Target:
 
     def read(data: bytes) -> None:
         (bundle.path / SIGNATURE).write_bytes(data[1:])
-        check_signature(bundle, CORPUS.parent / ("trust.pub" if data[:1] == b"k" else "trust.pem"))
+        trusted = "trust.pub" if data[:1] == b"k" else "trust.pem"
+        with may_refuse(f"check by {trusted}"):
+            check_signature(bundle, CORPUS.parent / trusted)
 
     return refusing(read, *seeds_of("signature"), deep=True)
 
@@ -165,13 +167,13 @@ def _trust(place: Path) -> Target:
     """What is trusted: a public key, or certificates; against what a key and what a certificate has signed."""
     bundle = _signed(place, "trust")
     file = place / "signed" / "trusted.pem"
-    signatures = {seed[:1]: seed[1:] for seed in seeds_of("signature")}
+    signatures = {name: (CORPUS / "signature" / name).read_bytes()[1:] for name in ("key", "certificate")}
 
     def read(data: bytes) -> None:
         file.write_bytes(data)
         for by, signature in signatures.items():
             (bundle.path / SIGNATURE).write_bytes(signature)
-            with may_refuse(f"check {by!r}"):
+            with may_refuse(f"check what a {by} signed"):
                 check_signature(bundle, file)
 
     return refusing(read, *seeds_of("trust"))
@@ -191,7 +193,7 @@ def _part(folder: Path) -> Target:
     def read(data: bytes) -> None:
         manifest_of(rows).write_bytes(data)
         for errors in (None, folder / "errors.jsonl"):
-            with may_refuse(f"merge with {errors}"):
+            with may_refuse("merge with failed rows apart" if errors else "merge"):
                 merge_parts([rows], folder / "all.jsonl", errors)
 
     return refusing(read, _bytes(facts), _bytes(with_errors), _bytes(of_three), deep=True)
@@ -235,7 +237,8 @@ STAGES: dict[str, tuple[Callable[[Any], str], dict[str, Any]]] = {
     }),
     "verify": (told.verified_line, {"passed": True, "backends": [{"backend": "onnxruntime", "precision": "fp32"}]}),
     "evaluate": (told.evaluated_line, {
-        "examples": 9, "task": "classification", "verdict": [{"sentence": "as good"}], "models": [{"figures": FIGURES}],
+        "examples": 9, "task": "classification", "notes": [],
+        "verdict": [{"sentence": "as good"}], "models": [{"figures": FIGURES}],
     }),
 }  # fmt: skip
 """Stage → what tells of it, and what it records."""
@@ -250,7 +253,8 @@ def _making(folder: Path) -> Target:
         (folder / STATE).write_bytes(data)
         space = Workspace(folder, digests)
         for name in filter(space.done, STAGES):
-            assert space.told(name, STAGES[name][0])
+            with may_refuse(f"tell of {name}"):
+                assert space.told(name, STAGES[name][0])
 
     done = {name: facts for name, (_, facts) in STAGES.items()}
     seeds = [_bytes({"schema": 1, "digests": digests, "stages": each}) for each in (done, {})]

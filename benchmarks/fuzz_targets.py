@@ -43,6 +43,7 @@ from hydrant.data.examples import read_examples
 from hydrant.data.readers import stream_rows
 from hydrant.data.words import WordProcessor
 from hydrant.engines.metadata import read_metadata
+from hydrant.errors import BundleError
 
 ROWS = 200
 """So many rows of a data file are read; a reader streams, so that more say nothing new."""
@@ -196,7 +197,6 @@ def _density(bundle: Bundle) -> None:
 
 
 def _weights(bundle: Bundle) -> None:
-    from hydrant.errors import BundleError
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -269,7 +269,9 @@ def _verified(bundle: Path, place: Path) -> Target:
         assert facts["files"][VERIFIED]["state"] != "altered"
         inspect_text(facts)
         json.dumps(facts)
-        if facts["verified"].startswith("passed: "):
+        with may_refuse("tell what passed"):
+            if not facts["verified"].startswith("passed: "):
+                raise BundleError(facts["verified"])
             told = json.loads(data)
             assert told["files"].items() >= digests.items()
             for each in facts["verified"].split(" (against")[0].split(";")[0].removeprefix("passed: ").split(", "):

@@ -19,7 +19,7 @@ from hydrant.bundle.plan import HeadPlan
 from hydrant.calib.density import standardised
 from hydrant.calib.heads.options import METHODS
 from hydrant.calib.heads.selection import choose_heads
-from hydrant.calib.taps import SETS, named_taps
+from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples
 from hydrant.data.fingerprints import fingerprint_of
 from hydrant.data.spec import Modality
@@ -47,6 +47,9 @@ class Data:
 
 SPLITS = ("validation", "ood_validation", "test", "ood_test")
 """Those that outputs are computed on."""
+
+SETS = ("balanced", "all", "last")
+"""Of taps; ``benchmarks/distance_rank.py`` has *means*, which texts get by themselves."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,8 @@ class Bundles:
         reference.ensemble.to(device())
         ensemble, distances = reference.ensemble, {}
         if distance:
-            sets = named_taps("auto", ensemble.architecture, ensemble.trunk, ensemble.members)
+            shape = ensemble.architecture, ensemble.trunk, ensemble.members
+            sets = {name: named_taps(name, *shape)[name] for name in (SETS if ensemble.trunk else SETS[-1:])}
             distances = reference.fitted(self.data.train, sets, {}, rank=ensemble.architecture.width)
         found: dict[str, np.ndarray] = {}
         for split, part in examples.items():

@@ -16,7 +16,7 @@ ENTROPY = "ood.predictive_entropy"
 
 
 def read_taps(study: str) -> str:
-    """The set of taps that ``calibrate`` reads by itself: of texts every layer, balanced; of images the last."""
+    """The set of taps that claims stand on: of texts balanced, by which all rows were measured; of images the last."""
     return "balanced" if study == "clinc150" else "last"
 
 
@@ -94,7 +94,7 @@ def _flags(row: Row, score: str, examples: int) -> dict[str, Any]:
 
 
 def _read_by(row: Row, study: str) -> list[str]:
-    """The distance that ``calibrate`` gives a row by itself: members without a trunk have their last taps alone."""
+    """The distance that claims on a row stand on: members without a trunk have their last taps alone."""
     names = [f"distance_{taps}" for taps in (read_taps(study), "last")]
     return [name for name in names if f"ood.{name}.auroc" in row["seeds"][0]["after"]][:1]
 

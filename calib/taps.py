@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,12 @@ import numpy as np
 from ..bundle.traced import AnyArchitecture, Traced
 from ..errors import InputError, cut
 
-SETS = ("balanced", "all", "last")
-"""Sets of taps by name: every layer of the trunk and each member's last vector, the latter together weighed as much as
-the former; the same, each weighed alike; or the last vectors alone."""
+SETS = ("means", "balanced", "all", "last")
+"""Sets of taps by name: each member's last vector, and of texts the mean of every second layer of the trunk, the latter
+together weighed as much as the former; each member's last vector and every layer of the trunk, weighed so; these, each
+weighed alike; or the last vectors alone."""
+WEIGHED = ("means", "balanced")
+"""Those in which the members' last vectors together count as much as the trunk."""
 
 
 def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
@@ -42,20 +45,22 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
     kinds = _kinds(architecture)
     everything = (*_of_layers(range(shared), kinds), *last)
-    known = {"all": everything, "balanced": everything, "last": last}
+    known = {"last": last, "all": everything, "balanced": everything}
+    if architecture.modality == "text" and not architecture.every_token:
+        second = range(shared)[::-2][::-1]  # counted from the last one
+        known["means"] = (*_of_layers(second, ("mean",)), *last)
+        known = dict(reversed(known.items()))
     if asked == "auto":
-        whole = architecture.modality == "text" and not architecture.every_token
-        names = (SETS if whole else SETS[::-1]) if shared else ("last",)
-        return {name: known[name] for name in names}
-    if asked in SETS:
+        return known if shared else {"last": last}
+    if isinstance(asked, str) and asked in known:
         return {asked: known[asked]}
-    layers = _layers(asked)
+    layers = _layers(asked, known)
     outside = [layer for layer in layers if not 0 <= layer < shared]
     if outside or len(set(layers)) != len(layers) or not layers:
         there = f"0 to {shared - 1}" if shared else "none, since members differ from the first layer on"
         raise InputError(
             f"taps {cut(asked)} name layers; expected different ones of the trunk that all members share ({there}), "
-            f"or {', '.join(('auto', *SETS))}"
+            f"or {', '.join(('auto', *known))}"
         )
     return {",".join(map(str, layers)): (*_of_layers(layers, kinds), *last)}
 
@@ -64,11 +69,11 @@ def tap_weights(name: str, taps: Sequence[str]) -> np.ndarray:
     """How much each tap of a set counts in the distance, [K] with mean 1.
 
     Args:
-        name: of the set; in ``"balanced"`` the members' last vectors together count as much as the trunk's together.
+        name: of the set; in some (:data:`WEIGHED`) the last vectors together count as much as the trunk's together.
         taps: of the set.
     """
     last = np.array([tap.startswith("last.") for tap in taps])
-    if name != "balanced" or last.all():
+    if name not in WEIGHED or last.all():
         return np.ones(len(taps))
     return np.where(last, 1 / last.sum(), 1 / (~last).sum()) * len(taps) / 2
 
@@ -96,8 +101,8 @@ def _of_layers(layers: Sequence[int], kinds: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"layers.{layer}.{kind}" for layer in layers for kind in kinds)
 
 
-def _layers(asked: Any) -> list[int]:
+def _layers(asked: Any, names: Iterable[str]) -> list[int]:
     given = asked.split(",") if isinstance(asked, str) else list(asked) if isinstance(asked, Sequence) else [asked]
     if not all(isinstance(layer, int) or re.fullmatch(r"\s*\d+\s*", str(layer)) for layer in given):
-        raise InputError(f"taps is {cut(asked)}; expected auto, {', '.join(SETS)}, or layers such as 1,3")
+        raise InputError(f"taps is {cut(asked)}; expected {', '.join(('auto', *names))}, or layers such as 1,3")
     return [int(layer) for layer in given]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
+from ..calib.taps import WEIGHED
 from ..data.columns import Reading
 from ..errors import InputError
 from ..measure.calibrate import CalibrationReport, calibrate
@@ -17,6 +18,9 @@ from .terminal import show
 from .words import positive, share
 
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
+
+VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
+"""What a tap reads of a layer, in words."""
 
 
 def arguments(command: Command) -> None:
@@ -136,10 +140,11 @@ def distance_text(facts: Mapping[str, Any] | None) -> list[str]:
     if facts is None:
         return []
     taps = facts["taps"]
-    layers = len({tap.split(".")[1] for tap in taps if tap.startswith("layers.")})
-    what = "each token" if any(tap.endswith(".token") for tap in taps) else "first token and mean"
-    counting = "counting as much, " if facts.get("chosen") == "balanced" else ""
-    where = f"{what} of {layers} layers of the trunk, and {counting}" if layers else ""
+    parts = [tap.split(".") for tap in taps if tap.startswith("layers.")]
+    layers, kinds = len({layer for _, layer, _ in parts}), {kind for *_, kind in parts}
+    what = " and ".join(words for kind, words in VECTORS.items() if kind in kinds)
+    counting = "counting as much, " if facts.get("chosen") in WEIGHED else ""
+    where = f"{what} of {layers} layer{'s' * (layers > 1)} of the trunk, and {counting}" if layers else ""
     line = f"distance      {len(taps)} taps: {where}each member's last"
     line += f"; each at rank {facts['rank']}" if "rank" in facts else ""
     line += f"; fitted on {facts.get('examples', '?')} examples of {facts.get('data', '?')}"

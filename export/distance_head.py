@@ -54,12 +54,13 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
     if architecture.every_token:
         made = [_tokens(graph, *_token_value(architecture, tap), f"{DISTANCE}.{tap}") for tap in taps]
         return graph.node("Concat", made, f"{DISTANCE}.features", axis=0)
-    layers = sorted({int(match[1]) for match in map(_parts, taps) if match[1]})
+    read = [match for match in map(_parts, taps) if match[1]]
     made, order = [], []
-    if layers:
+    if read:
         assert isinstance(architecture, Architecture)  # of traced models taggers alone have taps in the trunk
-        made.append(_trunk_rows(graph, architecture, layers))
-        order += [f"layers.{layer}.{kind}" for layer in layers for kind in READ]
+        layers, kinds = sorted({int(match[1]) for match in read}), sorted({match[2] for match in read})
+        made.append(_trunk_rows(graph, architecture, layers, kinds))
+        order += [f"layers.{layer}.{kind}" for layer in layers for kind in kinds]
     for mean in (False, True):
         ends = [tap for tap in taps if _parts(tap)[3] and bool(_parts(tap)[4]) == mean]
         if ends:
@@ -72,10 +73,6 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
         return together
     places = [order.index(tap) for tap in taps]
     return graph.node("Gather", [together, _constant(graph, places)], f"{DISTANCE}.features", axis=0)
-
-
-READ = ("first", "mean")
-"""What is read of a layer of the trunk."""
 
 
 def _parts(tap: str) -> re.Match[str]:
@@ -104,35 +101,37 @@ def _last(architecture: AnyArchitecture, mean: bool) -> str:
     return "final_norm" if architecture.ends_with_norm else _output(architecture, architecture.layers - 1)
 
 
-def _trunk_rows(graph: Graph, architecture: Architecture, layers: Sequence[int]) -> str:
-    """First token and sum over real tokens of each layer of the trunk, [2·layers, B, d].
+def _trunk_rows(graph: Graph, architecture: Architecture, layers: Sequence[int], kinds: Sequence[str]) -> str:
+    """First token, sum over real tokens, or both, of each layer of the trunk: [kinds·layers, B, d].
 
-    One product of a layer's tokens gives both. The sum stands for the mean: :func:`_head` divides by its length.
+    One product of a layer's tokens gives them. The sum stands for the mean: :func:`_head` divides by its length.
     """
-    weights, made = _token_weights(graph, architecture), []
+    weights, made = _token_weights(graph, architecture, kinds), []
     for layer in layers:  # a layer may run as several streams, all alike
         name = f"{DISTANCE}.layers.{layer}"
         stream = graph.node("Gather", [_output(architecture, layer), _constant(graph, 0)], f"{name}.stream", axis=0)
         tokens = graph.node("Cast", [stream], f"{name}.tokens", to=FLOAT)  # [B, T, d]
-        made.append(graph.node("MatMul", [weights, tokens], name))  # [B, 2, d]
+        made.append(graph.node("MatMul", [weights, tokens], name))  # [B, kinds, d]
     rows = graph.node("Concat", made, f"{DISTANCE}.trunk.rows", axis=1)
     return graph.node("Transpose", [rows], f"{DISTANCE}.trunk", perm=[1, 0, 2])
 
 
-def _token_weights(graph: Graph, architecture: Architecture) -> str:
-    """How much each token counts in the first token and in the sum over real tokens, [B or 1, 2, T]."""
-    first = np.zeros((2, architecture.max_sequence), np.float32)
-    first[0, 0] = 1
+def _token_weights(graph: Graph, architecture: Architecture, kinds: Sequence[str]) -> str:
+    """How much each token counts in what is read of a layer, [B or 1, kinds, T]."""
+    first = np.zeros((len(kinds), architecture.max_sequence), np.float32)
+    first[[kind == "first" for kind in kinds], 0] = 1
+    counted = np.array([[kind == "mean"] for kind in kinds], np.float32)  # [kinds, 1]
     if architecture.modality == "image":
-        first[1] = 1
-        return graph.weight(f"{DISTANCE}.weights", first[None])
+        return graph.weight(f"{DISTANCE}.weights", (first + counted)[None])
+    real = graph.node("Cast", ["attention_mask"], f"{DISTANCE}.real", to=FLOAT)
+    rows = graph.node("Unsqueeze", [real, _constant(graph, [1])], f"{DISTANCE}.real.rows")  # [B, 1, T]
+    if "first" not in kinds:
+        return rows
     length = graph.node("Shape", ["attention_mask"], f"{DISTANCE}.length", start=1)
     ends = [_constant(graph, [0]), length, _constant(graph, [1])]
     chosen = graph.node("Slice", [graph.weight(f"{DISTANCE}.first", first), *ends], f"{DISTANCE}.first.there")
-    real = graph.node("Cast", ["attention_mask"], f"{DISTANCE}.real", to=FLOAT)
-    rows = graph.node("Unsqueeze", [real, _constant(graph, [1])], f"{DISTANCE}.real.rows")  # [B, 1, T]
-    second = graph.weight(f"{DISTANCE}.second", np.array([[0], [1]], np.float32))
-    return graph.node("Add", [graph.node("Mul", [rows, second], f"{DISTANCE}.sum"), chosen], f"{DISTANCE}.weights")
+    rows = graph.node("Mul", [rows, graph.weight(f"{DISTANCE}.counted", counted)], f"{DISTANCE}.sum")
+    return graph.node("Add", [rows, chosen], f"{DISTANCE}.weights")
 
 
 def _members(graph: Graph, value: str, members: Sequence[int], name: str) -> str:

@@ -46,8 +46,8 @@ def kept_updates(
         modules: canonical modules of attention with the largest rank of their updates.
 
     Returns:
-        ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out], the scale in ``up``;
-        members of lower rank are padded with zeros.
+        ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out], the scale in ``up``, and
+        of each rank a power of two, so that ``down`` is below 1; members of lower rank are padded with zeros.
 
     Raises:
         InputError: float32 cannot hold an update, or what is stored of it.
@@ -62,10 +62,11 @@ def kept_updates(
         for member, adapter in enumerate(adapters):
             update = adapter.updates.get(f"{module}.weight")
             if update is not None:
-                _rounded(_product(update), adapter, f"{module}.weight")  # refused alone: either form takes the same
-                own = update.down.shape[0]
-                down[member, :, :own] = update.down.T
-                up[member, :own] = _rounded(update.scale * update.up.double(), adapter, f"{module}.weight").T
+                _rounded(_product(update), adapter, f"{module}.weight")  # float32 must hold it, as where it is merged
+                own, powers = len(update.down), _powers(update.down)
+                down[member, :, :own] = torch.ldexp(update.down, -powers).T
+                factors = torch.ldexp(update.scale * update.up.double(), powers.T)
+                up[member, :own] = _rounded(factors, adapter, f"{module}.weight").T
         if projection == "output":
             down = torch.stack([stack_heads(part, heads, width, len(heads)) for part in down])
         else:
@@ -123,6 +124,11 @@ def _rank(adapter: Adapter, module: str) -> int:
 
 def _sum(weight: Tensor, adapter: Adapter, name: str) -> Tensor:
     return _rounded(weight.double() + _product(adapter.updates[name]), adapter, name)
+
+
+def _powers(down: Tensor) -> Tensor:
+    """Exponents [r, 1] of the powers of two just above the largest numbers of A [r, in]."""
+    return torch.frexp(down.abs().amax(dim=1, keepdim=True)).exponent
 
 
 def _product(update: Update) -> Tensor:

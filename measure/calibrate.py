@@ -100,10 +100,11 @@ def calibrate(
             the distance that it has.
         taps: vectors that the distance reads: the last one of each member (last); these and every layer of the trunk
             that all members share, each weighed alike (all), or the members' last weighed as much as the whole trunk
-            (balanced); layers of the trunk by hand, such as 1,3; or (auto) the best of these sets where
-            out-of-distribution data are given, and otherwise balanced for texts, and last for images and for tags. What
-            reads the trunk also flags noise that the model bears, such as typing errors, all more than balanced: take
-            last where inputs are noisy but meant to be answered.
+            (balanced); of texts also these and the mean of every second layer, weighed so (means); layers of the trunk
+            by hand, such as 1,3; or (auto) the best of these sets where out-of-distribution data are given, and
+            otherwise means for texts, and last for images and for tags. What reads the trunk also flags noise that the
+            model bears, such as typing errors, all more than the others: take last where inputs are noisy but meant to
+            be answered.
         rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it; where the
             trunk of a text model is read and 50 classes or more have training examples, one fewer than these classes
             and at most 64). Fewer make it cheaper and flag less noise: the directions that part the classes most, and

@@ -16,10 +16,11 @@ from safetensors.torch import save_file
 from support import CLASSES, make_inputs, make_model, make_tokenizer, random_plan
 from traced_support import make as make_traced
 from traced_support import plan_of
+from transformers import ViTImageProcessorPil
 
 
 def make_given(place: Path) -> None:
-    """Make, from fixed seeds: a calibrated bundle, its bare graph, its checkpoint, an adapter, a traced bundle."""
+    """From fixed seeds: a calibrated bundle, its bare graph, checkpoint, an adapter; others, of images and traced."""
     model = make_model("bert")
     save_bundle(fuse(model, random_plan("bert", 2)), place / "bundle", make_tokenizer(place / "checkpoint"))
     graph = export_onnx(place / "bundle")
@@ -32,6 +33,9 @@ def make_given(place: Path) -> None:
     bare = onnx.load(graph)
     del bare.graph.node[:], bare.graph.initializer[:]
     onnx.save(bare, place / graph.name)
+    processor = ViTImageProcessorPil(size={"height": 12, "width": 12})
+    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), place / "pictures", processor)
+    export_onnx(place / "pictures")
     make_small_adapter(place / "adapter")
     plan = plan_of(trace(prepared(make_traced("deberta-v3"))))
     save_bundle(fuse(make_traced("deberta-v3"), plan, traced=True), place / "traced", tensors_only=True)

@@ -14,8 +14,9 @@ import pytest
 import torch
 from hydrant import HeadPlan, HydrantError, fuse
 from hydrant.families.lora import LowRank, read_adapter
+from hydrant.fusion.lora import FORMS
 from safetensors.torch import load_file, save, save_file
-from support import HEADS, LAYERS, make_model, random_plan, run_cli
+from support import HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
 from test_lora import make_adapter
 
 
@@ -153,6 +154,19 @@ def test_halves_whose_product_float32_does_not_hold(low_rank: LowRank, adapter: 
     alter(adapter, enlarge)
     with pytest.raises(HydrantError, match=r"changes layers\.0\.attention\.query\.weight by more than float32 holds"):
         fuse(make_model("bert"), adapters=[adapter], low_rank=low_rank)
+
+
+@pytest.mark.parametrize(("down", "up"), [(1e38, 1e-38), (1e-38, 1e38)])
+def test_halves_of_which_one_is_huge_are_as_good_as_their_product(down: float, up: float, adapter: Path) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[f"{QUERY}.lora_A.weight"].fill_(down)
+        tensors[f"{QUERY}.lora_B.weight"].fill_(up)
+
+    alter(adapter, change)
+    inputs = make_inputs("bert", batch=3)
+    merged, kept = (fuse(make_model("bert"), adapters=[adapter], low_rank=form)(**inputs) for form in FORMS[1:])
+    assert bool(torch.isfinite(kept.member_logits).all())
+    torch.testing.assert_close(kept.member_logits, merged.member_logits, rtol=1e-4, atol=1e-4)
 
 
 def test_numbers_that_pytorch_cannot_widen(adapter: Path) -> None:

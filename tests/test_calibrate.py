@@ -453,7 +453,7 @@ def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
     alone, width = {}, Bundle.open(forked).architecture().width
     for name in SETS:
         alone[name] = calibrate(forked, data["val"], fit=data["test"], taps=name).density
-    assert [found.whitening.shape[2] for found in alone.values()] == [4, 4, width]
+    assert [found.whitening.shape[2] for found in alone.values()] == [4, 4, 4, width]
     reference = Reference(Bundle.open(forked), 32, no_progress)
     areas = {}
     for name, density in alone.items():

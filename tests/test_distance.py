@@ -19,6 +19,7 @@ from hydrant.bundle.density import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
 from hydrant.calib.density import DensityFit, directions, shrunk, squared_distances, standardised, usual_rank
 from hydrant.calib.taps import named_taps
+from hydrant.cli.calibrate import distance_text
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
 from hydrant.fusion import FusedClassifier
@@ -204,10 +205,16 @@ def test_what_a_tap_may_be() -> None:
     text = fuse(make_model("bert"), forked("bert")).architecture
     image = fuse(make_model("vit"), forked("vit")).architecture
     last = ("last.0", "last.1")
-    assert list(named_taps("auto", text, 1, 2)) == ["balanced", "all", "last"]
+    assert list(named_taps("auto", text, 1, 2)) == ["means", "balanced", "all", "last"]
     assert list(named_taps("auto", text, 0, 2)) == ["last"]  # without a trunk there is nothing else
     assert list(named_taps("auto", image, 1, 2)) == ["last", "all", "balanced"]
     assert named_taps("all", text, 1, 2) == {"all": ("layers.0.first", "layers.0.mean", *last)}
+    for trunk, layers in ((1, "0"), (2, "1")):
+        means = (f"layers.{layers}.mean", *last)
+        assert named_taps("means", text, trunk, 2) == {"means": means}
+    assert named_taps("means", text, 0, 2) == {"means": last}
+    deep = replace(text, layers=6)
+    assert named_taps("means", deep, 5, 2) == {"means": ("layers.0.mean", "layers.2.mean", "layers.4.mean", *last)}
     assert named_taps("last", text, LAYERS, 2) == {"last": ("last.0",)}  # members that never differ have one
     assert named_taps("1", text, 2, 2) == named_taps([1], text, 2, 2)
     tags = fuse(make_tagger(), forked("bert")).architecture
@@ -220,6 +227,9 @@ def test_what_a_tap_may_be() -> None:
     for wrong in ("2", "0,0", "", "first", [3]):
         with pytest.raises(InputError, match="expected"):
             named_taps(wrong, text, 2, 2)
+    for other in (tags, image):
+        with pytest.raises(InputError, match="taps is 'means'; expected auto, last, all, balanced, or layers such as"):
+            named_taps("means", other, 1, 2)
 
 
 def test_balanced_taps_count_as_much_as_the_trunk() -> None:
@@ -232,8 +242,9 @@ def test_balanced_taps_count_as_much_as_the_trunk() -> None:
     density, ends = standardised_by(density, known), standardised_by(ends, known[:, 4:])
     scores = (strange - known.mean(axis=0)) / known.std(axis=0)
     expected = (scores[:, :4].mean(axis=1) + scores[:, 4:].mean(axis=1)) / 2
-    found = standardised(by_set(density, "balanced"), strange)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for name in ("balanced", "means"):
+        found = standardised(by_set(density, name), strange)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(standardised(by_set(density, "all"), strange), scores.mean(axis=1), atol=1e-5)
     np.testing.assert_allclose(
         standardised(by_set(ends, "balanced"), strange[:, 4:]), scores[:, 4:].mean(axis=1), atol=1e-5
@@ -317,14 +328,43 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "taps", [("last.2", "layers.0.mean", "last.0"), ("layers.0.mean", "layers.0.first"), ("last.1",)]
-)
+    "taps",
+    [("last.2", "layers.0.mean", "last.0"), ("layers.0.mean", "layers.0.first"), ("layers.0.first",), ("last.1",),
+     ("layers.1.mean", "layers.0.first", "last.0")],
+)  # fmt: skip
 def test_taps_in_any_order_of_texts_padded_on_either_side(taps: tuple[str, ...], tmp_path: Path) -> None:
     """A file may name fewer taps than a set has, in an order of its own."""
     inputs = make_inputs("bert", batch=6, seed=9)
     real, left = inputs["attention_mask"], torch.arange(6)[:, None] % 2 > 0
     inputs["attention_mask"] = torch.where(left, real.flip(1), real)
     assert_graph_gives(fuse(make_model("bert"), forked("bert", fork=LAYERS - 1)), taps, inputs, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["first", "mean"])
+def test_one_vector_of_each_layer_of_an_image(kind: str, tmp_path: Path) -> None:
+    taps = ("layers.0." + kind, "layers.1." + kind, "last.1")
+    ensemble = fuse(make_model("vit"), forked("vit", fork=LAYERS - 1))
+    assert_graph_gives(ensemble, taps, make_inputs("vit", batch=6, seed=9), tmp_path)
+
+
+def test_the_means_of_a_model_that_normalises_first(tmp_path: Path) -> None:
+    ensemble = fuse(make_model("modernbert"), forked("modernbert", fork=LAYERS - 1))
+    (taps,) = named_taps("means", ensemble.architecture, ensemble.trunk, ensemble.members).values()
+    assert taps[0] == "layers.1.mean"
+    assert_graph_gives(ensemble, taps, make_inputs("modernbert", batch=6, seed=9), tmp_path)
+
+
+def test_the_line_of_a_distance_says_what_it_reads() -> None:
+    ends = ["last.0", "last.1"]
+    for taps, chosen, words in (
+        (["layers.1.mean", *ends], "means", "3 taps: mean of 1 layer of the trunk, and counting as much, each"),
+        ([f"layers.{layer}.{kind}" for layer in (0, 2) for kind in ("mean", "first")] + ends, "all",
+         "6 taps: first token and mean of 2 layers of the trunk, and each member's last"),
+        (["layers.0.token", *ends], "balanced", "3 taps: each token of 1 layer of the trunk, and counting as"),
+        (ends, "last", "2 taps: each member's last"),
+    ):  # fmt: skip
+        (line,) = distance_text({"taps": taps, "chosen": chosen})
+        assert words in line
 
 
 def assert_graph_gives(

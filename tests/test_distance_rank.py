@@ -16,6 +16,7 @@ from hydrant.metrics.uncertainty import area_under_roc
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
+import distance_forks
 import distance_rank
 
 
@@ -29,7 +30,9 @@ def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
     case = distance_rank.Case(bert_checkpoint, parts, {f"far, {split}": unknown for split in ("validation", "test")})
     rows = distance_rank.measured(case, tmp_path, 2)
     assert [(row["taps"], row["rank"], row["draw"], row["usual"]) for row in rows] == [
-        (taps, *how) for taps in ("balanced", "last") for how in ((None, 0, True), (3, 0, False), (3, 1, False))
+        (taps, *how)
+        for taps in ("means", "balanced", "last")
+        for how in ((None, 0, True), (3, 0, False), (3, 1, False))
     ]
     assert all(set(row["test"]) == {"far, AUROC", "far, FPR95", "noise flagged"} for row in rows)
 
@@ -84,6 +87,45 @@ def test_the_document_has_the_table_of_the_results() -> None:
     results = distance_rank.DOCUMENT.parents[2] / "benchmarks/results/distance-rank.json"
     rows = json.loads(results.read_text())["rows"]
     assert distance_rank.markdown(rows) in distance_rank.DOCUMENT.read_text()
+    forms = json.loads(results.with_name("distance-forms.json").read_text())["rows"]
+    assert distance_rank.markdown_of_forms(forms) in distance_rank.DOCUMENT.read_text()
+
+
+def test_forms_read_less_of_the_trunk_and_all_of_the_ends() -> None:
+    taps = (*(f"layers.{layer}.{kind}" for layer in range(5) for kind in ("first", "mean")), "last.0", "last.1")
+    found = distance_rank.forms_of(taps)
+    assert len(found) == 12
+    assert set(found["every layer, first and mean"]) == set(taps)
+    assert found["every second, mean"] == ("layers.0.mean", "layers.2.mean", "layers.4.mean", "last.0", "last.1")
+    assert found["last two, first"] == ("layers.3.first", "layers.4.first", "last.0", "last.1")
+
+
+def test_a_line_of_the_forms_has_the_means_of_each_data_set() -> None:
+    rows = [
+        {"data": data, "seed": seed, "taps": "every layer, mean",
+         "validation": {"far, AUROC": 0.9 + seed / 10, "far, FPR95": 0.2, "noise flagged": 0.3}}
+        for data, seed in (("D", 0), ("D", 1), ("E", 0))
+    ]  # fmt: skip
+    head, _, line = distance_rank.markdown_of_forms(rows).splitlines()
+    assert head == "|  | D, far | D, noise flagged | E, far | E, noise flagged |"
+    assert line == "| every layer, mean | 0.950 / 0.200 | 0.300 | 0.900 / 0.200 | 0.300 |"
+
+
+def test_the_study_has_the_table_of_the_forks() -> None:
+    results = distance_forks.DOCUMENT.parents[2] / "benchmarks/results/distance-forks.json"
+    rows = json.loads(results.read_text())["rows"]
+    assert distance_forks.markdown(rows) in distance_forks.DOCUMENT.read_text()
+
+
+def test_a_line_of_the_forks_is_the_mean_of_its_seeds() -> None:
+    rows = [
+        {"row": "fork", "taps": taps, "seed": seed, "rank": None if taps == "last" else 64, "test": {"AUROC": area}}
+        for seed, area in ((0, 0.96), (1, 0.98))
+        for taps in distance_rank.TAPS
+    ]
+    lines = distance_forks.markdown(rows).splitlines()[-3:]
+    assert lines[0] == "| fork | means | 64 | 0.970 (0.960 to 0.980) |"
+    assert lines[2] == "| fork | last | the whole | 0.970 (0.960 to 0.980) |"
 
 
 def test_lines_without_text_are_left_out_and_labels_that_do_not_fit_refused(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_seeds_get_everywhere(name: str, targets: dict[str, fuzz_targets.Made]) 
     fuzz_target.TAKEN.clear()
     for data in target.seeds:
         target.read(data)
-    assert fuzz_target.BEGUN == fuzz_target.TAKEN
+    assert fuzz_target.TAKEN == fuzz_target.BEGUN != set()
 
 
 @pytest.mark.parametrize("name", fuzz.NAMES)

@@ -63,13 +63,16 @@ void hold_image(const Image& image) {
   hold(image.pixels.size() == count_of({image.height, image.width, image.channels}), "a picture lacks pixels");
 }
 
-void json(const std::string& bytes) {
-  Json found;
+Json parsed(const std::string& bytes) {
   try {
-    found = parse_json(bytes);
-  } catch (const std::invalid_argument&) {
-    return;
+    return parse_json(bytes);
+  } catch (const std::invalid_argument& error) {
+    throw InputError(error.what());
   }
+}
+
+void json(const std::string& bytes) {
+  const Json found = parsed(bytes);
   hold(parse_json(found.dump()) == found, "JSON that was written is read as something else");
   hold(shown(found).size() < 100, "a value in a message is not cut");
   integer(found, INT64_MIN, INT64_MAX);
@@ -174,12 +177,7 @@ void processor(const std::string& bytes) {
 }
 
 void engine(const std::string& bytes) {
-  Json found;
-  try {
-    found = parse_json(bytes);
-  } catch (const std::invalid_argument&) {
-    return;
-  }
+  const Json found = parsed(bytes);
   const Profiles profiles(EngineFile::of(found, "one.json").profiles, {"hydrant", "build"});
   for (const std::size_t rows : {1U, 7U, 70U}) {
     for (const std::size_t tokens : {1U, 9U, 500U}) {
@@ -221,7 +219,7 @@ std::string signature_by(const char* name) {
 
 // A key or certificates, against what a key and what a certificate has signed.
 void trust(const std::string& bytes) {
-  static const Forged place(whole_bundle()), beside(whole_bundle());
+  static const Forged place(whole_bundle()), beside(whole_bundle());  // the key is no file of the bundle
   static const Bundle bundle = Bundle::open(place.path());
   static const std::string by_key = signature_by("key"), by_certificate = signature_by("certificate");
   beside.write("trusted.pem", bytes);
@@ -258,7 +256,8 @@ void decoded(Decoded (*decode)(std::string_view bytes, std::int64_t most), const
     hold_image(turned);
     hold_image(with_channels(turned, 1));
     hold_image(with_channels(turned, 3));
-  } catch (const std::invalid_argument&) {
+  } catch (const std::invalid_argument& error) {
+    throw InputError(error.what());
   }
 }
 
