@@ -301,7 +301,7 @@ def _rows(path: Path) -> Target:
             for _ in islice(stream_rows(path, Columns()), ROWS):
                 pass
         task = tasks[len(data) % len(tasks)]
-        with may_refuse(f"read for {task}"):
+        with may_refuse("read arrays" if path.suffix == ".npz" else f"read for {task}"):
             if path.suffix == ".npz":
                 read_npz(path)
             else:

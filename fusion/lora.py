@@ -47,7 +47,7 @@ def kept_updates(
 
     Returns:
         ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out], the scale in ``up``, and
-        of each rank a power of two, so that ``down`` is below 1; members of lower rank are padded with zeros.
+        both of one size, by a power of two for each rank; members of lower rank are padded with zeros.
 
     Raises:
         InputError: float32 cannot hold an update, or what is stored of it.
@@ -63,10 +63,10 @@ def kept_updates(
             update = adapter.updates.get(f"{module}.weight")
             if update is not None:
                 _rounded(_product(update), adapter, f"{module}.weight")  # float32 must hold it, as where it is merged
-                own, powers = len(update.down), _powers(update.down)
-                down[member, :, :own] = torch.ldexp(update.down, -powers).T
-                factors = torch.ldexp(update.scale * update.up.double(), powers.T)
-                up[member, :own] = _rounded(factors, adapter, f"{module}.weight").T
+                own, factors = len(update.down), update.scale * update.up.double()
+                powers = _powers(update.down, factors)
+                down[member, :, :own] = torch.ldexp(update.down.double(), -powers).T.float()
+                up[member, :own] = _rounded(torch.ldexp(factors, powers.T), adapter, f"{module}.weight").T
         if projection == "output":
             down = torch.stack([stack_heads(part, heads, width, len(heads)) for part in down])
         else:
@@ -126,9 +126,10 @@ def _sum(weight: Tensor, adapter: Adapter, name: str) -> Tensor:
     return _rounded(weight.double() + _product(adapter.updates[name]), adapter, name)
 
 
-def _powers(down: Tensor) -> Tensor:
-    """Exponents [r, 1] of the powers of two just above the largest numbers of A [r, in]."""
-    return torch.frexp(down.abs().amax(dim=1, keepdim=True)).exponent
+def _powers(down: Tensor, factors: Tensor) -> Tensor:
+    """Exponents [r, 1] of the powers of two that bring A [r, in] and s · B [out, r] to one size."""
+    first, second = (half.abs().amax(dim=1, keepdim=True).frexp().exponent for half in (down.double(), factors.T))
+    return (first - second).div(2, rounding_mode="floor").int()
 
 
 def _product(update: Update) -> Tensor:

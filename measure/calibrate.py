@@ -103,7 +103,7 @@ def calibrate(
             (balanced); of texts also these and the mean of every second layer, weighed so (means); layers of the trunk
             by hand, such as 1,3; or (auto) the best of these sets where out-of-distribution data are given, and
             otherwise means for texts, and last for images and for tags. What reads the trunk also flags noise that the
-            model bears, such as typing errors, all more than the others: take last where inputs are noisy but meant to
+            model bears, such as typing errors, all most of it: take last where inputs are noisy but meant to
             be answered.
         rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it; where the
             trunk of a text model is read and 50 classes or more have training examples, one fewer than these classes
