@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -300,6 +301,29 @@ def test_onnxruntime_is_found_where_it_can_be_had(place: str, runner: Path, tmp_
     assert done.returncode == 0, done.stderr
     assert f"Found ONNXRuntime: {archive}/lib/libonnxruntime.so" in done.stdout
     assert f"ONNXRuntime_INCLUDE_DIR:PATH={archive}/include" in (tmp_path / "made/CMakeCache.txt").read_text()
+
+
+def test_another_python_gives_another_library(runner: Path, tmp_path: Path) -> None:
+    made, others = tmp_path / "made", tmp_path / "others/onnxruntime"
+    cache = made / "CMakeCache.txt"
+
+    def library() -> str:
+        return re.search(r"^ONNXRuntime_LIBRARY:\w+=(.+)$", cache.read_text(), flags=re.M)[1]
+
+    configure = ("cmake", "-S", ROOT, "-B", made)
+    run(*configure, f"-DONNXRuntime_PYTHON={sys.executable}")
+    first = library()
+    (others / "capi").mkdir(parents=True)
+    (others / "__init__.py").touch()
+    (others / "capi" / Path(first).name).symlink_to(first)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nPYTHONPATH={others.parent} exec {sys.executable} \"$@\"\n")
+    python.chmod(0o755)
+    assert run(*configure, f"-DONNXRuntime_PYTHON={python}").returncode == 0
+    assert library() == str(others / "capi" / Path(first).name) != first
+    assert run(*configure, f"-DONNXRuntime_LIBRARY={first}").returncode == 0
+    assert run(*configure).returncode == 0
+    assert library() == first, "what was given by hand is kept"
 
 
 def test_build_is_refused_as_a_place_for_generated_files(runner: Path, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ foreach(root "${ONNXRUNTIME_ROOT}" "$ENV{ONNXRUNTIME_ROOT}")
 endforeach()
 list(APPEND roots "${CMAKE_SOURCE_DIR}/.build/onnxruntime/usr")  # where .ci/onnxruntime-headers puts them
 
+if(ONNXRuntime_WHEEL AND ONNXRuntime_LIBRARY STREQUAL ONNXRuntime_WHEEL)
+  unset(ONNXRuntime_LIBRARY CACHE)  # another Python may be named this time, or another wheel be there
+endif()
 find_path(ONNXRuntime_INCLUDE_DIR onnxruntime_cxx_api.h
   HINTS ${roots} PATH_SUFFIXES include include/onnxruntime include/onnxruntime/core/session
   onnxruntime onnxruntime/core/session)  # the last two: of the system's include folders
@@ -39,6 +42,7 @@ if(NOT ONNXRuntime_LIBRARY)
   endforeach()
   if(wheel)
     set(ONNXRuntime_LIBRARY "${wheel}" CACHE FILEPATH "ONNX Runtime's shared library" FORCE)
+    set(ONNXRuntime_WHEEL "${wheel}" CACHE INTERNAL "the library that this file found in a wheel")
   endif()
 endif()
 
