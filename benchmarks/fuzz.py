@@ -1,8 +1,9 @@
 """Coverage-guided fuzzing of what reads files and requests: `python benchmarks/fuzz.py plan --executions 1000000`.
 
 A finding is a crash (any exception that is not one of hydrant's), a file that takes over two seconds or a gigabyte, or
-one that is taken and says something that cannot be (fuzz_targets.py). Coverage is followed by atheris (`pip install
-atheris`). Each target runs in a process of its own; found inputs go to a folder, and status 1 says that there are some.
+one that is taken and says something that cannot be (fuzz_targets.py). Coverage is followed by atheris (`pip install -c
+constraints.txt atheris`). Each target runs in a process of its own; found inputs go to a folder, and status 1 says that
+there are some.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from libfuzzer import Limits, campaign
 
 HERE = Path(__file__).parent
 BUNDLED = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
-FURTHER = ["engine", "graph", "checkpoint", "verified", "journal", "csv", "tsv", "jsonl", "conll", "npz", "parquet"]
-GIVEN = ["adapter", "adapter-weights", "image-processor", "sound-processor", "image", "signature", "trust"]
-KEPT = ["part", "log", "making", "tuning", "search"]
-NAMES = [*BUNDLED, *FURTHER, *GIVEN, *KEPT, "infer", "binary", "grpc", "predict"]
+FURTHER = ["engine", "graph", "checkpoint", "verified", "inspected-weights", "inspected-graph", "journal"]
+DATA = ["csv", "tsv", "jsonl", "conll", "npz", "parquet"]
+GIVEN = ["adapter", "adapter-weights", "image-processor", "sound-processor", "image", "sound", "signature", "trust"]
+KEPT = ["part", "chunk", "job", "log", "making", "tuning", "search"]
+NAMES = [*BUNDLED, *FURTHER, *DATA, *GIVEN, *KEPT, "infer", "binary", "grpc", "predict"]
 
 
 def main() -> int:

@@ -1,14 +1,16 @@
-"""Further files that are fuzzed: adapters, signatures, keys, settings of processors, images, and what commands keep.
+"""Further files that are fuzzed: adapters, signatures, keys, settings of processors, images, sounds, what is kept.
 
 That is what interrupted ones go on from, the manifests of parts of a prediction, and logs of predictions.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
 from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +23,18 @@ from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.signature import SIGNATURE, check_signature
 from hydrant.bundle.store import Bundle
 from hydrant.calib.heads.search_state import SearchState
-from hydrant.data.audio import SoundProcessor
+from hydrant.data.audio import BLOCK, SoundProcessor
 from hydrant.data.images import ImageProcessor
 from hydrant.data.records import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
+from hydrant.errors import InputError
 from hydrant.measure.drift import drift
 from hydrant.measure.log import Own, rows_of_file
 from hydrant.runtime.observed import observed_rows
+from hydrant.serving.offline.chunks import DESCRIPTION, drop, folder_of
+from hydrant.serving.offline.chunks import kept as kept_chunks
 from hydrant.serving.offline.parts import manifest_of, merge_parts
+from hydrant.serving.offline.tables import FORMS, filed, json_line, split
 from hydrant.workflow import told
 from hydrant.workflow.workspace import STATE, Workspace
 
@@ -38,6 +44,13 @@ SOUNDS = (
     (SpectrogramProcessor, SimpleNamespace(shortest=0, input_names=("input_values",), spectrogram=(64, 16))),
 )
 """What the models of the targets read."""
+WAVES = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 8000,
+         "padding_side": "right", "padding_value": 0.0, "do_normalize": True}  # fmt: skip
+SOUND_FILES = {
+    "WAV": ("PCM_16", "FLOAT", "MS_ADPCM"), "FLAC": ("PCM_16",), "OGG": ("VORBIS", "OPUS"), "MP3": ("MPEG_LAYER_III",),
+    "AIFF": ("PCM_16",), "AU": ("ULAW",), "CAF": ("ALAC_16",),
+}  # fmt: skip
+"""Kinds of sound files, and how each may hold its samples."""
 
 
 def kept(place: Path) -> dict[str, Made]:
@@ -52,9 +65,12 @@ def kept(place: Path) -> dict[str, Made]:
         "image-processor": partial(_image_processor, place / "images"),
         "sound-processor": partial(_sound_processor, place / "sounds"),
         "image": partial(_image, place / "image"),
+        "sound": partial(_sound, place / "sound"),
         "signature": partial(_signature, place),
         "trust": partial(_trust, place),
         "part": partial(_part, place / "parts"),
+        "chunk": partial(_chunk, place / "chunks"),
+        "job": partial(_job, place / "jobs"),
         "log": partial(_log, place),
         "making": partial(_making, place / "making"),
         "tuning": partial(_tuning, place / "tuning"),
@@ -115,8 +131,6 @@ def _image_processor(folder: Path) -> Target:
 def _sound_processor(folder: Path) -> Target:
     folder.mkdir(exist_ok=True)
     samples = np.sin(np.arange(800, dtype=np.float32))
-    waves = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 8000,
-             "padding_side": "right", "padding_value": 0.0, "do_normalize": True}  # fmt: skip
     bands = {"feature_extractor_type": "ASTFeatureExtractor", "feature_size": 1, "sampling_rate": 8000, "mean": -4.2,
              "num_mel_bins": 16, "max_length": 64, "do_normalize": True, "std": 4.5, "padding_value": 0.0}  # fmt: skip
 
@@ -128,7 +142,7 @@ def _sound_processor(folder: Path) -> Target:
                 tensors = processor.collate(processor.encode([Sound(samples, processor.rate)]))
                 assert all(np.isfinite(each).all() for each in tensors.values())
 
-    return refusing(read, _bytes(waves), _bytes(bands), deep=True)
+    return refusing(read, _bytes(WAVES), _bytes(bands), deep=True)
 
 
 def _image(folder: Path) -> Target:
@@ -141,6 +155,35 @@ def _image(folder: Path) -> Target:
         assert np.isfinite(processor.encode([data])[0].pixels).all()
 
     return refusing(read, *seeds_of("png"), *seeds_of("jpeg"))
+
+
+def _sound(folder: Path) -> Target:
+    """A sound file, as a client of a service may send it."""
+    import soundfile
+
+    folder.mkdir(exist_ok=True)
+    (folder / "preprocessor_config.json").write_bytes(_bytes(WAVES))
+    make, spec = SOUNDS[0]
+    processor = make(folder, spec)
+
+    def frames(data: bytes) -> int:
+        """So many there are, whatever the file says of itself."""
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            return sum(takewhile(bool, (len(file.read(BLOCK, always_2d=True)) for _ in count())))
+
+    def read(data: bytes) -> None:
+        samples = processor.encode([data])[0].samples
+        assert np.isfinite(samples).all()
+        assert len(samples) == frames(data)
+
+    def written(kind: str, samples: str, channels: int = 1, loudest: float = 0.5) -> bytes:
+        file, wave = io.BytesIO(), loudest * np.cos(np.arange(960, dtype=np.float32) / 5) ** 2
+        soundfile.write(file, np.stack([wave] * channels, axis=1), processor.rate, samples, format=kind)
+        return file.getvalue()
+
+    plain = [written(kind, samples) for kind, forms in SOUND_FILES.items() for samples in forms]
+    cut, loud = written("MP3", "MPEG_LAYER_III")[:-100], written("WAV", "FLOAT", loudest=3e38)
+    return refusing(read, *plain, written("WAV", "PCM_U8", channels=2), cut, loud)
 
 
 def _signed(place: Path, name: str) -> Bundle:
@@ -197,6 +240,59 @@ def _part(folder: Path) -> Target:
                 merge_parts([rows], folder / "all.jsonl", errors)
 
     return refusing(read, _bytes(facts), _bytes(with_errors), _bytes(of_three), deep=True)
+
+
+TOLD = {"index": 0, "input": "a", "label": "a", "confidence": 0.9, "probabilities": {"a": 0.9, "b": 0.1},
+        "prediction_set": ["a"], "abstain": False, "error": None}  # fmt: skip
+"""A row of a prediction."""
+JOB = {"hydrant": "0.2.0", "inputs": "x", "columns": ["text", None], "shard": "1/1", "rows": 4}
+"""What the rows depend on."""
+
+
+def _chunk(folder: Path) -> Target:
+    """The first of two chunks that an interrupted prediction left: it is taken, or predicted again."""
+    folder.mkdir(exist_ok=True)
+    rows, last = range(4), {name: value for name, value in TOLD.items() if name != "error"}
+    first, again, second = (b"".join(json_line({**row, "index": index}) for index, row in each) for each in (
+        ((0, last), (1, {"input": "b", "error": "it is empty"})), ((0, last), (1, last)), ((2, last), (3, last)),
+    ))  # fmt: skip
+
+    def read(data: bytes) -> None:
+        for output in (folder / f"rows{ending}" for ending in FORMS):
+            with kept_chunks(output, JOB, rows, 2) as chunks:
+                chunks.keep(0, data)
+                chunks.keep(1, second)
+                missing = chunks.missing()
+                assert missing in ([], [0])
+                with may_refuse(f"go on, to {output.name}"):
+                    if missing:
+                        raise InputError("it is predicted again")
+                if missing:
+                    chunks.keep(0, again)
+                taken = list(chunks.answers())
+                assert [row["index"] for row in taken] == list(rows)
+                with may_refuse(f"write {output.name}"), filed(output, TOLD) as table:
+                    split(taken, table.write, None)
+
+    return Target(read, (first, again), deep=True)
+
+
+def _job(folder: Path) -> Target:
+    """What an interrupted prediction left of its work in words: chunks of other work are refused, and stay."""
+    folder.mkdir(exist_ok=True)
+    output = folder / "rows.jsonl"
+    file = folder_of(output) / DESCRIPTION
+
+    def read(data: bytes) -> None:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(data)
+        drop(output, {**JOB, "inputs": b"no JSON"})
+        assert file.exists()
+        with kept_chunks(output, JOB, range(4), 2):
+            assert json.loads(data).items() >= {**JOB, "chunk": 2}.items()
+        assert not file.exists()
+
+    return refusing(read, _bytes({**JOB, "chunk": 2}), _bytes({**JOB, "chunk": 3}), deep=True)
 
 
 def _log(place: Path) -> Target:

@@ -37,6 +37,7 @@ from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.weights import check_fused
 from hydrant.cli.inspect import VERIFIED, inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
+from hydrant.cli.terminal import json_lines
 from hydrant.data.arrays import read_npz
 from hydrant.data.columns import Columns
 from hydrant.data.examples import read_examples
@@ -44,6 +45,8 @@ from hydrant.data.readers import stream_rows
 from hydrant.data.words import WordProcessor
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import BundleError
+
+GRAPH = "model.fp32.onnx"
 
 ROWS = 200
 """So many rows of a data file are read; a reader streams, so that more say nothing new."""
@@ -75,7 +78,7 @@ def copy(bundle: Path, place: Path, name: str) -> Path:
 def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
     """Files of a bundle."""
     files: dict[str, tuple[str, Callable[[Bundle], Any], tuple[str, ...]]] = {
-        "plan": (PLAN, _plan, ()),
+        "plan": (PLAN, _plan, ("plan",)),
         "architecture": (ARCHITECTURE, lambda bundle: bundle.any_architecture(), ("architecture",)),
         "calibration": (CALIBRATION, _calibration, ("calibration",)),
         "density": (DENSITY, _density, ()),
@@ -83,7 +86,7 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
         "tokenizer": ("processor/tokenizer.json", _processor, ()),
         "tokenizer-settings": ("processor/tokenizer_config.json", _processor, ()),
         "engine": ("engines/one.json", _engine, ("engine",)),
-        "graph": ("model.fp32.onnx", _graph, ("graph",)),
+        "graph": (GRAPH, _graph, ("graph",)),
     }
     found: dict[str, Made] = {"manifest": partial(_manifest, bundle, place)}
     for name, (file, use, more) in files.items():
@@ -91,7 +94,12 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
     use = partial(_checkpoint, _tensors(), itertools.count())
     found["checkpoint"] = partial(_begun, partial(_forged, place / "traced", place, "checkpoint", CHECKPOINT, use, ()))
     found["verified"] = partial(_begun, partial(_verified, bundle, place))
-    found["weights"] = partial(_header, found["weights"])
+    beside = (ARCHITECTURE, PLAN, CALIBRATION, WEIGHTS)  # what `inspect` needs: further files take long to look at
+    for name, file, needed in (("weights", WEIGHTS, beside), ("graph", GRAPH, (*beside, DENSITY))):
+        small = partial(_few, bundle, place / "bundles" / f"inspected-{name}", needed)
+        found[f"inspected-{name}"] = partial(_begun, partial(_inspected, small, place, file))
+    for name in ("weights", "inspected-weights"):
+        found[name] = partial(_header, found[name])
     found["journal"] = partial(_journal, bundle, place)
     return found
 
@@ -229,9 +237,9 @@ def _engine(bundle: Bundle) -> None:
 def _graph(bundle: Bundle) -> None:
     """What the graph says of itself, against the bundle, and its inputs and outputs."""
     with contextlib.suppress(ValueError):  # no ONNX file
-        for tensor in (each for side in graph_tensors(bundle.path / "model.fp32.onnx") for each in side):
+        for tensor in (each for side in graph_tensors(bundle.path / GRAPH) for each in side):
             assert all(axis is None or axis >= 0 for axis in tensor.shape)
-    check_graph(bundle, "model.fp32.onnx")
+    check_graph(bundle, GRAPH)
 
 
 def _tensors() -> dict[str, np.ndarray]:
@@ -291,6 +299,45 @@ def _verified(bundle: Path, place: Path) -> Target:
     failed = {**report, "passed": False, "backends": [backend, {**backend, "backend": "openvino", "passed": False}]}
     old = {**report, "files": {**digests, PLAN: "0" * 64}}
     return Target(run, tuple(json.dumps(each).encode() for each in (report, failed, old)), deep=True)
+
+
+def _few(bundle: Path, folder: Path, names: Sequence[str]) -> Path:
+    """A bundle of some files of another."""
+    manifest = json.loads((bundle / MANIFEST).read_bytes())
+    manifest["files"] = {name: manifest["files"][name] for name in names}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        shutil.copy(bundle / name, folder)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    return folder
+
+
+def _inspected(made: Callable[[], Path], place: Path, file: str) -> Target:
+    """What `inspect` tells of a bundle that has this file: that it is unusable, or what it tells of the whole one."""
+    folder = made()
+    whole = (place / file if file == GRAPH else folder / file).read_bytes()
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+
+    def told(data: bytes) -> dict[str, Any]:
+        (folder / file).write_bytes(data)
+        _fixed(folder, manifest, file, data)
+        facts = inspect_bundle(folder)
+        assert inspect_text(facts)
+        assert json_lines([facts])
+        return facts
+
+    def run(data: bytes) -> None:
+        facts = told(data)
+        state = facts["files"][file]["state"]
+        assert (state == "unusable") == bool(facts["problems"])
+        with may_refuse("tell what it holds"):
+            if state != "ok":
+                raise BundleError(facts["problems"][0])
+            assert all(facts[key] == right[key] for key in facts.keys() - {"files", "graphs"})
+            assert all(words.startswith("opset ") for words in facts["graphs"].values())
+
+    right = told(whole)
+    return Target(run, (whole, *(seeds_of("graph") if file == GRAPH else ())))
 
 
 def _rows(path: Path) -> Target:

@@ -38,7 +38,8 @@ def arguments(command: Command) -> None:
     command.take((Coverage, Risk), "score")
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
     command.take(FalseAlarm, "score", "--ood-score")
-    command.take(calibrate, "taps", metavar="TAPS", action="store")
+    noise = "; what reads the trunk flags typing errors, too: take last where inputs are noisy but meant to be answered"
+    command.take(calibrate, "taps", metavar="TAPS", action="store", also=noise)
     command.take(calibrate, "rank", type=positive, metavar="N")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
     command.take(Conformal, "method", "--conformal-method")

@@ -261,6 +261,8 @@ def predict_large(predictor: Predictor, options: argparse.Namespace) -> int:
     if options.engine == "ray":
         loading = {"backend": predictor.backend, "precision": value(load, "precision", options)}
         loading["threads"] = value(load, "threads", options)
+        trust = value(load, "trust", options)
+        loading["trust"] = trust and str(Path(trust).resolve())  # each actor has a working directory of its own
         engine = ray_engine(options.bundle, loading, sources, scoring, call(Actors, options))
     outcome = predict_part(predictor, options.bundle, sources, scoring, division, engine=engine, progress=progress)
     part = outcome.part

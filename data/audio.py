@@ -120,7 +120,8 @@ class SoundProcessor:
         samples, name = opened(sound, index, self.rate)
         checked_length(samples, self._shortest, self.rate, name)
         if self._normalise:
-            samples = (samples - samples.mean()) / np.sqrt(samples.var() + LEAST_VARIANCE)
+            wide = samples.astype(np.float64)  # squares of loud samples are beyond float32
+            samples = (wide - wide.mean()) / np.sqrt(wide.var() + LEAST_VARIANCE)
         return np.ascontiguousarray(samples, np.float32)
 
 
@@ -189,15 +190,22 @@ def _read_file(sound: Any, name: str, expected: int) -> tuple[np.ndarray, str]:
             _check_rate(int(file.samplerate), expected, called)
             if file.frames > MOST_SECONDS * file.samplerate:
                 raise InputError(f"{called} is longer than {MOST_SECONDS} seconds; cut it first")
-            blocks = file.blocks(BLOCK, dtype="float32", always_2d=True)  # each [frames, channels]
-            means = [block.mean(axis=1, dtype=np.float32) for block in blocks]
+            samples = _decoded(file)
     except InputError:
         raise
     except Exception as error:  # libsndfile's errors, and what Path makes of a text that is no path
         raise InputError(
             f"cannot read {called}: {cut(error, 100)}; expected a WAV, FLAC or other sound file"
         ) from error
-    return np.concatenate([np.zeros(0, np.float32), *means]), called
+    return samples, called
+
+
+def _decoded(file: Any) -> np.ndarray:
+    """The mean [samples] float32 of the channels of an open sound file, as far as it goes, whatever it says of that."""
+    means = [np.zeros(0, np.float32)]
+    while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):  # [frames, channels]
+        means.append(block.mean(axis=1, dtype=np.float32))
+    return np.concatenate(means)
 
 
 def has_sound_name(path: str | Path) -> bool:

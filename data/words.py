@@ -127,9 +127,17 @@ class WordProcessor(TextProcessor):
         Args:
             text: that ``encode`` takes.
             index: of it, for messages.
+
+        Raises:
+            InputError: the tokenizer fails on it, or names other tokens than it gives ids.
         """
         split = not isinstance(text, str)
         encoding = self._encoding(list(text) if split else text, index, is_pretokenized=split)
+        if len(encoding.tokens) != len(encoding.ids):  # a template may name more or fewer
+            raise InputError(
+                f"the tokenizer gives input {index} {len(encoding.ids)} token ids and {len(encoding.tokens)} tokens; "
+                "expected as many: its template is wrong; use the tokenizer.json that the model was trained with"
+            )
         sentence = " ".join(text) if split else text
         starts = [0, *accumulate(len(word) + 1 for word in text)] if split else []
         marked = bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))

@@ -48,6 +48,7 @@ def pipeline(
     backend: str = "auto",
     precision: Precision | None = None,
     threads: int | None = None,
+    trust: str | Path | None = None,
     top_k: int | str | None = UNASKED,
     batch_size: int | None = None,
     function_to_apply: str | None = None,
@@ -61,6 +62,7 @@ def pipeline(
         backend: as of ``load``.
         precision: as of ``load``.
         threads: as of ``load``.
+        trust: as of ``load``.
         top_k: labels in each answer, the most probable first; ``None`` for all. Without it the best one for a text,
             and five for an image or a sound.
         batch_size: inputs per run; without it 32, and 1 for streams, whose answers then wait for no further input.
@@ -76,7 +78,7 @@ def pipeline(
         BackendError, MissingExtraError, BundleError: as of ``load``.
     """
     _check(top_k, batch_size)
-    predictor = load(bundle, backend, threads=threads, precision=precision)
+    predictor = load(bundle, backend, threads=threads, precision=precision, trust=trust)
     try:
         if predictor.task == "tokens":
             _check_unasked(top_k, function_to_apply)

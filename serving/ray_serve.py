@@ -155,7 +155,8 @@ def _start(ray: Any, serve: Any, folder: str, settings: ServeSettings, pool: Poo
     resources = ray.cluster_resources()
     share = pool.share(resources.get("CPU", 1.0))
     check_room(resources, pool)
-    own = replace(settings, workers=pool.most, threads=settings.threads or max(1, int(share)))
+    trust = settings.trust and Path(settings.trust).resolve()  # each replica has a working directory of its own
+    own = replace(settings, workers=pool.most, threads=settings.threads or max(1, int(share)), trust=trust)
     scaling: dict[str, Any] = {"num_replicas": pool.most}
     if pool.least < pool.most:
         limits = {"min_replicas": pool.least, "max_replicas": pool.most}

@@ -1,14 +1,14 @@
 """The independent oracle: the untouched Hugging Face model, once per member, with pruned heads silenced.
 
 A forward pre-hook zeroes the pruned heads' slices of the output projection's input; probabilities
-are averaged, and uncertainties computed, in NumPy float64. Module names are spelled out here and
-shared with nothing in the package.
+are averaged, and uncertainties computed, in NumPy float64. Other hooks read the vectors of which a
+distance is made. Module names are spelled out here and shared with nothing in the package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,15 @@ OUTPUT_PROJECTIONS = {
     "clip": "vision_model.encoder.layers.{}.self_attn.out_proj",
     "siglip": "vision_model.encoder.layers.{}.self_attn.out_proj",
 }
+
+LAST_READERS = {
+    "BertForSequenceClassification": "bert.pooler",
+    "DistilBertForSequenceClassification": "pre_classifier",
+    "ModernBertForSequenceClassification": "head",
+    "ModernBertForTokenClassification": "head",
+    "CLIPModel": "visual_projection",
+}
+"""What reads a member's last vector, where something stands before the ``classifier`` that has a name of its own."""
 
 
 @contextmanager
@@ -65,6 +74,57 @@ def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs:
         return getattr(model(**inputs), output).double().numpy()
 
 
+@contextmanager
+def watched(model: Any, layers: int) -> Iterator[dict[str, np.ndarray]]:
+    """What the model has within the block: tokens behind each layer, by number, and a member's ``last`` vector.
+
+    That is what the classifier reads, or the pooler before it.
+    """
+    seen: dict[str, np.ndarray] = {}
+
+    def keep(name: str, states: Any) -> None:
+        seen[name] = (states[0] if isinstance(states, tuple) else states).detach().double().numpy()
+
+    model = getattr(model, "dual_encoder", model)
+    stem = OUTPUT_PROJECTIONS[model.config.model_type].partition(".{}")[0]
+    reader = model.get_submodule(LAST_READERS.get(type(model).__name__, "classifier"))
+    with ExitStack() as stack:
+        for layer in range(layers):
+            module = model.get_submodule(f"{stem}.{layer}")
+            stack.enter_context(module.register_forward_hook(lambda _, given, made, name=str(layer): keep(name, made)))
+        stack.enter_context(reader.register_forward_pre_hook(lambda _, given: keep("last", given)))
+        yield seen
+
+
+def vectors(model: Any, plan: Any, inputs: dict[str, torch.Tensor], taps: Sequence[str]) -> np.ndarray:
+    """What the taps of a distance name, [K, B, d] float64; of a model that tags tokens [K, B, T, d].
+
+    Those of layers are the first member's: below a fork all have the same.
+    """
+    found: dict[str, np.ndarray] = {}
+    every = type(model).__name__.endswith("ForTokenClassification")
+    for member, keep in enumerate(plan.members):
+        with watched(model, plan.layers) as seen:
+            member_logits(model, keep, plan.heads, inputs)
+        last, width = seen.pop("last"), seen["0"].shape[-1]
+        last = last[:, 0] if last.ndim == 3 and not every else last
+        found |= {f"last.{member}": last[..., :width], f"last.{member}.mean": last[..., width:]}  # DINOv2 reads both
+        if member == 0:
+            found |= of_layers(seen, inputs.get("attention_mask"))
+    return np.stack([found[tap] for tap in taps])
+
+
+def of_layers(seen: dict[str, np.ndarray], mask: torch.Tensor | None) -> dict[str, np.ndarray]:
+    """Every token, the first, and the mean of the real ones, of each layer."""
+    found = {}
+    for layer, tokens in seen.items():
+        real = np.ones(tokens.shape[:2]) if mask is None else mask.numpy()
+        found[f"layers.{layer}.token"] = tokens
+        found[f"layers.{layer}.first"] = tokens[:, 0]
+        found[f"layers.{layer}.mean"] = (tokens * real[..., None]).sum(axis=1) / real.sum(axis=1, keepdims=True)
+    return found
+
+
 def ensemble(
     models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], temperature: float = 1.0
 ) -> dict[str, Any]:
@@ -72,7 +132,13 @@ def ensemble(
     logits = np.stack(
         [member_logits(models[m % len(models)], keep, plan.heads, inputs) for m, keep in enumerate(plan.members)]
     )
-    return {"member_logits": logits, **uncertainty(softmax(logits / temperature))}
+    return {"member_logits": logits, "energy": energy(logits), **uncertainty(softmax(logits / temperature))}
+
+
+def energy(logits: np.ndarray) -> np.ndarray:
+    """Minus the members' mean of log Σ exp over the classes, without temperature: [M, B, C] → [B]."""
+    most = logits.max(axis=-1)
+    return -(most + np.log(np.exp(logits - most[..., None]).sum(axis=-1))).mean(axis=0)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 from hydrant import load
 
 
-def probabilities_of(path: str, texts: Sequence[str]) -> np.ndarray:
+def probabilities_of(path: str, texts: Sequence[str], backend: str) -> np.ndarray:
     """Probabilities [N, C] of texts by a bundle, opened here."""
-    with load(path, "onnxruntime") as predictor:
+    with load(path, backend) as predictor:
         return predictor.predict(list(texts)).probabilities

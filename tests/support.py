@@ -26,6 +26,7 @@ FAMILIES = ("bert", "roberta", "distilbert", "electra", "vit", "deit", "clip", "
 TEXT_FAMILIES, IMAGE_FAMILIES = FAMILIES[:4], FAMILIES[4:]
 ALIASES = ("xlm-roberta", "camembert")  # RoBERTa by other names: test_families.py
 ROBERTAS = ("roberta", *ALIASES)
+ALL_FAMILIES = (*FAMILIES, *ALIASES, "modernbert", "dinov2_with_registers", "siglip")
 PROMPTS = ("a cat", "a photo of a dog", "the moon", "a house by the sea", "2 trees")
 LAYERS, HEADS, CLASSES, VOCABULARY = 3, 4, 5, 99
 

@@ -317,7 +317,7 @@ def test_another_python_gives_another_library(runner: Path, tmp_path: Path) -> N
     (others / "__init__.py").touch()
     (others / "capi" / Path(first).name).symlink_to(first)
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nPYTHONPATH={others.parent} exec {sys.executable} \"$@\"\n")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={others.parent} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     assert run(*configure, f"-DONNXRuntime_PYTHON={python}").returncode == 0
     assert library() == str(others / "capi" / Path(first).name) != first

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fuzz_bundle import make_given
 
@@ -31,12 +34,28 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fuzz_targets.
 @pytest.mark.parametrize("name", fuzz.NAMES)
 def test_damaged_files_are_refused_or_read(name: str, targets: dict[str, fuzz_targets.Made]) -> None:
     target = targets[name]()
-    slowest = 0.0
-    for data in [*target.seeds, b"", *fuzz_mutations.mutations(target.seeds, MUTATIONS, seed=7)]:
-        started = time.process_time()
+    slowest, memory = cost(target, [*target.seeds, b"", *fuzz_mutations.mutations(target.seeds, MUTATIONS, seed=7)])
+    assert slowest < libfuzzer.SECONDS
+    assert memory < libfuzzer.MEGABYTES
+
+
+def cost(target: fuzz_target.Target, inputs: Iterable[bytes]) -> tuple[float, float]:
+    """Seconds that the slowest input took, and megabytes that this process grew by for any of them."""
+    slowest, memory = 0.0, 0.0
+    for data in inputs:
+        Path("/proc/self/clear_refs").write_text("5")  # from here on the kernel notes the most anew
+        before, started = megabytes("VmRSS"), time.process_time()
         target.read(data)
         slowest = max(slowest, time.process_time() - started)
-    assert slowest < libfuzzer.SECONDS
+        memory = max(memory, megabytes("VmHWM") - before)
+    return slowest, memory
+
+
+def megabytes(name: str) -> float:
+    """What this process takes, ``VmRSS``, or took at the most, ``VmHWM``."""
+    found = re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
 
 
 @pytest.mark.parametrize("name", fuzz.NAMES)
@@ -63,6 +82,12 @@ def test_values_nested_as_deep_as_can_be_read(name: str, targets: dict[str, fuzz
 
 def test_every_target_has_a_name(targets: dict[str, fuzz_targets.Made]) -> None:
     assert list(targets) == fuzz.NAMES
+
+
+def test_memory_given_back_is_counted() -> None:
+    target = fuzz_target.Target(lambda data: None if data == b"little" else np.ones(2**23).fill(2), ())
+    assert cost(target, [b"little"])[1] < 32
+    assert cost(target, [b"little", b"much", b"little"])[1] > 60
 
 
 def test_a_fault_would_be_found(targets: dict[str, fuzz_targets.Made], monkeypatch: pytest.MonkeyPatch) -> None:

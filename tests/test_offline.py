@@ -28,7 +28,7 @@ from hydrant.serving.offline.run import Division, local_engine, predict_part
 from hydrant.serving.offline.scoring import Scoring, answers, example_answer
 from hydrant.serving.offline.shards import Shard
 from hydrant.serving.offline.sources import Cursor, Sources, Survey
-from hydrant.serving.offline.tables import json_line
+from hydrant.serving.offline.tables import filed, json_line, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -284,6 +284,17 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
     assert not folder.exists()
     again = predict_part(predictor, bundle, named(files), Scoring(), cut_off, engine=failing)
     assert again.made_before
+
+
+def test_rows_of_a_damaged_chunk_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """Each row of a chunk has the index that it should have; what else it holds is noticed where it is written."""
+    output, example = tmp_path / "rows.parquet", {"index": 0, "confidence": 0.9}
+    words = r"a row does not fit its table .*remove its folder \(OUTPUT.chunks\), and run the command again"
+    with pytest.raises(InputError, match=words), kept(output, {"inputs": "x"}, range(1), 1) as chunks:
+        chunks.keep(0, b'{"index": 0, "confidence": "0.9"}\n')
+        with filed(output, example) as table:
+            split(list(chunks.answers()), table.write, None)
+    assert not output.exists()
 
 
 def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[Path], tmp_path: Path) -> None:

@@ -119,11 +119,13 @@ def test_threads_that_predict_while_the_process_forks_hold_nothing_in_the_other(
 
 
 def test_a_spawned_process_loads_the_bundle_itself(bundle: Path) -> None:
-    with load(bundle, "onnxruntime") as predictor, multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.apply_async(probabilities_of, [str(bundle), TEXTS]).get(timeout=120)
-        np.testing.assert_array_equal(found, predictor.predict(TEXTS).probabilities)
-        with pytest.raises(InputError, match=r"the predictor cannot be sent to another process.*send the path"):
-            pickle.dumps(predictor)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        for backend in ("onnxruntime", "openvino", "torch"):
+            with load(bundle, backend) as predictor:
+                found = pool.apply_async(probabilities_of, [str(bundle), TEXTS, backend]).get(timeout=120)
+                np.testing.assert_array_equal(found, predictor.predict(TEXTS).probabilities, err_msg=backend)
+                with pytest.raises(InputError, match=r"the predictor cannot be sent to another process.*send the path"):
+                    pickle.dumps(predictor)
 
 
 def test_nothing_is_told_to_the_makers_of_onnx_runtime(bundle: Path, tmp_path: Path) -> None:

@@ -102,6 +102,17 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused(
         read(folder, text_architecture()).encode(texts, first=4 - texts.index("unheard"))
 
 
+def test_a_template_with_more_ids_than_tokens_is_refused(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """Its tokens would be told beside the ids of others."""
+    folder = copied(tokenizer_folder, tmp_path / "damaged")
+    tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
+    special = tokenizer["post_processor"]["special_tokens"]["[CLS]"]
+    special["ids"] = [0, *special["ids"]]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(InputError, match="gives input 4 4 token ids and 3 tokens; expected as many: its template is"):
+        WordProcessor(folder, text_architecture()).pieces("hello", 4)
+
+
 def test_each_text_alone_equals_the_tokenizers(tokenizer_folder: Path) -> None:
     processor = TextProcessor(tokenizer_folder, text_architecture())
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)

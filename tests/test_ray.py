@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import hydrant
+import numpy as np
 import pytest
 import ray_space
+from cryptography.hazmat.primitives.asymmetric import ec
+from hydrant.bundle.signature import sign
+from hydrant.bundle.store import Bundle
 from hydrant.errors import InputError
 from hydrant.serving.offline.chunks import Chunks
-from hydrant.serving.offline.ray_engine import Actors
+from hydrant.serving.offline.ray_engine import Actors, Scorer, Work, stated
 from hydrant.serving.offline.run import Division, local_engine, predict_part
 from hydrant.serving.offline.scoring import Scoring
 from hydrant.serving.offline.sources import Sources, Survey
 from support import make_model, make_tokenizer, random_plan, run_cli
+from test_signature import relabel, write_key
 
 WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "weather"]
 ROWS, CHUNK, THERE = 1536, 32, 5
@@ -92,6 +98,31 @@ def test_actors_go_on_with_the_chunks_of_one_process_and_lose_no_row_with_one_of
         assert mine.read_bytes() == theirs.read_bytes()
     own = [line for line in done.stderr.splitlines() if line.startswith("hydrant: ")]  # Ray says more
     assert own[-1] == f"hydrant: WARNING: 1 of {ROWS} inputs could not be used; {places['ray'][1]} says why"
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_an_actor_refuses_another_bundle(bundle: Path, tmp_path: Path, trusted: bool) -> None:
+    """Whoever can change the files of one machine can change the digests there, too; a signature covers more."""
+    folder = shutil.copytree(bundle, tmp_path / "out")
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = write_key(tmp_path / "maker.key", key)
+    sign(folder, tmp_path / "maker.key")
+    (tmp_path / "x.csv").write_text("text\nhello\n")
+    sources = Sources.named([str(tmp_path / "x.csv")], missing=True)
+    loading = {"backend": "onnxruntime", **({"trust": str(public)} if trusted else {})}
+    work = Work(str(folder), stated(Bundle.open(folder)), loading, sources, sources.survey(), Scoring())
+
+    def problem() -> str:
+        batch = {"chunk": np.array([0]), "start": np.array([0]), "stop": np.array([1])}
+        return Scorer(work)(batch)["problem"][0]
+
+    assert problem() == ""
+    if trusted:  # what no manifest lists
+        (folder / "libevil.so").write_bytes(b"more")
+        assert "libevil.so is not listed in hydrant.json" in problem()
+        (folder / "libevil.so").unlink()
+    relabel(folder)
+    assert "is another one on" in problem()
 
 
 @pytest.mark.parametrize("word", ["0", "2:1", "a", "", "1:2:3", "-1", "1.5"])

@@ -192,8 +192,9 @@ ALTERATIONS: list[tuple[Callable[[Path], None], str]] = [
 def test_what_was_altered_since_is_refused(copy: Path, keys: Path, alter: Callable[[Path], None], words: str) -> None:
     check_signature(copy, keys / "maker.pub")
     alter(copy)
-    with pytest.raises(BundleError, match=words):
-        hydrant.load(copy, "onnxruntime", trust=keys / "maker.pub")
+    for opening in (hydrant.load, hydrant.pipeline):
+        with pytest.raises(BundleError, match=words):
+            opening(copy, backend="onnxruntime", trust=keys / "maker.pub")
 
 
 def test_without_trust_digests_fixed_by_an_attacker_pass(copy: Path) -> None:

@@ -108,6 +108,26 @@ def test_what_is_no_sound_for_the_model_is_refused(sound: Any, message: str) -> 
         processor().encode([sound])
 
 
+@pytest.mark.parametrize(("kind", "form"), [("WAV", "PCM_16"), ("MP3", "MPEG_LAYER_III")])
+def test_of_a_file_that_was_cut_off_what_is_there_is_read(kind: str, form: str) -> None:
+    """And no more than that, whatever length its header tells."""
+    file, samples = io.BytesIO(), 0.5 * np.sin(np.arange(2 * RATE, dtype=np.float32) / 20)
+    soundfile.write(file, samples, RATE, form, format=kind)
+    whole = file.getvalue()
+    every, half = processor(do_normalize=False).encode([whole, whole[: len(whole) // 2]])
+    assert RATE / 3 < half.tokens < RATE + 2000 < every.tokens
+    kept = half.tokens - 4 * 1152  # the last frames of an MP3 overlap with what is gone
+    np.testing.assert_array_equal(half.samples[:kept], every.samples[:kept])
+
+
+@pytest.mark.parametrize("loudest", [1.0, 1e20, 3e38])
+def test_samples_as_loud_as_float32_holds_are_normalised(loudest: float) -> None:
+    quiet, loud = processor().encode([noise(800).astype(np.float32), (loudest * noise(800)).astype(np.float32)])
+    if loudest > 1:
+        np.testing.assert_allclose(loud.samples, quiet.samples, atol=1e-4)
+    assert abs(float(loud.samples.std()) - 1) < 1e-3
+
+
 def test_a_small_file_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence of many channels packs well: one of another rate is never decoded, and channels become one by parts."""
     sizes: list[int] = []

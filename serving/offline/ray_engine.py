@@ -77,7 +77,7 @@ class Work:
 
     Attributes:
         bundle: its folder.
-        digests: of the bundle's files.
+        manifest: what the bundle says of itself and of its files, as of :func:`stated`.
         loading: arguments of ``hydrant.load``.
         sources: the data.
         survey: of the data.
@@ -85,7 +85,7 @@ class Work:
     """
 
     bundle: str
-    digests: dict[str, str]
+    manifest: dict[str, Any]
     loading: dict[str, Any]
     sources: Sources
     survey: Survey
@@ -124,13 +124,18 @@ class Scorer:
     def _loaded(self) -> Predictor:
         if self._predictor is None:
             bundle = Bundle.open(self._work.bundle)
-            if bundle.digests() != self._work.digests:
+            if stated(bundle) != self._work.manifest:
                 raise InputError(
                     f"bundle {self._work.bundle} is another one on {platform.node()} than where the work was started; "
                     "copy it there"
                 )
             self._predictor = load(bundle, **self._work.loading)
         return self._predictor
+
+
+def stated(bundle: Bundle) -> dict[str, Any]:
+    """A bundle's manifest, but for its reports: two that say the same predict the same."""
+    return {**bundle.manifest, "files": bundle.digests()}
 
 
 def ray_engine(
@@ -140,7 +145,7 @@ def ray_engine(
 
     Args:
         bundle: its folder, under this name on every machine.
-        loading: arguments of ``hydrant.load`` beside it.
+        loading: arguments of ``hydrant.load`` beside it; the file of ``trust`` must be there under this name, too.
         sources: the data, under these names on every machine.
         scoring: how inputs are predicted.
         actors: how many there are, and what each takes.
@@ -153,12 +158,12 @@ def ray_engine(
     def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
         if not missing:
             return
-        digests = Bundle.open(bundle).digests()
+        manifest = stated(Bundle.open(bundle))
         with contextlib.redirect_stdout(sys.stderr), cluster(PURPOSE) as ray:  # Ray prints what became of workers
             share = actors.pool.share(ray.cluster_resources().get("CPU", 1.0))
             check_room(ray.cluster_resources(), actors.pool)
             told = {"threads": max(1, int(share)), **{k: v for k, v in loading.items() if v is not None}}
-            work = Work(str(Path(bundle).resolve()), digests, told, sources, survey, scoring)
+            work = Work(str(Path(bundle).resolve()), manifest, told, sources, survey, scoring)
             for found in _streamed(ray, chunks, missing, work, actors.pool, share):
                 if found["problem"]:
                     raise InputError(str(found["problem"]))

@@ -31,6 +31,18 @@ def json_line(row: Mapping[str, Any]) -> bytes:
         return (json.dumps(row) + "\n").encode()
 
 
+@contextmanager
+def _fitting(*errors: type[BaseException]) -> Iterator[None]:
+    """Refuse rows of other types than a prediction's, or nested deeper than can be written: damaged ones were kept."""
+    try:
+        yield
+    except errors as error:
+        raise InputError(
+            f"a row does not fit its table ({cut(error, 200)}); if an interrupted run kept it, remove its folder "
+            "(OUTPUT.chunks), and run the command again"
+        ) from error
+
+
 class Table(ABC):
     """A file of rows that is being written.
 
@@ -66,7 +78,9 @@ class JsonLines(Table):
 
     def write(self, rows: Iterable[Answer]) -> None:
         """Add rows."""
-        self._handle.write(b"".join(map(json_line, rows)))
+        with _fitting(RecursionError):
+            lines = b"".join(map(json_line, rows))
+        self._handle.write(lines)
         self._handle.flush()
 
     @classmethod
@@ -87,7 +101,9 @@ class Csv(Table):
     def write(self, rows: Iterable[Answer]) -> None:
         """Add rows."""
         for row in rows:
-            self._line([_cell(row.get(name)) for name in self._example])
+            with _fitting(RecursionError):
+                cells = [_cell(row.get(name)) for name in self._example]
+            self._line(cells)
 
     def _line(self, cells: Iterable[Any]) -> None:
         text = io.StringIO()
@@ -129,17 +145,21 @@ class Parquet(Table):
 
     def close(self) -> None:
         """Write the last rows and what ends the file."""
-        self._flush()
-        self._writer.close()
+        try:
+            self._flush()
+        finally:
+            self._writer.close()
 
     def _flush(self) -> None:
         if self._rows:
-            columns = {
-                name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in self._rows]
-                for name in self._example
-            }
-            self._writer.write_table(self._arrow.Table.from_pydict(columns, schema=self._schema))
-            self._rows = []
+            rows, self._rows = self._rows, []
+            with _fitting(RecursionError, OverflowError, self._arrow.ArrowException):
+                columns = {
+                    name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in rows]
+                    for name in self._example
+                }
+                table = self._arrow.Table.from_pydict(columns, schema=self._schema)
+            self._writer.write_table(table)
 
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:

@@ -19,6 +19,7 @@
 #include "../src/graph_metadata.h"
 #include "../src/image.h"
 #include "../src/json.h"
+#include "../src/microbatch.h"
 #include "../src/pixels.h"
 #include "../src/signature.h"
 #include "../src/view.h"
@@ -199,6 +200,36 @@ void graph(const std::string& bytes) {
   check_graph(place.with("model.fp32.onnx", bytes), "model.fp32.onnx");
 }
 
+// A bundle whose members adapters make: on the query of the second layer, from the first layer on alike.
+fs::path adapted_bundle() {
+  static const Forged place(whole_bundle());
+  Json manifest = Json::parse(bytes_of(whole_bundle() / "hydrant.json").value());
+  manifest["fusion"]["adapted"]["layers.1.query"] = {{"rank", 4}, {"low_rank", true}};
+  place.write("hydrant.json", manifest.dump());
+  return place.path();
+}
+
+// Of a model of texts, of one of images with as many layers, and of one whose members adapters make.
+void plan(const std::string& bytes) {
+  static Forged plain(whole_bundle()), adapters(adapted_bundle());
+  static const Architecture texts = Architecture::of(Bundle::open(whole_bundle()));
+  Architecture pictures = texts;
+  pictures.image = true;
+  pictures.image_height = pictures.image_width = 12;
+  pictures.patch_height = pictures.patch_width = 4;
+  const Bundle bundle = plain.with("plan.json", bytes);
+  const Microbatch of_texts = Microbatch::of(bundle, texts), of_pictures = Microbatch::of(bundle, pictures),
+                   of_adapted = Microbatch::of(adapters.with("plan.json", bytes), texts);
+  std::size_t before = of_texts.chunk(0);
+  for (const std::size_t tokens : {1U, 9U, 500U}) {
+    const std::size_t inputs = of_texts.chunk(tokens);
+    hold(inputs >= 1 && inputs <= before, "no input in a run, or more of longer texts");
+    hold(of_adapted.chunk(tokens) >= 1 && of_adapted.chunk(tokens) <= inputs, "adapters make fewer streams");
+    hold(of_pictures.chunk(tokens) == of_texts.chunk(9), "pictures are of another size than their patches say");
+    before = inputs;
+  }
+}
+
 // Against a key and against an issuer, which a first byte tells apart: 'k' or another.
 void signature(const std::string& bytes) {
   static const Forged place(whole_bundle());
@@ -297,6 +328,7 @@ const std::vector<Target>& targets() {
   static const std::vector<Target> all{{"json", json},
                                        {"manifest", manifest},
                                        {"architecture", architecture},
+                                       {"plan", plan},
                                        {"calibration", calibration},
                                        {"processor", processor},
                                        {"engine", engine},

@@ -49,7 +49,8 @@ bool starts(const std::string& text, const std::string& start) { return text.com
 bool same(const std::string& given, const std::string& secret) {
   unsigned different = given.size() == secret.size() ? 0U : 1U;
   for (std::size_t i = 0; i < given.size(); ++i)
-    different |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i % secret.size()]);
+    different |= unsigned{static_cast<unsigned char>(given[i])} ^
+                 unsigned { static_cast<unsigned char>(secret[i % secret.size()]) };
   return different == 0;
 }
 

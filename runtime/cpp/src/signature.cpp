@@ -168,7 +168,7 @@ Trusted read_trusted(const fs::path& file) {
   while (trusted.issuers && certificates) {
     const Certificate next(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr));
     if (!next) break;
-    count += X509_STORE_add_cert(trusted.issuers.get(), next.get()) == 1 ? 1 : 0;
+    count += X509_STORE_add_cert(trusted.issuers.get(), next.get()) == 1 ? 1U : 0U;
   }
   ERR_clear_error();  // the end of the file is one
   if (count == 0) {

@@ -42,7 +42,7 @@ void same_as_the_graph(const fs::path& folder) {
   for (const Case& golden : {with_engine(folder / "bert", "fits"), with_engine(folder / "bert", "small"),
                              with_engine(folder / "bert", "padded"), with_engine(folder / "roberta", "fits"),
                              with_engine(folder / "vit", "fits")}) {
-    for (const std::size_t batch_size : {1, 2, 3, 5, 6, 7, 32, 70}) {
+    for (const std::size_t batch_size : {1U, 2U, 3U, 5U, 6U, 7U, 32U, 70U}) {
       const Predictor predictor(golden.bundle, on("tensorrt", batch_size));
       check(predictor.backend() == "tensorrt" && predictor.precision() == "fp32", "another backend runs");
       compare(predict(predictor, golden), golden);
