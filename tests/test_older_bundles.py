@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from cpp import lines, run
 from hydrant import Bundle, export_onnx, load
 
 FOLDER = Path(__file__).parent / "bundles_0_1_0"
@@ -34,6 +35,22 @@ def test_older_bundles_predict_what_they_predicted(kind: str, backend: str) -> N
     for name in ("label", "disagreement", "abstain", "prediction_set"):
         if name in expected:
             assert np.array_equal(getattr(found, name), np.asarray(expected[name], getattr(found, name).dtype)), name
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
+def test_the_runner_in_cpp_predicts_what_they_predicted(kind: str, runner: Path, tmp_path: Path) -> None:
+    expected, given = EXPECTED[kind], FOLDER / "images.npy"
+    if kind == "text":
+        processor, given = Bundle.open(FOLDER / kind).processor_for("test it"), tmp_path / "x.npz"
+        np.savez(given, **processor.collate(processor.encode(inputs(kind))))
+    rows = lines(run(runner, FOLDER / kind, given, "--probabilities"))
+    labels = Bundle.open(FOLDER / kind).labels
+    assert [row["label"] for row in rows] == [labels[label] for label in expected["label"]]
+    for name in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
+        np.testing.assert_allclose([row[name] for row in rows], expected[name], atol=1e-6, err_msg=name)
+    probabilities = [list(row["probabilities"].values()) for row in rows]
+    np.testing.assert_allclose(probabilities, expected["probabilities"], atol=1e-6)
+    assert [row.get("abstain") for row in rows] == expected.get("abstain", [None] * len(rows))
 
 
 @pytest.mark.parametrize("kind", ["text", "image"])
