@@ -23,9 +23,9 @@ from hydrant.calib.taps import named_taps
 from hydrant.export.distance_head import with_distance
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.metrics.timing import Ratio, Rules, interleave
-from latency import Case, architecture, inputs, random_plan
+from latency import MEMBERS, Case, architecture, inputs, random_plan
 
-MODEL, TOKENS, MEMBERS = "MiniLM", 11, 3
+MODEL, TOKENS = "MiniLM", 11
 FORKS = ((4, 2), (5, 4))
 """(layer of the fork, heads kept of 12 from it on)."""
 SETS = (("means", RANK), ("balanced", RANK), ("last", None))

@@ -201,10 +201,10 @@ def _read_file(sound: Any, name: str, expected: int) -> tuple[np.ndarray, str]:
 
 
 def _decoded(file: Any) -> np.ndarray:
-    """The mean [samples] float32 of the channels of an open sound file, as far as it goes, whatever it says of that."""
+    """The mean [samples] float32 of the channels of an open sound file, as far as they can be decoded."""
     means = [np.zeros(0, np.float32)]
     while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):  # [frames, channels]
-        means.append(block.mean(axis=1, dtype=np.float32))
+        means.append(block.mean(axis=1, dtype=np.float64).astype(np.float32))
     return np.concatenate(means)
 
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import hydrant
 import numpy as np
@@ -17,12 +19,15 @@ import ray_space
 from cryptography.hazmat.primitives.asymmetric import ec
 from hydrant.bundle.signature import sign
 from hydrant.bundle.store import Bundle
+from hydrant.cli.main import main
 from hydrant.errors import InputError
 from hydrant.serving.offline.chunks import Chunks
 from hydrant.serving.offline.ray_engine import Actors, Scorer, Work, stated
 from hydrant.serving.offline.run import Division, local_engine, predict_part
 from hydrant.serving.offline.scoring import Scoring
 from hydrant.serving.offline.sources import Sources, Survey
+from hydrant.serving.ray_serve import _start
+from hydrant.serving.settings import ServeSettings
 from support import make_model, make_tokenizer, random_plan, run_cli
 from test_signature import relabel, write_key
 
@@ -101,11 +106,11 @@ def test_actors_go_on_with_the_chunks_of_one_process_and_lose_no_row_with_one_of
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_an_actor_refuses_another_bundle(bundle: Path, tmp_path: Path, trusted: bool) -> None:
+def test_an_actor_refuses_another_bundle(trusted: bool, bundle: Path, tmp_path: Path) -> None:
     """Whoever can change the files of one machine can change the digests there, too; a signature covers more."""
     folder = shutil.copytree(bundle, tmp_path / "out")
-    key = ec.generate_private_key(ec.SECP256R1())
-    public = write_key(tmp_path / "maker.key", key)
+    for name in ("other", "maker"):
+        public = write_key(tmp_path / f"{name}.key", ec.generate_private_key(ec.SECP256R1()))
     sign(folder, tmp_path / "maker.key")
     (tmp_path / "x.csv").write_text("text\nhello\n")
     sources = Sources.named([str(tmp_path / "x.csv")], missing=True)
@@ -117,12 +122,38 @@ def test_an_actor_refuses_another_bundle(bundle: Path, tmp_path: Path, trusted: 
         return Scorer(work)(batch)["problem"][0]
 
     assert problem() == ""
-    if trusted:  # what no manifest lists
+    if trusted:
+        sign(folder, tmp_path / "other.key")
+        assert f"is not what the owner of {public} signed" in problem()
+        sign(folder, tmp_path / "maker.key")  # below: what no manifest lists
         (folder / "libevil.so").write_bytes(b"more")
         assert "libevil.so is not listed in hydrant.json" in problem()
         (folder / "libevil.so").unlink()
     relabel(folder)
     assert "is another one on" in problem()
+
+
+def test_keys_are_named_from_the_root(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors and replicas have working directories of their own."""
+    folder = shutil.copytree(bundle, tmp_path / "out")
+    write_key(tmp_path / "maker.key", ec.generate_private_key(ec.SECP256R1()))
+    sign(folder, tmp_path / "maker.key")
+    (tmp_path / "x.csv").write_text("text\nhello\n")
+    monkeypatch.chdir(tmp_path)
+    told: dict[str, Any] = {}
+
+    def engine(bundle: str, loading: dict[str, Any], *_: Any) -> None:
+        told.update(loading)
+        raise InputError("enough")
+
+    monkeypatch.setattr("hydrant.cli.predict.ray_engine", engine)
+    words = ["predict", "out", "--input", "x.csv", "--output", "y.csv", "--engine", "ray", "--trust", "maker.pub"]
+    assert main(words) == 2
+    assert told["trust"] == str(tmp_path / "maker.pub")
+    ray, serve = MagicMock(), MagicMock()
+    ray.cluster_resources.return_value = {"CPU": 2.0}
+    _start(ray, serve, "out", ServeSettings(trust="maker.pub"), Actors().pool)
+    assert serve.deployment.return_value.return_value.bind.call_args.args[1].trust == tmp_path / "maker.pub"
 
 
 @pytest.mark.parametrize("word", ["0", "2:1", "a", "", "1:2:3", "-1", "1.5"])

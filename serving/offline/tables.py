@@ -153,7 +153,7 @@ class Parquet(Table):
     def _flush(self) -> None:
         if self._rows:
             rows, self._rows = self._rows, []
-            with _fitting(RecursionError, OverflowError, self._arrow.ArrowException):
+            with _fitting(RecursionError, OverflowError, TypeError, ValueError, self._arrow.ArrowException):
                 columns = {
                     name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in rows]
                     for name in self._example

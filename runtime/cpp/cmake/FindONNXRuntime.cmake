@@ -17,9 +17,18 @@ foreach(root "${ONNXRUNTIME_ROOT}" "$ENV{ONNXRUNTIME_ROOT}")
 endforeach()
 list(APPEND roots "${CMAKE_SOURCE_DIR}/.build/onnxruntime/usr")  # where .ci/onnxruntime-headers puts them
 
-if(ONNXRuntime_WHEEL AND ONNXRuntime_LIBRARY STREQUAL ONNXRuntime_WHEEL)
-  unset(ONNXRuntime_LIBRARY CACHE)  # another Python may be named this time, or another wheel be there
-endif()
+# Where this build folder was made with other answers to these questions, what was found by them is looked for anew.
+set(asked "${ONNXRUNTIME_ROOT};$ENV{ONNXRUNTIME_ROOT};${ONNXRuntime_PYTHON}")
+set(sought "")
+foreach(kind INCLUDE_DIR LIBRARY)
+  if(DEFINED ONNXRuntime_ASKED AND NOT ONNXRuntime_ASKED STREQUAL asked
+     AND ONNXRuntime_${kind} STREQUAL ONNXRuntime_SEEN_${kind})  # else it was given by hand
+    unset(ONNXRuntime_${kind} CACHE)
+  endif()
+  if(NOT ONNXRuntime_${kind})
+    list(APPEND sought ${kind})
+  endif()
+endforeach()
 find_path(ONNXRuntime_INCLUDE_DIR onnxruntime_cxx_api.h
   HINTS ${roots} PATH_SUFFIXES include include/onnxruntime include/onnxruntime/core/session
   onnxruntime onnxruntime/core/session)  # the last two: of the system's include folders
@@ -42,9 +51,13 @@ if(NOT ONNXRuntime_LIBRARY)
   endforeach()
   if(wheel)
     set(ONNXRuntime_LIBRARY "${wheel}" CACHE FILEPATH "ONNX Runtime's shared library" FORCE)
-    set(ONNXRuntime_WHEEL "${wheel}" CACHE INTERNAL "the library that this file found in a wheel")
   endif()
 endif()
+
+set(ONNXRuntime_ASKED "${asked}" CACHE INTERNAL "where this file was told to look")
+foreach(kind IN LISTS sought)
+  set(ONNXRuntime_SEEN_${kind} "${ONNXRuntime_${kind}}" CACHE INTERNAL "what it found there")
+endforeach()
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(ONNXRuntime
