@@ -75,7 +75,7 @@ def _vision(rows: Mapping[str, Row], forks: Mapping[float, Row], distance: str) 
             _line(f"{row['name']}: AUROC by distance", _mean(row, f"{distance}.auroc"), "≥", 0.893),
         ]  # fmt: skip
         if control is not None:
-            kept = sum(not seed["best_epoch"] for seed in control["seeds"])  # no epoch made them better
+            kept = sum(seed.get("best_epoch") == 0 for seed in control["seeds"])  # no epoch made them better
             told = f" ({kept} of its {len(control['seeds'])} seeds kept its weights)" if kept else ""
             text = f"{row['name']}: AUROC by entropy, above the single model tuned alike{told}"
             found.append(_line(text, _mean(row, f"{ENTROPY}.auroc"), ">", _mean(control, f"{ENTROPY}.auroc")))

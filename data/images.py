@@ -204,6 +204,8 @@ def upright(image: Any, index: int) -> Any:
     given = isinstance(image, Image.Image)
     file = io.BytesIO(image) if isinstance(image, bytes | bytearray) else image
     try:
+        if image == "":  # on which Pillow before 11.3 fails in a way of its own
+            raise ValueError("its path is empty")
         with contextlib.nullcontext(image) if given else Image.open(file) as opened:
             if not given and opened.format in DRAWN:
                 raise ValueError(f"it is {opened.format}, which another program would have to draw")
@@ -212,7 +214,7 @@ def upright(image: Any, index: int) -> Any:
             picture = ImageOps.exif_transpose(opened)
             picture.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        named = isinstance(image, str | Path)
+        named = isinstance(image, str | Path) and image != ""
         name, expected = (image, "a readable image file") if named else (f"input {index}", "a whole image")
         unknown = file is not image and isinstance(error, UnidentifiedImageError)
         reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)

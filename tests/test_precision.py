@@ -209,9 +209,9 @@ def test_no_precision_depends_on_batch_mates(precision: str, calibrated: tuple[P
     for row in range(6):
         alone = execute(path, {name: array[row : row + 1] for name, array in inputs.items()})
         for name in ("probabilities", *SCORES, "energy", "distance"):
-            least = 5e-6 if name in ("energy", "distance") else 0  # not bounded, as entropies are
+            open_ended = 25 if name in ("energy", "distance") else 1  # not bounded, as entropies are
             np.testing.assert_allclose(
-                alone[name][0], together[name][row], rtol=0, atol=max(allowed, least), err_msg=name
+                alone[name][0], together[name][row], rtol=0, atol=allowed * open_ended, err_msg=name
             )
 
 

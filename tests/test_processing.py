@@ -450,6 +450,7 @@ def test_order_of_a_batch_is_kept() -> None:
         (None, "input 7 is a NoneType"),
         (Image.new("I;16", (4, 4)), r"an image of mode I;16; .* \(16 bits divided by 257, say, as a uint8 array\)"),
         ("https://example.org/cat.png", "cannot read image https://.*: it is an address, which is not fetched; expect"),
+        ("", "cannot read image input 7: 'its path is empty'; expected a whole image"),
         (b"\x89PNG", "cannot read image input 7: bytes of no known kind; expected a whole image"),
         (many_scans(96), "cannot read image input 7: 'it has more than 100 scans'; expected a whole image"),
     ],

@@ -17,13 +17,14 @@ foreach(root "${ONNXRUNTIME_ROOT}" "$ENV{ONNXRUNTIME_ROOT}")
 endforeach()
 list(APPEND roots "${CMAKE_SOURCE_DIR}/.build/onnxruntime/usr")  # where .ci/onnxruntime-headers puts them
 
-# Where this build folder was made with other answers to these questions, what was found by them is looked for anew.
+# Where this build folder was made with other answers to these questions, or what was found is gone, it is looked for anew.
 set(asked "${ONNXRUNTIME_ROOT};$ENV{ONNXRUNTIME_ROOT};${ONNXRuntime_PYTHON}")
 set(sought "")
 foreach(kind INCLUDE_DIR LIBRARY)
-  if(DEFINED ONNXRuntime_ASKED AND NOT ONNXRuntime_ASKED STREQUAL asked
-     AND ONNXRuntime_${kind} STREQUAL ONNXRuntime_SEEN_${kind})  # else it was given by hand
-    unset(ONNXRuntime_${kind} CACHE)
+  if(ONNXRuntime_${kind} STREQUAL ONNXRuntime_SEEN_${kind})  # else it was given by hand
+    if((DEFINED ONNXRuntime_ASKED AND NOT ONNXRuntime_ASKED STREQUAL asked) OR NOT EXISTS "${ONNXRuntime_${kind}}")
+      unset(ONNXRuntime_${kind} CACHE)
+    endif()
   endif()
   if(NOT ONNXRuntime_${kind})
     list(APPEND sought ${kind})
@@ -71,13 +72,11 @@ if(ONNXRuntime_FOUND AND NOT TARGET ONNXRuntime::ONNXRuntime)
   if(location MATCHES "/capi/libonnxruntime\\.so\\.")
     # The wheel's file lacks its own SONAME as a name: a link beside the build provides it to the loader.
     set(ONNXRuntime_FROM_WHEEL TRUE)
-    file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/onnxruntime")
-    set(location "${CMAKE_BINARY_DIR}/onnxruntime/libonnxruntime.so.1")
-    set(linked "")
-    if(EXISTS "${location}")
-      file(READ_SYMLINK "${location}" linked)
-    endif()
-    if(NOT linked STREQUAL ONNXRuntime_LIBRARY)  # programs that run meanwhile keep theirs
+    # It has a folder of its own, so that what was linked with another library is linked anew: each wants its version.
+    string(MD5 own "${ONNXRuntime_LIBRARY}")
+    file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/onnxruntime/${own}")
+    set(location "${CMAKE_BINARY_DIR}/onnxruntime/${own}/libonnxruntime.so.1")
+    if(NOT EXISTS "${location}")
       file(CREATE_LINK "${ONNXRuntime_LIBRARY}" "${location}" SYMBOLIC)
     endif()
   endif()
