@@ -73,6 +73,7 @@ $(VENV)/%.stamp: pyproject.toml $(CONSTRAINTS)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c $(CONSTRAINTS) setuptools
 	$(PIP) install --no-build-isolation -c $(CONSTRAINTS) '.[$*]'
+	test $* != dev || $(PIP) install --no-deps -c $(CONSTRAINTS) pytorch-ood  # what else it names is for its models
 	touch $@
 
 clean:

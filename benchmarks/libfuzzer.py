@@ -77,7 +77,7 @@ def campaign(
             kept = found / f"{name}-{path.name.removeprefix('found-')}"
             kept.write_bytes(path.read_bytes())
             path.unlink()
-            if path.name.startswith("found-timeout"):
+            if path.name.startswith(("found-timeout", "found-slow")):
                 (place / "empty").write_bytes(b"")
                 took, start = (alone([*command, str(each)], environment) for each in (kept, place / "empty"))
                 if took - start < SECONDS:
