@@ -19,6 +19,19 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import distance_forks
 import distance_rank
 
+RESULTS = Path(distance_rank.__file__).parent / "results"
+
+
+def test_the_document_says_what_forks_with_their_distance_take() -> None:
+    """Time of a late fork with the distance in its graph, at batch 1 and 8, by fork and set of taps."""
+    rows = json.loads((RESULTS / "distance-price-cpu.json").read_text())["rows"]
+    times = {(row["batch"], row["graph"]): f"{row['time']:.2f}" for row in rows}
+    text = (RESULTS.parents[1] / "docs/studies/latency.md").read_text()
+    ends = ("", ", distance by means, rank 64", ", distance by balanced, rank 64", ", distance by last")
+    for fork in ("fork at 4, keep 2", "fork at 5, keep 4"):
+        cells = [" / ".join(times[batch, fork + end] for batch in (1, 8)) for end in ends]
+        assert f"| {fork} of 12 heads | {' | '.join(cells)} |" in text
+
 
 def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
     bert_checkpoint: Path, text_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,7 +97,7 @@ def test_the_table_tells_what_a_lower_rank_adds() -> None:
 
 
 def test_the_document_has_the_table_of_the_results() -> None:
-    results = distance_rank.DOCUMENT.parents[2] / "benchmarks/results/distance-rank.json"
+    results = RESULTS / "distance-rank.json"
     rows = json.loads(results.read_text())["rows"]
     assert distance_rank.markdown(rows) in distance_rank.DOCUMENT.read_text()
     forms = json.loads(results.with_name("distance-forms.json").read_text())["rows"]
@@ -112,7 +125,7 @@ def test_a_line_of_the_forms_has_the_means_of_each_data_set() -> None:
 
 
 def test_the_study_has_the_table_of_the_forks() -> None:
-    results = distance_forks.DOCUMENT.parents[2] / "benchmarks/results/distance-forks.json"
+    results = RESULTS / "distance-forks.json"
     rows = json.loads(results.read_text())["rows"]
     assert distance_forks.markdown(rows) in distance_forks.DOCUMENT.read_text()
 
