@@ -18,7 +18,7 @@ endforeach()
 list(APPEND roots "${CMAKE_SOURCE_DIR}/.build/onnxruntime/usr")  # where .ci/onnxruntime-headers puts them
 
 # Where this build folder was made with other answers to these questions, or what was found is gone, it is looked for anew.
-set(asked "${ONNXRUNTIME_ROOT};$ENV{ONNXRUNTIME_ROOT};${ONNXRuntime_PYTHON}")
+set(asked "${ONNXRUNTIME_ROOT};${ONNXRuntime_PYTHON}")  # the environment may differ where a build configures itself anew
 set(sought "")
 foreach(kind INCLUDE_DIR LIBRARY)
   if(ONNXRuntime_${kind} STREQUAL ONNXRuntime_SEEN_${kind})  # else it was given by hand
