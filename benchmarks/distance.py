@@ -12,18 +12,22 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from about import about
+from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.density import Density
 from hydrant.calib.taps import named_taps
 from hydrant.export.distance_head import with_distance
 from hydrant.export.random_model import random_model
 from hydrant.metrics.timing import Ratio, Rules, interleave
-from latency import MEMBERS, Case, architecture, inputs, random_plan
+from hydrant.runtime.backends.ort import open_session
+from latency import MEMBERS, architecture, inputs, random_plan, times
+from onnx import ModelProto
 
 CASES = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}
 """Model → batch and tokens."""
@@ -51,26 +55,16 @@ def measured(name: str, rounds: int, sessions: int, threads: int | None) -> list
     fork = shape.layers - max(1, shape.layers // 3)
     plan = random_plan(shape, 4, fork)
     plain = random_model(shape, plan)
-    streams = (fork + (shape.layers - fork) * MEMBERS) / shape.layers
     graphs = {"none": plain}
     means = [("means", RANK)] if shape.modality == "text" else []
     cases = [("last", shape.width), *means, ("all", RANK), ("all", shape.width)]
     scores = [taps if rank == shape.width else f"{taps}, rank {rank}" for taps, rank in cases]
     for score, (taps, rank) in zip(scores, cases, strict=True):
-        graphs[score] = copy.deepcopy(plain)
-        (chosen,) = named_taps(taps, shape, fork, MEMBERS).values()
-        with_distance(graphs[score], shape, random_density(chosen, shape.width, shape.classes, rank))
+        graphs[score] = with_random_distance(plain, shape, fork, taps, rank)
     graphs["energy"] = plain
     wanted = {"none": [], "energy": ["energy"]}
     outputs = {score: ["probabilities", *wanted.get(score, ["distance"])] for score in graphs}
-    given, order = inputs(shape, batch, sequence), np.random.default_rng(0)
-    taken: dict[str, list[np.ndarray]] = {score: [] for score in graphs}
-    for _ in range(sessions):
-        turn = [str(score) for score in order.permutation(list(graphs))]
-        runs = [partial(_run, Case(graphs[score], shape, streams, 1, threads), outputs[score], given) for score in turn]
-        for score, seconds in zip(turn, interleave(runs, Rules(0.2, rounds)).T, strict=True):
-            taken[score].append(seconds)
-    columns = {score: np.concatenate(parts) for score, parts in taken.items()}
+    columns = raced(graphs, outputs, inputs(shape, batch, sequence), rounds, sessions, threads)
     rows = []
     for score in ("energy", *scores):
         ratio = Ratio.of(columns[score], columns["none"])
@@ -81,18 +75,39 @@ def measured(name: str, rounds: int, sessions: int, threads: int | None) -> list
                 "tokens": sequence if shape.modality == "text" else None,
                 "classes": shape.classes,
                 "score": score if score == "energy" else f"distance, taps {score}",
-                "time": round(ratio.median, 4),
-                "from": round(ratio.p5, 4),
-                "to": round(ratio.p95, 4),
+                **times(ratio, digits=4),
                 "milliseconds": round(float(np.median(columns["none"])) * 1e3, 2),
             }
         )
     return rows
 
 
-def _run(case: Case, outputs: list[str], batch: dict[str, np.ndarray]) -> None:
-    for session in case.sessions:
-        session.run(outputs, batch)
+def with_random_distance(plain: ModelProto, shape: Architecture, fork: int, taps: str, rank: int) -> ModelProto:
+    """A copy of a graph of members that fork at a layer, with a distance by a set of taps."""
+    model = copy.deepcopy(plain)
+    (chosen,) = named_taps(taps, shape, fork, MEMBERS).values()
+    with_distance(model, shape, random_density(chosen, shape.width, shape.classes, rank))
+    return model
+
+
+def raced(
+    graphs: Mapping[str, ModelProto],
+    outputs: Mapping[str, list[str]],
+    given: dict[str, np.ndarray],
+    rounds: int,
+    sessions: int,
+    threads: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Name → seconds of each run of a graph, asked for its outputs; all are opened anew in every session."""
+    taken: dict[str, list[np.ndarray]] = {name: [] for name in graphs}
+    order = np.random.default_rng(0)
+    for _ in range(sessions):
+        turn = [str(name) for name in order.permutation(list(graphs))]
+        opened = [open_session(graphs[name].SerializeToString(), threads) for name in turn]
+        runs = [partial(session.run, outputs[name], given) for name, session in zip(turn, opened, strict=True)]
+        for name, seconds in zip(turn, interleave(runs, Rules(0.2, rounds)).T, strict=True):
+            taken[name].append(seconds)
+    return {name: np.concatenate(parts) for name, parts in taken.items()}
 
 
 def main() -> None:

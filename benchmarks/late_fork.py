@@ -23,7 +23,7 @@ import torch
 import transformers
 from hydrant.families.registry import architecture_of
 from hydrant.metrics.timing import Ratio, Rules, interleave
-from latency import random_plan
+from latency import random_plan, times
 
 CLASSES, TOKENS, KEEP = 150, 12, 4
 
@@ -68,7 +68,7 @@ def forward(model: Any, fork: int, batch: int, rounds: int) -> dict[str, Any]:
         return call
 
     seconds = interleave([run(ensemble), run(model)], Rules(0.5, rounds)).T
-    return {"fork": fork, "batch": batch, **_row(Ratio.of(*seconds))}
+    return {"fork": fork, "batch": batch, **times(Ratio.of(*seconds))}
 
 
 def epochs(model: Any, fork: int, examples: int, rounds: int, folder: Path) -> dict[str, Any]:
@@ -102,10 +102,6 @@ def epochs(model: Any, fork: int, examples: int, rounds: int, folder: Path) -> d
         "first_epoch_times_as_fast": round(first.median, 2),
         "rounds": rounds,
     }
-
-
-def _row(ratio: Ratio) -> dict[str, float]:
-    return {"time": round(ratio.median, 3), "from": round(ratio.p5, 3), "to": round(ratio.p95, 3)}
 
 
 def main() -> None:

@@ -107,6 +107,12 @@ def inputs(shape: Architecture, batch: int, sequence: int) -> dict[str, np.ndarr
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
 
 
+def times(ratio: Ratio, digits: int = 3) -> dict[str, float]:
+    """A ratio of times as a row tells it: the median, and where 90 % of the rounds lie."""
+    told = {"time": ratio.median, "from": ratio.p5, "to": ratio.p95}
+    return {name: round(value, digits) for name, value in told.items()}
+
+
 def race(found: dict[str, tuple[Case, float]], batch: dict[str, np.ndarray], rounds: int) -> list[dict[str, Any]]:
     """One run of every case in turn, ``rounds`` times after a warm-up."""
     columns = interleave([partial(case.run, batch) for case, _ in found.values()], Rules(0.0, rounds)).T
@@ -116,9 +122,7 @@ def race(found: dict[str, tuple[Case, float]], batch: dict[str, np.ndarray], rou
         {
             "case": name,
             "flops": round(found[name][1], 3),
-            "time": round(ratio.median, 3),
-            "from": round(ratio.p5, 3),
-            "to": round(ratio.p95, 3),
+            **times(ratio),
             "milliseconds": round(float(np.median(seconds[name])) * 1e3, 1),
         }
         for name, ratio in ratios.items()

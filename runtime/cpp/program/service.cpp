@@ -49,8 +49,7 @@ bool starts(const std::string& text, const std::string& start) { return text.com
 bool same(const std::string& given, const std::string& secret) {
   unsigned different = given.size() == secret.size() ? 0U : 1U;
   for (std::size_t i = 0; i < given.size(); ++i)
-    different |= unsigned{static_cast<unsigned char>(given[i])} ^
-                 unsigned { static_cast<unsigned char>(secret[i % secret.size()]) };
+    different |= static_cast<unsigned>(given[i] ^ secret[i % secret.size()]);
   return different == 0;
 }
 
