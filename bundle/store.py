@@ -134,6 +134,10 @@ class Bundle:
         files = self.manifest["files"]
         return {name: entry["sha256"] for name, entry in files.items() if not name.startswith("reports/")}
 
+    def stated(self) -> dict[str, Any]:
+        """The manifest but for the reports: two bundles that state the same predict the same."""
+        return {**self.manifest, "files": self.digests()}
+
     def file(self, name: str) -> Path:
         """Path of a file of the bundle, after its bytes were compared with the manifest.
 

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -318,6 +319,12 @@ def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[P
         other = Division(**{"output": output, "shard": Shard(1, 2), "chunk": 16, **changed})
         with pytest.raises(InputError, match=f"holds chunks of another run, which {words};"):
             predict_part(predictor, bundle, named(files), Scoring(), other)
+    relabelled = shutil.copytree(bundle, tmp_path / "relabelled")
+    manifest = json.loads((relabelled / "hydrant.json").read_bytes())
+    manifest["labels"].reverse()
+    (relabelled / "hydrant.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="differs in bundle;"):
+        predict_part(predictor, relabelled, named(files), Scoring(), division)
     with pytest.raises(InputError, match="differs in inputs, rows"):
         predict_part(predictor, bundle, named(files[:2]), Scoring(), division)
     with pytest.raises(InputError, match="differs in batch_size, probabilities"):

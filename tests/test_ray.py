@@ -22,7 +22,7 @@ from hydrant.bundle.store import Bundle
 from hydrant.cli.main import main
 from hydrant.errors import InputError
 from hydrant.serving.offline.chunks import Chunks
-from hydrant.serving.offline.ray_engine import Actors, Scorer, Work, stated
+from hydrant.serving.offline.ray_engine import Actors, Scorer, Work
 from hydrant.serving.offline.run import Division, local_engine, predict_part
 from hydrant.serving.offline.scoring import Scoring
 from hydrant.serving.offline.sources import Sources, Survey
@@ -115,7 +115,7 @@ def test_an_actor_refuses_another_bundle(trusted: bool, bundle: Path, tmp_path: 
     (tmp_path / "x.csv").write_text("text\nhello\n")
     sources = Sources.named([str(tmp_path / "x.csv")], missing=True)
     loading = {"backend": "onnxruntime", **({"trust": str(public)} if trusted else {})}
-    work = Work(str(folder), stated(Bundle.open(folder)), loading, sources, sources.survey(), Scoring())
+    work = Work(str(folder), Bundle.open(folder).stated(), loading, sources, sources.survey(), Scoring())
 
     def problem() -> str:
         batch = {"chunk": np.array([0]), "start": np.array([0]), "stop": np.array([1])}

@@ -77,7 +77,7 @@ class Work:
 
     Attributes:
         bundle: its folder.
-        manifest: what the bundle says of itself and of its files, as of :func:`stated`.
+        manifest: what the bundle says of itself and of its files, as of ``Bundle.stated``.
         loading: arguments of ``hydrant.load``.
         sources: the data.
         survey: of the data.
@@ -124,18 +124,13 @@ class Scorer:
     def _loaded(self) -> Predictor:
         if self._predictor is None:
             bundle = Bundle.open(self._work.bundle)
-            if stated(bundle) != self._work.manifest:
+            if bundle.stated() != self._work.manifest:
                 raise InputError(
                     f"bundle {self._work.bundle} is another one on {platform.node()} than where the work was started; "
                     "copy it there"
                 )
             self._predictor = load(bundle, **self._work.loading)
         return self._predictor
-
-
-def stated(bundle: Bundle) -> dict[str, Any]:
-    """A bundle's manifest, but for its reports: two that say the same predict the same."""
-    return {**bundle.manifest, "files": bundle.digests()}
 
 
 def ray_engine(
@@ -158,7 +153,7 @@ def ray_engine(
     def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
         if not missing:
             return
-        manifest = stated(Bundle.open(bundle))
+        manifest = Bundle.open(bundle).stated()
         with contextlib.redirect_stdout(sys.stderr), cluster(PURPOSE) as ray:  # Ray prints what became of workers
             share = actors.pool.share(ray.cluster_resources().get("CPU", 1.0))
             check_room(ray.cluster_resources(), actors.pool)

@@ -151,10 +151,10 @@ def _job(
     """All that the rows depend on but the shard; skipping invalid inputs changes none of the others."""
     told = asdict(scoring)
     told.pop("skip_invalid")
-    digests = Bundle.open(bundle).digests()
+    stated = json.dumps(Bundle.open(bundle).stated(), sort_keys=True)
     return {
         "hydrant": __version__,
-        "bundle": hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest(),
+        "bundle": hashlib.sha256(stated.encode()).hexdigest(),
         "backend": predictor.backend,
         "precision": predictor.precision,
         "inputs": inputs,
