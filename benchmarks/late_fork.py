@@ -1,10 +1,11 @@
 """What a late fork costs beside its graph: stored numbers, the PyTorch forward pass, and an epoch of tuning.
 
-    python benchmarks/late_fork.py --examples 500 -o benchmarks/results/late-fork-cpu.json
+    python benchmarks/late_fork.py --examples 960 --rounds 4 -o benchmarks/results/late-fork-cpu.json
 
 MiniLM's shape (6 layers, 12 heads, width 384, 150 classes) with random weights, three members that keep 4 of 12 heads
 above the fork, 12 tokens. The single model is the Hugging Face one. An epoch of tuning above the fork is set against
-one that tunes all layers (``unfreeze``), in turn; figures are ratios of medians.
+one that tunes all layers (``unfreeze``), both also with ``mixed_precision="bf16"``, in turn; figures are ratios of
+medians.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import hydrant
 import numpy as np
 import torch
 import transformers
+from about import about
 from hydrant.families.registry import architecture_of
 from hydrant.metrics.timing import Ratio, Rules, interleave
 from latency import random_plan, times
@@ -72,7 +75,7 @@ def forward(model: Any, fork: int, batch: int, rounds: int) -> dict[str, Any]:
 
 
 def epochs(model: Any, fork: int, examples: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """An epoch that tunes all layers ÷ one that tunes those above the fork.
+    """An epoch that tunes all layers in float32 ÷ one that tunes those above the fork, and the same in bfloat16.
 
     The layers below run over the data once, before the first epoch; what is set against the whole epoch is one later
     epoch: the time of two epochs less that of one.
@@ -81,27 +84,42 @@ def epochs(model: Any, fork: int, examples: int, rounds: int, folder: Path) -> d
     hydrant.save_bundle(ensemble_of(model, fork), bundle, tensors_only=True)
     np.savez(folder / "train.npz", **texts(examples))  # type: ignore[arg-type]
     np.savez(folder / "validation.npz", **texts(200))  # type: ignore[arg-type]
+    ways = [
+        hydrant.Jointly(unfreeze=unfreeze, mixed_precision=precision, learning_rate=1e-5)
+        for precision in ("no", "bf16")
+        for unfreeze in (True, False)
+    ]
 
-    def seconds(count: int, unfreeze: bool) -> float:
-        how = hydrant.Jointly(epochs=count, patience=count, unfreeze=unfreeze, learning_rate=1e-5)
+    def seconds(how: hydrant.Jointly, count: int) -> float:
+        how = replace(how, epochs=count, patience=count)
         start = time.perf_counter()
         hydrant.tune(
             bundle, folder / "train.npz", how, validation=folder / "validation.npz", output=folder / "tuned", force=True
         )
         return time.perf_counter() - start
 
-    taken = np.array([[seconds(count, whole) for whole in (True, False) for count in (1, 2)] for _ in range(rounds)])
-    whole, above = taken[:, 1] - taken[:, 0], taken[:, 3] - taken[:, 2]
-    both = Ratio.of(whole, above)
-    first = Ratio.of(taken[:, 0], taken[:, 2])
+    taken = np.array([[[seconds(how, count) for count in (1, 2)] for how in ways] for _ in range(rounds)])
+    whole, above, whole_bf16, above_bf16 = np.diff(taken)[..., 0].T  # [rounds] each
     return {
         "fork": fork,
         "examples": examples,
         "seconds": [round(float(np.median(each)), 2) for each in (whole, above)],
-        "times_as_fast": round(both.median, 2),
-        "first_epoch_times_as_fast": round(first.median, 2),
+        "times_as_fast": times_as_fast(whole, above),
+        "first_epoch_times_as_fast": times_as_fast(taken[:, 0, 0], taken[:, 1, 0]),
+        "bf16": {
+            "seconds": [round(float(np.median(each)), 2) for each in (whole_bf16, above_bf16)],
+            "times_as_fast": times_as_fast(whole_bf16, above_bf16),
+            "times_as_fast_as_float32": [times_as_fast(whole, whole_bf16), times_as_fast(above, above_bf16)],
+            "times_as_fast_as_all_layers_in_float32": times_as_fast(whole, above_bf16),
+        },
         "rounds": rounds,
     }
+
+
+def times_as_fast(slow: np.ndarray, fast: np.ndarray) -> list[float]:
+    """Ratio of medians, and between which 90 % of the ratios of single rounds lie."""
+    found = Ratio.of(slow, fast)
+    return [round(found.median, 2), round(found.p5, 2), round(found.p95, 2)]
 
 
 def main() -> None:
@@ -112,7 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     model = single_model()
     report: dict[str, Any] = {
-        "command": f"python benchmarks/late_fork.py --examples {options.examples} --rounds {options.rounds}",
+        **about({"examples": options.examples}),
         "stored": [stored(model, fork) for fork in (4, 5)],
         "forward": [forward(model, fork, batch, 30) for fork in (4, 5) for batch in (1, 8)],
     }

@@ -176,8 +176,9 @@ class Bundles:
             return {"report": json.loads(json.dumps(report.to_json(), default=str))}
 
         settings = {"seed": seed, "batch_size": batch_size, "how": type(how).__name__, **vars(how)}
-        if how.freeze is None:
-            del settings["freeze"]  # what was tuned before there was this option is used again
+        for option, usual in (("freeze", None), ("mixed_precision", "no")):
+            if settings[option] == usual:
+                del settings[option]  # what was tuned before there was this option is used again
         recipe = {"source": made_by(source), "tune": settings, "examples": len(self.data.train)}
         return self._kept(name, recipe, make)
 

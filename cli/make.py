@@ -37,6 +37,7 @@ def arguments(command: Command) -> None:
     command.take(Recipe, "fast")
     command.take(Recipe, "epochs", type=positive, metavar="N")
     command.take(Recipe, "learning_rate", metavar="RATE")
+    command.take(Recipe, "mixed_precision")
     command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
     command.heading("output")

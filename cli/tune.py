@@ -41,6 +41,7 @@ def arguments(command: Command) -> None:
     command.take(every, "unfreeze")
     command.take(every, "freeze", metavar="LAYERS")
     command.take(every, "device")
+    command.take(every, "mixed_precision")
     with command.one_of():
         command.add("--per-member", action="store_true",
                     help="Tune each member alone, merge them, and report the drift of merging")  # fmt: skip

@@ -89,6 +89,7 @@ def test_verbs_take_few_parameters() -> None:
         (lambda: Jointly(epochs=0), "epochs is '0'; expected a whole number of 1 or more"),
         (lambda: Jointly(patience=0), "patience is '0'"),
         (lambda: Jointly(device="tpu"), "device 'tpu' is unknown; expected auto or cpu"),
+        (lambda: Jointly(mixed_precision="fp16"), "mixed_precision 'fp16' is unknown; expected no or bf16"),
         (lambda: PerMember(epochs=0), "epochs is '0'"),
         (lambda: Jointly(freeze=-1), "freeze is '-1'; expected a number of layers, 0 or more"),
         (lambda: Jointly(freeze=1, unfreeze=True), "expected one of them: how many layers stay"),

@@ -159,8 +159,11 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 # Against Hugging Face
 
 
-def trained_by_hand(folder: Path, family: str, data: Data, epochs: int, rate: float) -> Any:
-    """The checkpoint after AdamW on Hugging Face's own loss: the same batches, its own gradients and schedule."""
+def trained_by_hand(folder: Path, family: str, data: Data, epochs: int, rate: float, bf16: bool = False) -> Any:
+    """The checkpoint after AdamW on Hugging Face's own loss: the same batches, its own gradients and schedule.
+
+    With ``bf16`` under PyTorch's autocast.
+    """
     model = transformers.AutoModelForSequenceClassification if family == "bert" else None
     model = (model or transformers.AutoModelForImageClassification).from_pretrained(folder)
     names = [name for name, _ in model.named_parameters()]
@@ -189,7 +192,9 @@ def trained_by_hand(folder: Path, family: str, data: Data, epochs: int, rate: fl
                 else processor(rows, return_tensors="pt")
             )
             optimizer.zero_grad()
-            model(**tensors, labels=labels[indices]).loss.backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = model(**tensors, labels=labels[indices]).loss
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
@@ -220,6 +225,34 @@ def test_one_whole_member_is_tuned_as_hugging_face_would(family: str, still: dic
         if not name.endswith("qkv.bias"):  # keys need no bias: its gradient is rounding, which AdamW makes large
             torch.testing.assert_close(tensor, target[name], atol=1e-4, rtol=0, msg=name)
     assert not torch.equal(target["layers.0.mlp.up.weight"], moved["layers.0.mlp.up.weight"])
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_bfloat16_updates_are_those_of_hugging_face_under_autocast(
+    family: str, still: dict[str, Path], tmp_path: Path
+) -> None:
+    """As far as bfloat16 allows, and unlike those of float32; weights and the judge stay in float32."""
+    data = sentences(20, 1) if family == "bert" else pictures(20, 1)
+
+    def tuned(place: str, **numbers: Any) -> tuple[dict[str, torch.Tensor], TuneReport]:
+        path = make_bundle(tmp_path / place, still[family], None, "text" if family == "bert" else "image")
+        given = how(batch_size=8, epochs=2, learning_rate=1e-3, warmup=0.0, **numbers)
+        report = tune(path, data, validation=data, **given)
+        return weights(path), report
+
+    found, report = tuned("bf16", mixed_precision="bf16")
+    whole, other = tuned("float32")
+    start, target = (
+        fuse(model).state_dict()
+        for model in (still[family], trained_by_hand(still[family], family, data, 2, 1e-3, bf16=True))
+    )
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    assert not same(found, whole)
+    assert report.history[0] == other.history[0], "what is judged is not rounded"
+    assert report.history[-1].loss == pytest.approx(other.history[-1].loss, rel=0.02)
+    for name in ("layers.0.mlp.up.weight", "layers.1.attention.output.weight", "classifier.weight"):
+        mine, theirs = found[name] - start[name], target[name] - start[name]
+        assert torch.cosine_similarity(mine.flatten(), theirs.flatten(), dim=0) > 0.98, name
 
 
 @pytest.mark.parametrize("family", ["bert", "deit"])
@@ -574,7 +607,7 @@ def test_interrupted_tuning_goes_on_to_the_same_weights(
 NUMBERS: dict[str, Any] = {"epochs": 3, "learning_rate": 1e-3}
 CHANGED: list[dict[str, Any]] = [
     {"seed": 1}, how(**{**NUMBERS, "epochs": 4}), how(**{**NUMBERS, "learning_rate": 2e-3}),
-    {"data": sentences(60, 5)},
+    how(**{**NUMBERS, "mixed_precision": "bf16"}), {"data": sentences(60, 5)},
 ]  # fmt: skip
 
 
@@ -820,6 +853,16 @@ def test_without_accelerate(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> No
         tune(bundle, sentences(30, 0))
 
 
+def test_a_gpu_without_bfloat16_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import accelerate
+
+    monkeypatch.setattr(accelerate.Accelerator, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an old GPU")
+    with pytest.raises(HydrantError, match=r"an old GPU does not compute in bfloat16; expected compute"):
+        tune(bundle, sentences(30, 0), Jointly(mixed_precision="bf16"))
+
+
 def test_launched_in_several_processes(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import accelerate
 
@@ -848,7 +891,8 @@ def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert facts["validation"] == "val.csv"
     assert len(facts["members"]) == 3
     assert facts["drift"]["examples"] == 25
-    assert cli.main([*words, "--validation", str(val), "--per-member"]) == 0
+    assert cli.main([*words, "--validation", str(val), "--per-member", "--mixed-precision", "bf16"]) == 0
+    assert Bundle.open(bundle).manifest["fusion"]["tuned"]["settings"]["mixed_precision"] == "bf16"
     told = capsys.readouterr().out
     assert "member 3, alone" in told
     assert "drift of averaging the shared parts, on 25 inputs of val.csv" in told

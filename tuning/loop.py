@@ -28,7 +28,7 @@ from ..progress import Progress
 from .examples import Source, epoch_batches
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at
 from .report import Epoch, best_epoch
-from .settings import Settings
+from .settings import Jointly, Settings
 from .state import Point, State
 from .trunk import activations, frozen, member_logits, on_device
 
@@ -59,21 +59,28 @@ class Trained:
         return best_epoch(self.history)
 
 
-def open_accelerator(device: str) -> Any:
-    """The handle of accelerate on the device, in float32.
+def open_accelerator(how: Jointly) -> Any:
+    """The handle of accelerate on the device of a tuning; in float32, for what is bfloat16 is said at each update.
 
     Raises:
         MissingExtraError: accelerate is not installed.
-        InputError: several processes were launched, or this process already uses another device.
+        InputError: several processes were launched, this process already uses another device, or the device does not
+            compute in bfloat16.
     """
     accelerate = require("accelerate", "tune", "tune a bundle")
     try:
-        accelerator = accelerate.Accelerator(cpu=device == "cpu", mixed_precision="no")
+        accelerator = accelerate.Accelerator(cpu=how.device == "cpu", mixed_precision="no")
     except ValueError as error:
-        raise InputError(f"cannot use device {device!r}: {error}; start a new process for it") from error
+        raise InputError(f"cannot use device {how.device!r}: {error}; start a new process for it") from error
     if accelerator.num_processes > 1:
         raise InputError(
             f"tuning was launched in {accelerator.num_processes} processes; expected one: run `hydrant tune` itself"
+        )
+    on_cuda = how.mixed_precision == "bf16" and accelerator.device.type == "cuda"
+    if on_cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise InputError(
+            f"{torch.cuda.get_device_name()} does not compute in bfloat16; expected compute capability 8.0 or more: "
+            "leave mixed_precision (--mixed-precision) out"
         )
     return accelerator
 
@@ -197,7 +204,8 @@ class _Run:
         torch.manual_seed(_dropout_seed(settings.seed, point.updates))
         tensors, labels = self.known.batch(indices)
         device = self.accelerator.device
-        logits = member_logits(self.module, on_device(tensors, device), settings.trunk)  # [M, B, C]
+        with torch.autocast(device.type, torch.bfloat16, enabled=settings.how.mixed_precision == "bf16"):
+            logits = member_logits(self.module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
         activation = self.module.architecture.score_activation
         loss = member_loss(logits, torch.from_numpy(labels).to(device), activation)
         found = float(loss.detach())

@@ -12,6 +12,7 @@ from ..bundle.architecture import check_parts
 from ..errors import InputError, check_plain, check_seed, cut, is_whole
 
 Device = Literal["auto", "cpu"]
+MixedPrecision = Literal["no", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,9 @@ class Jointly:
         freeze: number of layers, counted from the input, that stay as they are, instead of those below the fork: of
             one model, or of members that keep the same heads, which have no fork; 0 tunes all.
         device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
+        mixed_precision: bf16 computes products of matrices in bfloat16, forward and back: faster where the GPU (compute
+            capability 8.0 or more) or the CPU (AMX, AVX512-BF16) multiplies it itself. Weights, updates, the trunk and
+            the judge of an epoch stay in float32.
         state: file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
             same weights; when the result is written it is deleted.
     """
@@ -41,6 +45,7 @@ class Jointly:
     unfreeze: bool = False
     freeze: int | None = None
     device: Device = "auto"
+    mixed_precision: MixedPrecision = "no"
     state: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -62,8 +67,10 @@ class Jointly:
                 "freeze (--freeze) and unfreeze (--unfreeze) are given; expected one of them: how many layers stay as "
                 "they are, or none"
             )
-        if self.device not in get_args(Device):
-            raise InputError(f"device {cut(self.device)} is unknown; expected {' or '.join(get_args(Device))}")
+        for name, kinds in (("device", Device), ("mixed_precision", MixedPrecision)):
+            if getattr(self, name) not in get_args(kinds):
+                found, known = cut(getattr(self, name)), " or ".join(get_args(kinds))
+                raise InputError(f"{name} {found} is unknown; expected {known}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,5 +150,6 @@ class Settings:
             **{name: getattr(self.how, name) for name in numbers},
             "seed": self.seed,
             "device": self.how.device,
+            "mixed_precision": self.how.mixed_precision,
             "frozen": self.trunk,
         }

@@ -48,7 +48,7 @@ def tuned(
     """Carry a tuning out; see :func:`hydrant.tune`."""
     bundle.architecture()  # of a declared family
     settings = Settings(how, reading.batch_size, seed)
-    accelerator = open_accelerator(how.device)
+    accelerator = open_accelerator(how)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
     target, replaces = check_output(bundle, output, force)
     _check_separate(bundle, separate)

@@ -8,7 +8,7 @@ from ..bundle.architecture import Architecture
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..calib.heads.options import Budget, Method
 from ..errors import InputError, check_plain, cut, is_whole
-from ..tuning.settings import Jointly
+from ..tuning.settings import Jointly, MixedPrecision
 
 EVERY_TOKEN = 1.5
 """Usual budget where the last layer runs on every token: three members may part in the last third (docs: cost)."""
@@ -26,6 +26,8 @@ class Recipe:
         fast: leave the tuning out: minutes less, and less of the uncertainty that it brings.
         epochs: passes over the training data, at most.
         learning_rate: highest learning rate of the tuning, which only the layers above the fork take part in.
+        mixed_precision: of the tuning: bf16 computes products of matrices in bfloat16, faster where the machine
+            multiplies it itself; weights stay in float32.
         abstain: when to abstain.
         flags: what to call out of distribution.
     """
@@ -36,6 +38,7 @@ class Recipe:
     fast: bool = False
     epochs: int = 2
     learning_rate: float = 1e-4
+    mixed_precision: MixedPrecision = "no"
     abstain: Coverage = field(default_factory=Coverage)
     flags: FalseAlarm = field(default_factory=FalseAlarm)
 
@@ -54,4 +57,4 @@ class Recipe:
 
     def tuning(self) -> Jointly:
         """How the members are tuned."""
-        return Jointly(epochs=self.epochs, learning_rate=self.learning_rate)
+        return Jointly(epochs=self.epochs, learning_rate=self.learning_rate, mixed_precision=self.mixed_precision)
