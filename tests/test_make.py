@@ -239,11 +239,17 @@ def test_a_folder_of_something_else_is_refused(
         ({"members": 1}, "members is '1'; expected a whole number, 2 or more"),
         ({"budget": 0}, "budget is '0'; expected a positive number"),
         ({"fast": "yes"}, "fast is 'yes'; expected True or False"),
+        ({"mixed_precision": "fp16"}, "mixed_precision 'fp16' is unknown; expected no or bf16"),
     ],
 )
 def test_unusable_recipes_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Recipe(**options)
+
+
+def test_members_are_tuned_as_the_recipe_says() -> None:
+    how = Recipe(epochs=3, learning_rate=2e-4, mixed_precision="bf16").tuning()
+    assert (how.epochs, how.learning_rate, how.mixed_precision) == (3, 2e-4, "bf16")
 
 
 def test_examples_that_an_earlier_step_has_seen_are_told_as_such() -> None:
