@@ -99,27 +99,23 @@ def epochs(model: Any, fork: int, examples: int, rounds: int, folder: Path) -> d
         return time.perf_counter() - start
 
     taken = np.array([[[seconds(how, count) for count in (1, 2)] for how in ways] for _ in range(rounds)])
-    whole, above, whole_bf16, above_bf16 = np.diff(taken)[..., 0].T  # [rounds] each
+    later = np.diff(taken)[..., 0]  # [rounds, ways]
+    whole, above, whole_bf16, above_bf16 = later.T
+    medians = np.round(np.median(later, axis=0), 2).tolist()
     return {
         "fork": fork,
         "examples": examples,
-        "seconds": [round(float(np.median(each)), 2) for each in (whole, above)],
-        "times_as_fast": times_as_fast(whole, above),
-        "first_epoch_times_as_fast": times_as_fast(taken[:, 0, 0], taken[:, 1, 0]),
+        "seconds": medians[:2],
+        "times_as_fast": times(Ratio.of(whole, above), 2),
+        "first_epoch_times_as_fast": times(Ratio.of(taken[:, 0, 0], taken[:, 1, 0]), 2),
         "bf16": {
-            "seconds": [round(float(np.median(each)), 2) for each in (whole_bf16, above_bf16)],
-            "times_as_fast": times_as_fast(whole_bf16, above_bf16),
-            "times_as_fast_as_float32": [times_as_fast(whole, whole_bf16), times_as_fast(above, above_bf16)],
-            "times_as_fast_as_all_layers_in_float32": times_as_fast(whole, above_bf16),
+            "seconds": medians[2:],
+            "times_as_fast": times(Ratio.of(whole_bf16, above_bf16), 2),
+            "times_as_fast_as_float32": [times(Ratio.of(whole, whole_bf16), 2), times(Ratio.of(above, above_bf16), 2)],
+            "times_as_fast_as_all_layers_in_float32": times(Ratio.of(whole, above_bf16), 2),
         },
         "rounds": rounds,
     }
-
-
-def times_as_fast(slow: np.ndarray, fast: np.ndarray) -> list[float]:
-    """Ratio of medians, and between which 90 % of the ratios of single rounds lie."""
-    found = Ratio.of(slow, fast)
-    return [round(found.median, 2), round(found.p5, 2), round(found.p95, 2)]
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/tuning_precision.py ../shared -o benchmarks/results/tuning-precision-clinc150.json
 
-Each fork is planned and tuned from three seeds, in both precisions in turn; the temperature is fitted on the validation
+Each fork is planned and tuned from three seeds, in both precisions; the temperature is fitted on the validation
 split, the figures are those of the test splits. Data and settings are those of benchmarks/study_clinc150.py.
 """
 
@@ -30,7 +30,7 @@ FIGURES = {
     "ood.distance_balanced.fpr95": "distance FPR95",
 }
 
-WAYS: tuple[MixedPrecision, ...] = ("no", "bf16")
+PRECISIONS: dict[str, MixedPrecision] = {"float32": "no", "bf16": "bf16"}
 
 
 def tuned(subject: Subject, fork: Fork, seed: int, precision: MixedPrecision) -> dict[str, float]:
@@ -46,16 +46,15 @@ def tuned(subject: Subject, fork: Fork, seed: int, precision: MixedPrecision) ->
 
 def row(subject: Subject, fork: Fork, seeds: tuple[int, ...]) -> dict[str, Any]:
     """A fork in both precisions, from every seed."""
-    found = [{way: tuned(subject, fork, seed, way) for way in WAYS} for seed in seeds]
-    return {"fork": asdict(fork), "seeds": list(seeds), "float32": [each["no"] for each in found],
-            "bf16": [each["bf16"] for each in found]}  # fmt: skip
+    found = {name: [tuned(subject, fork, seed, precision) for seed in seeds] for name, precision in PRECISIONS.items()}
+    return {"fork": asdict(fork), "seeds": list(seeds), **found}
 
 
 def told(each: dict[str, Any]) -> str:
     """Means over the seeds, and the range of their differences."""
     lines = [f"fork at {each['fork']['layer']}, keep {each['fork']['keep']}: float32, bf16, difference by seed"]
     for name, title in FIGURES.items():
-        plain, mixed = (np.array([seed[name] for seed in each[way]]) for way in ("float32", "bf16"))
+        plain, mixed = (np.array([seed[name] for seed in each[way]]) for way in PRECISIONS)
         by_seed = mixed - plain
         lines.append(
             f"  {title:<16}{plain.mean():8.4f}{mixed.mean():10.4f}   {by_seed.min():+.4f} to {by_seed.max():+.4f}"

@@ -76,8 +76,11 @@ def open_accelerator(how: Jointly) -> Any:
         raise InputError(
             f"tuning was launched in {accelerator.num_processes} processes; expected one: run `hydrant tune` itself"
         )
-    on_cuda = how.mixed_precision == "bf16" and accelerator.device.type == "cuda"
-    if on_cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
+    if (
+        how.mixed_precision == "bf16"
+        and accelerator.device.type == "cuda"
+        and not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
         raise InputError(
             f"{torch.cuda.get_device_name()} does not compute in bfloat16; expected compute capability 8.0 or more: "
             "leave mixed_precision (--mixed-precision) out"

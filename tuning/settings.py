@@ -30,9 +30,9 @@ class Jointly:
         freeze: number of layers, counted from the input, that stay as they are, instead of those below the fork: of
             one model, or of members that keep the same heads, which have no fork; 0 tunes all.
         device: device to tune on: a GPU if accelerate finds one (auto), or the CPU.
-        mixed_precision: bf16 computes products of matrices in bfloat16, forward and back: faster where the GPU (compute
-            capability 8.0 or more) or the CPU (AMX, AVX512-BF16) multiplies it itself. Weights, updates, the trunk and
-            the judge of an epoch stay in float32.
+        mixed_precision: with bf16, products of matrices are computed in bfloat16, forward and back: faster where the
+            GPU (compute capability 8.0 or more) or the CPU (AMX, AVX512-BF16) multiplies it itself. Weights, updates,
+            the trunk and the judge of an epoch stay in float32.
         state: file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
             same weights; when the result is written it is deleted.
     """

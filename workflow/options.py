@@ -26,8 +26,8 @@ class Recipe:
         fast: leave the tuning out: minutes less, and less of the uncertainty that it brings.
         epochs: passes over the training data, at most.
         learning_rate: highest learning rate of the tuning, which only the layers above the fork take part in.
-        mixed_precision: of the tuning: bf16 computes products of matrices in bfloat16, faster where the machine
-            multiplies it itself; weights stay in float32.
+        mixed_precision: of the tuning: with bf16, products of matrices are computed in bfloat16, faster where the
+            machine multiplies it itself; weights stay in float32.
         abstain: when to abstain.
         flags: what to call out of distribution.
     """
