@@ -5,8 +5,9 @@
 For each of TensorRT, TensorRT-RTX and ONNX Runtime's TensorRT and CUDA providers, in FP16, BF16 and FP32: the engine is
 built (its attention must be fused), compared with PyTorch by the gates of ``hydrant verify``, and timed beside
 the single model and a Deep Ensemble (M runs of the single model), interleaved in one process. A ViT-B/16 with random
-weights, M = 3, 4 of 12 heads; the classifier is scaled up, or its near ties would decide. Where a library or GPU is
-missing the step says so and is skipped. Writes ``benchmarks/results/GPU.json`` and prints a table.
+weights, M = 3, 4 of 12 heads from the first layer on and in the last third alone; the classifier is scaled up, or its
+near ties would decide. Where a library or GPU is missing the step says so and is skipped. Writes
+``benchmarks/results/GPU.json`` and prints a table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import ctypes
 import json
 import re
 import shlex
-import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -25,6 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from hydrant import (
     Bundle,
@@ -42,14 +43,16 @@ from hydrant.data.samples import full_batch
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import LIBRARIES, PRECISIONS
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
-from hydrant.metrics.timing import Latency, Rules, interleave
+from hydrant.metrics.timing import Latency, Rules, Run, interleave
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.registry import open_backend
 from latency import MEMBERS, architecture, random_plan
 from transformers import ViTConfig, ViTForImageClassification
 
 BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
-MODELS = ("fused", "single")
+KEEP = 4
+FORKS = {"fork at 0": 0, "fork at 9": 9}
+SINGLE = "single"
 SHAPE = architecture("ViT-B/16")
 
 
@@ -60,18 +63,16 @@ def gpu_name() -> str:
 
 
 def make_bundles(folder: Path) -> dict[str, Path]:
-    """The fused and the single model in every precision."""
+    """The ensembles and the single model in every precision."""
     torch.manual_seed(0)
     model = ViTForImageClassification(ViTConfig(num_labels=1000)).eval()
     with torch.no_grad():
         model.classifier.weight.mul_(30.0)
-    plans = {
-        "fused": random_plan(SHAPE, 4, 0),
-        "single": HeadPlan.all_heads(SHAPE.family, SHAPE.layers, SHAPE.heads),
-    }
+    plans = {name: random_plan(SHAPE, KEEP, fork) for name, fork in FORKS.items()}
+    plans[SINGLE] = HeadPlan.all_heads(SHAPE.family, SHAPE.layers, SHAPE.heads)
     paths = {}
     for name, plan in plans.items():
-        paths[name] = folder / name
+        paths[name] = folder / name.replace(" ", "-")
         save_bundle(fuse(model, plan), paths[name], tensors_only=True)
         for precision in PRECISIONS:
             export_onnx(paths[name], precision, form=GraphForm(lowering="grouped"))
@@ -91,43 +92,54 @@ def opened(path: Path, backend: str, precision: str, batches: list[int]) -> tupl
 
 def check(paths: dict[str, Path], backend: str, precision: str, batches: list[int], rules: Rules) -> dict[str, Any]:
     """Build, verify and time one backend in one precision."""
-    runners, facts = {}, {}
+    runners, facts, gates = {}, {}, {}
     with ExitStack() as stack:
         try:
-            for name in MODELS:
-                found, facts[name] = opened(paths[name], backend, precision, batches)
+            for name, path in paths.items():
+                found, facts[name] = opened(path, backend, precision, batches)
                 runners[name] = stack.enter_context(found)
         except (MissingExtraError, BackendError, InputError) as error:
             return {"state": "skipped", "reason": str(error)}
-        report = verify(paths["fused"], backend, reading=Reading(examples=64), precision=precision)
-        gates = {gate.name: [gate.value, gate.limit] for gate in report.backends[0].gates}
+        for name in FORKS:
+            report = verify(paths[name], backend, reading=Reading(examples=64), precision=precision)
+            gates[name] = {gate.name: [gate.value, gate.limit] for gate in report.backends[0].gates}
+            gates[name]["passed"] = report.passed
         rows = [timed(runners, batch, rules) for batch in batches]
-    return {"state": "ran", "verified": report.passed, "gates": gates, "built": facts, "times": rows}
+    verified = all(each["passed"] for each in gates.values())
+    return {"state": "ran", "verified": verified, "gates": gates, "built": facts, "times": rows}
 
 
 def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, Any]:
-    """Fused, single, and M single models one after another, interleaved."""
+    """Every ensemble, the single model, and M single models one after another, interleaved."""
     inputs = full_batch(SHAPE, batch, SHAPE.max_sequence, 0)
-    single = partial(runners["single"].run, inputs)
+    single = partial(runners[SINGLE].run, inputs)
 
     def deep_ensemble() -> None:
         for _ in range(MEMBERS):
             single()
 
-    seconds = interleave([partial(runners["fused"].run, inputs), single, deep_ensemble], rules)
-    fused, one, deep = (Latency.of(column) for column in seconds.T)
-    row = {
-        "batch": batch,
-        "fused_ms": fused.p50,
-        "single_ms": one.p50,
-        "deep_ensemble_ms": deep.p50,
-        "fused_to_single": statistics.median(seconds[:, 0]) / statistics.median(seconds[:, 1]),
-        "fused_to_deep_ensemble": statistics.median(seconds[:, 0]) / statistics.median(seconds[:, 2]),
-        "p99_ms": fused.p99,
-        "inputs_per_second": batch / fused.mean * 1e3,
+    runs: list[Run] = [partial(runners[name].run, inputs) for name in FORKS]
+    seconds = interleave([*runs, single, deep_ensemble], rules)
+    *_, one, deep = medians = np.median(seconds, axis=0)
+    ensembles = {
+        name: {
+            "ms": round(medians[column] * 1e3, 4),
+            "to_single": round(medians[column] / one, 4),
+            "to_deep_ensemble": round(medians[column] / deep, 4),
+            "p99_ms": round(Latency.of(seconds[:, column]).p99, 4),
+            "inputs_per_second": round(batch / seconds[:, column].mean(), 1),
+        }
+        for column, name in enumerate(FORKS)
     }
-    parts = runners["fused"].timings(inputs)  # transfers and computation apart, where a backend tells
-    return row | ({"parts_ms": parts} if parts else {})
+    for name, facts in ensembles.items():
+        if parts := runners[name].timings(inputs):  # transfers and computation apart, where a backend tells
+            facts["parts_ms"] = parts
+    return {
+        "batch": batch,
+        "single_ms": round(one * 1e3, 4),
+        "deep_ensemble_ms": round(deep * 1e3, 4),
+        "ensembles": ensembles,
+    }
 
 
 def installed(name: str) -> str | None:
@@ -184,11 +196,12 @@ def show(key: str, found: dict[str, Any]) -> None:
         return
     print(f"{key}: {'verified' if found['verified'] else 'NOT verified'}")
     for row in found["times"]:
-        print(
-            f"  batch {row['batch']:3}  fused {row['fused_ms']:8.3f} ms  ÷ single {row['fused_to_single']:.2f}"
-            f"  ÷ Deep Ensemble {row['fused_to_deep_ensemble']:.2f}",
-            flush=True,
-        )
+        for name, facts in row["ensembles"].items():
+            print(
+                f"  batch {row['batch']:3}  {name:<10}{facts['ms']:8.3f} ms  ÷ single {facts['to_single']:.2f}"
+                f"  ÷ Deep Ensemble {facts['to_deep_ensemble']:.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
