@@ -14,7 +14,7 @@ from typing import Any
 
 import hydrant
 
-PACKAGES = ("torch", "transformers", "onnxruntime", "numpy", "peft")
+PACKAGES = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu", "numpy", "peft")
 
 
 def about(data_sizes: Mapping[str, int]) -> dict[str, Any]:

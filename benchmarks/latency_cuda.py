@@ -12,17 +12,16 @@ PyTorch part without CUDA graphs, to try the script itself.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import shlex
-import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from about import about
 from hydrant import HeadPlan
 from hydrant.bundle.architecture import Architecture
 from hydrant.export.random_model import random_model, random_weights
@@ -162,28 +161,24 @@ def main() -> None:
         engines.append("ONNX Runtime CUDA, FP16")
     else:
         print("ONNX Runtime's CUDA provider: skipped, not available here")
-    tables = []
-    for engine in engines:
-        for model in options.models:
-            shape = architecture(model)
-            for size in options.batch:
-                batch = inputs(shape, size, options.sequence)
-                ours = engine.startswith("PyTorch")
-                found = torch_cases(shape, batch, options.device) if ours else ort_cases(shape, batch)
-                rows = race(found, ours and options.device == "cuda", options.rounds)
-                tables.append({"engine": engine, "model": model, "batch": size, "rows": rows})
-                print(f"{engine}, {model}, batch {size}")
-                for row in rows:
-                    print(f"  {row['case']:32} {row['milliseconds']:9.3f} ms  {row['time']:.2f}")
-                del found
-    if options.output:
-        facts = {
-            "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
-            "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-            "versions": {name: version(name) for name in ("torch", "numpy")},
-            "tables": tables,
-        }
-        options.output.write_text(json.dumps(facts, indent=1) + "\n")
+    report: dict[str, Any] = {
+        **about({"rounds": options.rounds}),
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "tables": [],
+    }
+    for engine, model, size in itertools.product(engines, options.models, options.batch):
+        shape = architecture(model)
+        batch = inputs(shape, size, options.sequence)
+        ours = engine.startswith("PyTorch")
+        found = torch_cases(shape, batch, options.device) if ours else ort_cases(shape, batch)
+        rows = race(found, ours and options.device == "cuda", options.rounds)
+        del found
+        report["tables"].append({"engine": engine, "model": model, "batch": size, "rows": rows})
+        print(f"{engine}, {model}, batch {size}")
+        for row in rows:
+            print(f"  {row['case']:32} {row['milliseconds']:9.3f} ms  {row['time']:.2f}", flush=True)
+        if options.output:  # after every table: a machine with a GPU is often lent for minutes
+            options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def has_cuda_provider() -> bool:
