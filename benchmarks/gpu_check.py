@@ -16,17 +16,17 @@ import argparse
 import ctypes
 import json
 import re
-import shlex
 import sys
 import tempfile
 from contextlib import ExitStack
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import hydrant
 import numpy as np
 import torch
+from about import command_line, versions
 from hydrant import (
     Bundle,
     GraphForm,
@@ -43,7 +43,7 @@ from hydrant.data.samples import full_batch
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import LIBRARIES, PRECISIONS
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
-from hydrant.metrics.timing import Latency, Rules, Run, interleave
+from hydrant.metrics.timing import Rules, Run, interleave
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.registry import open_backend
 from latency import MEMBERS, architecture, random_plan
@@ -121,12 +121,13 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
     runs: list[Run] = [partial(runners[name].run, inputs) for name in FORKS]
     seconds = interleave([*runs, single, deep_ensemble], rules)
     *_, one, deep = medians = np.median(seconds, axis=0)
+    *_, one_p99, _ = np.percentile(seconds, 99, axis=0)
     ensembles = {
         name: {
             "ms": round(medians[column] * 1e3, 4),
             "to_single": round(medians[column] / one, 4),
             "to_deep_ensemble": round(medians[column] / deep, 4),
-            "p99_ms": round(Latency.of(seconds[:, column]).p99, 4),
+            "p99_ms": round(np.percentile(seconds[:, column], 99) * 1e3, 4),
             "inputs_per_second": round(batch / seconds[:, column].mean(), 1),
         }
         for column, name in enumerate(FORKS)
@@ -137,16 +138,10 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
     return {
         "batch": batch,
         "single_ms": round(one * 1e3, 4),
+        "single_p99_ms": round(one_p99 * 1e3, 4),
         "deep_ensemble_ms": round(deep * 1e3, 4),
         "ensembles": ensembles,
     }
-
-
-def installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def main() -> int:
@@ -175,11 +170,12 @@ def main() -> int:
                     results[key]["reason"] = results[key]["reason"].replace(folder, "BUNDLES")
                 show(key, results[key])
     facts = {
-        "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
+        "command": command_line(),
         "gpu": gpu,
         "compute_capability": this_gpu(),
         "versions": {
-            name: installed(name) for name in ("torch", "tensorrt", "tensorrt-rtx", "onnxruntime-gpu", "onnxruntime")
+            "hydrant": hydrant.__version__,
+            **versions(("torch", "tensorrt", "tensorrt-rtx", "onnxruntime-gpu", "onnxruntime")),
         },
         "results": results,
     }

@@ -1,6 +1,6 @@
 """Latency of fused ensembles on a CUDA GPU: PyTorch (BF16, CUDA graphs) and ONNX Runtime's CUDA provider (FP16).
 
-    python benchmarks/latency_cuda.py -o benchmarks/results/latency-cuda.json
+    python benchmarks/latency_cuda.py -o benchmarks/results/latency-GPU.json
 
 Random weights: latency does not depend on them. PyTorch runs the trainable module: one stream up to the fork, but no
 other rewrite; ONNX Runtime runs the exported graph. Inputs and outputs stay on the GPU, so that transfers are not
@@ -177,7 +177,8 @@ def main() -> None:
         print(f"{engine}, {model}, batch {size}")
         for row in rows:
             print(f"  {row['case']:32} {row['milliseconds']:9.3f} ms  {row['time']:.2f}", flush=True)
-        if options.output:  # after every table: a machine with a GPU is often lent for minutes
+        if options.output:  # after every table, so that what is interrupted keeps what it has
+            report["complete"] = len(report["tables"]) == len(engines) * len(options.models) * len(options.batch)
             options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 

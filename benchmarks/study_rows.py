@@ -58,7 +58,8 @@ def given(value: Any) -> Any:
     """Settings as JSON, but for those that are not set: there may be more of them than there were."""
     if not isinstance(value, dict):
         return value
-    return {name: given(each) for name, each in value.items() if each is not None}
+    unset = {"mixed_precision": "no"}
+    return {name: given(each) for name, each in value.items() if each is not None and each != unset.get(name)}
 
 
 class Rows:

@@ -247,9 +247,11 @@ def test_unusable_recipes_are_refused(options: dict[str, Any], message: str) -> 
         Recipe(**options)
 
 
-def test_members_are_tuned_as_the_recipe_says() -> None:
-    how = Recipe(epochs=3, learning_rate=2e-4, mixed_precision="bf16").tuning()
-    assert (how.epochs, how.learning_rate, how.mixed_precision) == (3, 2e-4, "bf16")
+def test_members_are_tuned_as_the_recipe_says(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+    recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=2e-3, mixed_precision="bf16")
+    report = made_once(tables, bert_checkpoint, tmp_path / "out", recipe=recipe)
+    settings = Bundle.open(report.bundle).manifest["fusion"]["tuned"]["settings"]
+    assert (settings["epochs"], settings["learning_rate"], settings["mixed_precision"]) == (1, 2e-3, "bf16")
 
 
 def test_examples_that_an_earlier_step_has_seen_are_told_as_such() -> None:

@@ -21,6 +21,7 @@ from PIL import Image
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import study_claims
+import study_clinc150
 import study_figures
 import study_grid
 import study_picture
@@ -35,7 +36,7 @@ from hydrant.data.corruptions import CORRUPTIONS, corrupt, typos
 from hydrant.data.examples import Examples
 from hydrant.metrics.timing import Rules
 from study import Bundles, Fork
-from study_rows import Rows, Settings, results
+from study_rows import Rows, Settings, given, results
 from support import make_model, random_plan
 
 RECIPE = training.Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=8)
@@ -312,6 +313,13 @@ def test_further_seeds_are_taken_from_an_earlier_report(ran: argparse.Namespace,
         rows.known("fork at 1, keep 1", 1)
     with pytest.raises(ValueError, match=r"other settings: .*'keep': 9.* and here they are .*'keep': 1"):
         subject(options).rows().take({**report, "settings": {**report["settings"], "keep": 9}})
+
+
+@pytest.mark.parametrize(("name", "study"), [("clinc150", study_clinc150), ("vision", study_vision)])
+def test_published_reports_may_be_gone_on_with(name: str, study: Any) -> None:
+    report = json.loads((Path(study.__file__).parent / f"results/study-{name}.json").read_text())
+    then, now = ({**each, "forks": None} for each in (report["settings"], study.SETTINGS.as_json()))
+    assert given(then) == given(now)
 
 
 def test_forks_of_one_name_are_refused(ran: argparse.Namespace) -> None:

@@ -45,6 +45,7 @@ from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
 from hydrant.tuning import loop, trunk
 from hydrant.tuning.examples import epoch_batches, held_out_share
+from hydrant.tuning.loop import open_accelerator
 from hydrant.tuning.optimizer import member_loss, rate_at
 from hydrant.tuning.report import Epoch
 from hydrant.tuning.state import Point, State
@@ -861,6 +862,26 @@ def test_a_gpu_without_bfloat16_is_refused(bundle: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an old GPU")
     with pytest.raises(HydrantError, match=r"an old GPU does not compute in bfloat16; expected compute"):
         tune(bundle, sentences(30, 0), Jointly(mixed_precision="bf16"))
+
+
+@pytest.mark.parametrize(
+    ("found", "warned"),
+    [
+        ({"architecture": "x86_64", "amx_bf16": False, "avx512_bf16": False, "cpu_name": "an old CPU"}, True),
+        ({"architecture": "x86_64", "amx_bf16": False, "avx512_bf16": True}, False),
+        ({"architecture": "x86_64", "amx_bf16": True, "avx512_bf16": False}, False),
+        ({"architecture": "aarch64"}, False),
+    ],
+)
+def test_a_cpu_that_converts_bfloat16_is_told(
+    found: dict[str, Any], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
+    open_accelerator(Jointly(device="cpu", mixed_precision="bf16"))
+    assert ("this CPU (an old CPU) has neither AMX nor AVX512-BF16" in caplog.text) == warned
+    caplog.clear()
+    open_accelerator(Jointly(device="cpu"))
+    assert not caplog.text
 
 
 def test_launched_in_several_processes(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

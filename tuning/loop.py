@@ -85,7 +85,19 @@ def open_accelerator(how: Jointly) -> Any:
             f"{torch.cuda.get_device_name()} does not compute in bfloat16; expected compute capability 8.0 or more: "
             "leave mixed_precision (--mixed-precision) out"
         )
+    if how.mixed_precision == "bf16" and accelerator.device.type == "cpu" and converts_bfloat16():
+        log.warning(
+            "this CPU (%s) has neither AMX nor AVX512-BF16, so that every product of bfloat16 is converted first: "
+            "expected to take longer than float32; leave mixed_precision (--mixed-precision) out",
+            torch.cpu.get_capabilities()["cpu_name"],
+        )
     return accelerator
+
+
+def converts_bfloat16() -> bool:
+    """Whether this is an x86-64 CPU without instructions that multiply bfloat16."""
+    found = torch.cpu.get_capabilities()
+    return found["architecture"] == "x86_64" and not (found["amx_bf16"] or found["avx512_bf16"])
 
 
 def train(
