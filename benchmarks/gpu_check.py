@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import hydrant
-import numpy as np
 import torch
 from about import command_line, versions
 from hydrant import (
@@ -43,7 +42,7 @@ from hydrant.data.samples import full_batch
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import LIBRARIES, PRECISIONS
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
-from hydrant.metrics.timing import Rules, Run, interleave
+from hydrant.metrics.timing import Latency, Rules, Run, interleave
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.registry import open_backend
 from latency import MEMBERS, architecture, random_plan
@@ -119,27 +118,25 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
             single()
 
     runs: list[Run] = [partial(runners[name].run, inputs) for name in FORKS]
-    seconds = interleave([*runs, single, deep_ensemble], rules)
-    *_, one, deep = medians = np.median(seconds, axis=0)
-    *_, one_p99, _ = np.percentile(seconds, 99, axis=0)
+    *ours, one, deep = map(Latency.of, interleave([*runs, single, deep_ensemble], rules).T)
     ensembles = {
         name: {
-            "ms": round(medians[column] * 1e3, 4),
-            "to_single": round(medians[column] / one, 4),
-            "to_deep_ensemble": round(medians[column] / deep, 4),
-            "p99_ms": round(np.percentile(seconds[:, column], 99) * 1e3, 4),
-            "inputs_per_second": round(batch / seconds[:, column].mean(), 1),
+            "ms": round(fused.p50, 4),
+            "to_single": round(fused.p50 / one.p50, 4),
+            "to_deep_ensemble": round(fused.p50 / deep.p50, 4),
+            "p99_ms": round(fused.p99, 4),
+            "inputs_per_second": round(batch / fused.mean * 1e3, 1),
         }
-        for column, name in enumerate(FORKS)
+        for name, fused in zip(FORKS, ours, strict=True)
     }
     for name, facts in ensembles.items():
         if parts := runners[name].timings(inputs):  # transfers and computation apart, where a backend tells
             facts["parts_ms"] = parts
     return {
         "batch": batch,
-        "single_ms": round(one * 1e3, 4),
-        "single_p99_ms": round(one_p99 * 1e3, 4),
-        "deep_ensemble_ms": round(deep * 1e3, 4),
+        "single_ms": round(one.p50, 4),
+        "single_p99_ms": round(one.p99, 4),
+        "deep_ensemble_ms": round(deep.p50, 4),
         "ensembles": ensembles,
     }
 

@@ -45,6 +45,9 @@ class Data:
         return {name: len(examples) for name, examples in vars(self).items() if examples is not None}
 
 
+LATER = {"freeze": None, "mixed_precision": "no"}
+"""Options of tuning that came after the first results, and what these had: left out where it is that."""
+
 SPLITS = ("validation", "ood_validation", "test", "ood_test")
 """Those that outputs are computed on."""
 
@@ -176,7 +179,7 @@ class Bundles:
             return {"report": json.loads(json.dumps(report.to_json(), default=str))}
 
         settings = {"seed": seed, "batch_size": batch_size, "how": type(how).__name__, **vars(how)}
-        for option, usual in (("freeze", None), ("mixed_precision", "no")):
+        for option, usual in LATER.items():
             if settings[option] == usual:
                 del settings[option]  # what was tuned before there was this option is used again
         recipe = {"source": made_by(source), "tune": settings, "examples": len(self.data.train)}

@@ -14,7 +14,7 @@ import numpy as np
 import study_figures as figures
 from hydrant.evaluation.models import open_models
 from hydrant.runtime.collect import collect
-from study import SPLITS, Bundles, Fork, Outputs, made_by, note_of, slug
+from study import LATER, SPLITS, Bundles, Fork, Outputs, made_by, note_of, slug
 from training import cached, in_parallel
 
 SINGLE, CONTROL, DROPOUT, RANK_ONE = "single", "single, tuned", "MC dropout", "BatchEnsemble"
@@ -58,8 +58,7 @@ def given(value: Any) -> Any:
     """Settings as JSON, but for those that are not set: there may be more of them than there were."""
     if not isinstance(value, dict):
         return value
-    unset = {"mixed_precision": "no"}
-    return {name: given(each) for name, each in value.items() if each is not None and each != unset.get(name)}
+    return {name: given(each) for name, each in value.items() if each is not None and each != LATER.get(name)}
 
 
 class Rows:

@@ -76,28 +76,29 @@ def open_accelerator(how: Jointly) -> Any:
         raise InputError(
             f"tuning was launched in {accelerator.num_processes} processes; expected one: run `hydrant tune` itself"
         )
-    if (
-        how.mixed_precision == "bf16"
-        and accelerator.device.type == "cuda"
-        and not torch.cuda.is_bf16_supported(including_emulation=False)
-    ):
+    if how.mixed_precision == "bf16":
+        check_bfloat16(accelerator.device.type)
+    return accelerator
+
+
+def check_bfloat16(device: str) -> None:
+    """Refuse a GPU that does not compute in bfloat16, and warn of a CPU that converts each product first.
+
+    Raises:
+        InputError: the GPU is too old.
+    """
+    if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise InputError(
             f"{torch.cuda.get_device_name()} does not compute in bfloat16; expected compute capability 8.0 or more: "
             "leave mixed_precision (--mixed-precision) out"
         )
-    if how.mixed_precision == "bf16" and accelerator.device.type == "cpu" and converts_bfloat16():
+    cpu = torch.cpu.get_capabilities()
+    if device == "cpu" and cpu["architecture"] == "x86_64" and not (cpu["amx_bf16"] or cpu["avx512_bf16"]):
         log.warning(
             "this CPU (%s) has neither AMX nor AVX512-BF16, so that every product of bfloat16 is converted first: "
             "expected to take longer than float32; leave mixed_precision (--mixed-precision) out",
-            torch.cpu.get_capabilities()["cpu_name"],
+            cpu["cpu_name"],
         )
-    return accelerator
-
-
-def converts_bfloat16() -> bool:
-    """Whether this is an x86-64 CPU without instructions that multiply bfloat16."""
-    found = torch.cpu.get_capabilities()
-    return found["architecture"] == "x86_64" and not (found["amx_bf16"] or found["avx512_bf16"])
 
 
 def train(
