@@ -61,8 +61,13 @@ VERBS = {
          "-o", "{now}/plan.json"], ["plan.json"],
     ),
     "fuse": Verb(["fuse", "{model}", "--plan", "{given}/plan.json", "-o", "{now}/out", "--force"]),
+    "fuse --traced": Verb(
+        ["fuse", "{model}", "--traced", "--plan", "{given}/traced.json", "-o", "{now}/out", "--force"]
+    ),
     "tune": Verb(["tune", "{now}/out", *DATA, "--epochs", "1"], needs="accelerate", goes_on=True),
     "export": Verb(["export", "{now}/out", "--member-outputs"]),
+    "export --precision fp16": Verb(["export", "{now}/out", "--precision", "fp16"]),
+    "export --tokenizer": Verb(["export", "{now}/out", "--tokenizer"], needs="onnxruntime_extensions"),
     "calibrate": Verb(["calibrate", "{now}/out", *DATA, "--fit", "{data}"], needs="sklearn"),
     "verify": Verb(["verify", "{now}/out", "--backend", "onnxruntime", "--examples", "4"], needs="onnxruntime"),
     "evaluate": Verb(
@@ -185,6 +190,9 @@ class Bench:
         learn(bench.line(first, old), lambda: None, place / "modules.json")
         bench.hydrant(["fuse", "{model}", "--plan", "{given}/plan.json", "-o", "{given}/out"])
         bench.hydrant(["export", "{given}/out"])
+        if "fuse --traced" in verbs:
+            traced = [*plan[:-1], "--traced", "--members", "2", "-o", "{given}/traced.json"]
+            bench.hydrant([word for word in traced if word not in DATA])  # members drawn at random need no data
         for part in ("1", "2") if "merge" in verbs else ():
             rows = ["predict", "{given}/out", "--input", "{faulty}", "--skip-invalid", "--shard", f"{part}/2"]
             bench.hydrant(

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..bundle.files import check_file, destination, write_atomically
 from ..bundle.plan import HeadPlan
-from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Taylor
+from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Random, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
 from ..data.columns import Reading
 from ..errors import InputError, cut
@@ -52,6 +52,7 @@ def arguments(command: Command) -> None:
     command.take(plan_heads, "method", action="store", metavar="METHOD")
     command.take((Taylor, Circuit), "diversity")
     command.take((Taylor, Circuit), "noise")
+    command.take(Random, "systematic", also="; for random")
     command.take(Dropout, "rate", also="; for dropout")
     command.take((Circuit, explore), "ood", metavar="FILE", also="; for circuits, and to explore")
     command.take(Circuit, "objective", also="; for circuits")

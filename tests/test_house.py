@@ -52,9 +52,9 @@ FLOORS: list[dict[str, str]] = [
             __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             decisions.intervals decisions.spans decisions.labels decisions.profile
-            heads.__init__ heads.options heads.selection heads.held_out heads.taylor heads.encoder heads.masking
-            heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced heads.trials
-            heads.choosing heads.margin heads.budget heads.planning
+            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
+            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
+            heads.trials heads.choosing heads.margin heads.budget heads.planning
         """,
         "fusion": """
             grouped uncertainty_head score_head label_head distance traced module drift lora preprocessing ensemble

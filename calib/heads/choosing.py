@@ -18,7 +18,8 @@ from ...data.processor import Processor
 from ...errors import InputError
 from ...progress import Progress
 from .circuits import Settings, find_circuits
-from .options import Circuit, Method, Taylor, deviation, name_of, same_method
+from .drawing import drawn_facts, drawn_scores
+from .options import Circuit, Method, Taylor, deviation, groups_of, name_of
 from .selection import choose_heads, diversify
 from .taylor import taylor_scores
 from .trials import HeldOut
@@ -68,6 +69,7 @@ class Choice:
     def __init__(self, job: Job, methods: Sequence[Method], members: int) -> None:
         self.job = job
         self._methods = tuple(methods) * (members if len(methods) == 1 else 1)
+        self._groups = groups_of(self._methods)
         self._searches: dict[tuple[tuple[int, ...], ...], tuple[list[Keep], dict[str, Any]]] = {}
         self._states: list[Path] = []
         self._facts: dict[str, dict[str, Any]] = {}
@@ -92,7 +94,7 @@ class Choice:
         """What a plan of these counts records: by method where there are several."""
         facts = {**self._facts, **self._chosen(counts)[1]}
         names = [name_of(method) for method in self._methods]
-        if len(self._groups()) == 1:
+        if len(self._groups) == 1:
             return facts.get(names[0], {})
         return {"methods": names, **facts}
 
@@ -103,24 +105,14 @@ class Choice:
         for state in self._states:
             state.unlink(missing_ok=True)
 
-    def _groups(self) -> list[tuple[Method, list[int]]]:
-        """Each method with its members, which it makes differ from each other."""
-        groups: list[tuple[Method, list[int]]] = []
-        for member, method in enumerate(self._methods):
-            mates = next((members for other, members in groups if same_method(method, other)), None)
-            if mates is None:
-                groups.append((method, [member]))
-            else:
-                mates.append(member)
-        return groups
-
     def _tables(self) -> np.ndarray:
         """Scores [M, L, H]; of circuits random ones, which stand for what is not known yet."""
         job, architecture = self.job, self.job.architecture
-        shape = len(self._methods), architecture.layers, architecture.heads
-        tables = np.random.default_rng(job.seed).random(shape)
+        tables = drawn_scores(self._methods, architecture.layers, architecture.heads, job.seed)
+        if facts := drawn_facts(self._methods):
+            self._facts["random"] = facts
         per_example: np.ndarray | None = None
-        for method, members in self._groups():
+        for method, members in self._groups:
             if not isinstance(method, Taylor):
                 continue
             if per_example is None:
@@ -140,7 +132,7 @@ class Choice:
     def _choose(self, counts: tuple[tuple[int, ...], ...]) -> tuple[list[Keep], dict[str, Any]]:
         chosen = [choose_heads(table, list(row)) for table, row in zip(self.tables, counts, strict=True)]
         facts: dict[str, Any] = {}
-        for method, members in self._groups():
+        for method, members in self._groups:
             if isinstance(method, Circuit):
                 found, facts["circuit"] = self._circuits(method, [counts[member] for member in members])
                 if method.average:

@@ -93,7 +93,18 @@ class Circuit:
 
 @dataclass(frozen=True)
 class Random:
-    """Keep any heads, each with the same probability."""
+    """Keep any heads, each with the same probability.
+
+    Attributes:
+        systematic: draw members that share as few heads as they can (a systematic sample of each layer's heads),
+            instead of each on its own. Where each of M members keeps k of a layer's H heads, every head is kept by
+            ⌊kM/H⌋ or ⌈kM/H⌉ of them.
+    """
+
+    systematic: bool = False
+
+    def __post_init__(self) -> None:
+        check_plain(self)
 
 
 @dataclass(frozen=True)
@@ -189,6 +200,22 @@ def same_method(one: Method, other: Method) -> bool:
         or (field.name != "ood" and getattr(one, field.name) == getattr(other, field.name))
         for field in fields(one)
     )
+
+
+def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:
+    """Each method with the members that it chooses, and makes differ from each other.
+
+    Args:
+        methods: one for each member.
+    """
+    groups: list[tuple[Method, list[int]]] = []
+    for member, method in enumerate(methods):
+        mates = next((members for other, members in groups if same_method(method, other)), None)
+        if mates is None:
+            groups.append((method, [member]))
+        else:
+            mates.append(member)
+    return groups
 
 
 def is_pseudo(ood: Any) -> bool:

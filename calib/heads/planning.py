@@ -23,6 +23,7 @@ from ...errors import InputError, check_seed, cut, is_whole
 from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
+from .drawing import drawn_facts, drawn_scores
 from .held_out import split_examples
 from .options import Budget, Circuit, Dropout, Method, Random, Taylor, is_pseudo, methods_of, name_of
 from .selection import choose_heads, drop_heads, head_counts
@@ -67,7 +68,7 @@ def plan_heads(
         method: how heads are scored: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
             one of these for each member, as taylor,random,random; or dropped at a rate (dropout), which needs neither
             ``data`` nor ``keep``. In Python also an option object, ``Taylor(noise=1.0)``, ``Circuit(ood=…)``,
-            ``Random()``, ``Dropout(rate=0.1)``, or a list of them.
+            ``Random(systematic=True)``, ``Dropout(rate=0.1)``, or a list of them.
         members: number of members.
         keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list, instead of a budget. A list
             has one count or share for each layer from ``fork_from`` on, or one such list for each member (a list of one
@@ -113,7 +114,9 @@ def plan_heads(
         chosen = drop_heads(*shape, fork, dropped.rate, seed)
         facts["rate"] = dropped.rate
     elif counts and all(isinstance(how, Random) for how in methods):
-        chosen = tuple(map(choose_heads, np.random.default_rng(seed).random(shape), counts))
+        each = methods * (members if len(methods) == 1 else 1)
+        chosen = tuple(map(choose_heads, drawn_scores(each, architecture.layers, architecture.heads, seed), counts))
+        facts |= drawn_facts(methods)
     else:
         from .choosing import Choice, Job  # PyTorch
 

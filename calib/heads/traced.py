@@ -25,6 +25,7 @@ from ...progress import Progress
 from ...tracing.loading import load_traced, prepared
 from ...tracing.members import trace
 from ...tracing.slices import shared_copy
+from .drawing import drawn_scores
 from .options import Budget, Method, Random, Taylor, deviation, name_of
 from .selection import choose_heads, counts_of_layers, diversify
 from .taylor import Losses, losses_of
@@ -64,7 +65,12 @@ def plan_traced(
     counts = group_counts(keep, members, architecture, fork)
     facts: dict[str, Any] = {"seed": seed, "traced": True, **({"fork_from": fork} if fork else {})}
     if isinstance(method, Random):
-        scores = np.random.default_rng(seed).random((members, architecture.layers, architecture.heads))
+        if method.systematic:
+            raise InputError(
+                "systematic is given for a traced model, whose groups of heads stay together; expected members that "
+                "are each drawn alone: leave it out (--systematic)"
+            )
+        scores = drawn_scores([method] * members, architecture.layers, architecture.heads, seed)
     else:
         task = architecture.task
         drawn = read_examples(data, model_labels(loaded.config), columns=reading, limit=limit, seed=seed, task=task)

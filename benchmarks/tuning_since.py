@@ -1,0 +1,123 @@
+"""An epoch of tuning above a late fork, beside the same in an earlier hydrant, whose code is installed in a folder.
+
+    git worktree add /tmp/earlier f61b406
+    pip install --no-build-isolation --no-deps --target /tmp/earlier-site /tmp/earlier
+    python benchmarks/tuning_since.py /tmp/earlier-site -o benchmarks/results/tuning-since-cpu.json
+
+MiniLM's shape (6 layers, 12 heads, width 384, 150 classes) with random weights, three members that keep 4 of 12 random
+heads from layer 4 on, texts of 12 tokens, batches of 32. Both run by their defaults, in processes of their own and in
+turn; a later epoch is the time of two epochs less that of one, and figures are ratios of medians. (f61b406 is the last
+commit whose module runs a stream for each member through the layers below the fork, and tunes them all.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import hydrant
+import numpy as np
+import torch
+import transformers
+
+LAYERS, HEADS, WIDTH, CLASSES, TOKENS, FORK, KEEP, MEMBERS = 6, 12, 384, 150, 12, 4, 4, 3
+
+
+def prepare(folder: Path, examples: int) -> None:
+    """The checkpoint and its data, for both."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
+        num_labels=CLASSES,
+    )  # fmt: skip
+    transformers.BertForSequenceClassification(config).save_pretrained(folder / "model")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", examples), ("validation", 200)):
+        ids = rng.integers(1000, 20000, (count, TOKENS))
+        parts: dict[str, Any] = {
+            "input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids),
+            "y": rng.integers(0, CLASSES, count),
+        }  # fmt: skip
+        np.savez(folder / f"{name}.npz", **parts)
+
+
+def tune(folder: Path) -> None:
+    """In a process of either version: print the seconds of one epoch and of two, after a first one that warms up."""
+    rng = np.random.default_rng(0)
+    members = tuple(
+        tuple(
+            tuple(range(HEADS)) if layer < FORK else tuple(sorted(rng.choice(HEADS, KEEP, replace=False).tolist()))
+            for layer in range(LAYERS)
+        )
+        for _ in range(MEMBERS)
+    )
+    model = transformers.BertForSequenceClassification.from_pretrained(folder / "model")
+    plan = hydrant.HeadPlan("bert", LAYERS, HEADS, members, "random")
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        bundle = Path(place) / "bundle"
+        hydrant.save_bundle(hydrant.fuse(model, plan), bundle, tensors_only=True)
+        taken = []
+        for run, epochs in enumerate((1, 1, 2)):
+            how = hydrant.Jointly(epochs=epochs, patience=epochs, learning_rate=1e-5)
+            start = time.perf_counter()
+            hydrant.tune(
+                bundle, folder / "train.npz", how, validation=folder / "validation.npz",
+                output=Path(place) / f"tuned-{run}",
+            )  # fmt: skip
+            taken.append(time.perf_counter() - start)
+    print(json.dumps(taken[1:]))
+
+
+def seconds(folder: Path, site: Path | None) -> list[float]:
+    """Of one epoch and of two, in a process of its own."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    if site is not None:
+        environment["PYTHONPATH"] = str(site)
+    command = [sys.executable, __file__, "--run", str(folder)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    return [float(each) for each in json.loads(told.splitlines()[-1])]
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--run"]:
+        tune(Path(sys.argv[2]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("site", type=Path, help="folder that holds the earlier package `hydrant`")
+    parser.add_argument("--examples", type=int, default=960, help="that are tuned on (default 960)")
+    parser.add_argument("--rounds", type=int, default=5, help="of both, in turn (default 5)")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
+    options = parser.parse_args()
+    if not (options.site / "hydrant").is_dir():
+        parser.error(f"{options.site} holds no package hydrant; expected what `pip install --target` leaves")
+    from about import about  # needs nothing of the earlier version
+    from hydrant.metrics.timing import Ratio
+    from latency import times
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        prepare(folder, options.examples)
+        both = [[seconds(folder, site) for site in (options.site.resolve(), None)] for _ in range(options.rounds)]
+    taken = np.array(both)  # [rounds, earlier and now, one epoch and two]
+    earlier, now = np.diff(taken)[..., 0].T
+    report = {
+        **about({"examples": options.examples}),
+        "rounds": options.rounds,
+        "seconds": {"earlier": round(float(np.median(earlier)), 2), "now": round(float(np.median(now)), 2)},
+        "later_epoch_times_as_fast": times(Ratio.of(earlier, now), 2),
+        "first_epoch_times_as_fast": times(Ratio.of(*taken[..., 0].T), 2),
+    }
+    print(json.dumps(report))
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

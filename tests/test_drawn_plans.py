@@ -1,0 +1,87 @@
+"""Members drawn at random: each on its own, or a systematic sample in which they share as few heads as they can."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydrant import Budget, HeadPlan, Random, Taylor, plan_heads
+from hydrant.calib.heads.drawing import drawn_scores, systematic_scores
+from hydrant.calib.heads.selection import choose_heads
+from hydrant.errors import InputError
+from hypothesis import given
+from hypothesis import strategies as st
+from support import HEADS, LAYERS, make_model, run_cli
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 12), st.integers(0, 99), st.data())
+def test_a_systematic_sample_keeps_every_head_as_often_as_any_other(
+    members: int, layers: int, heads: int, seed: int, data: st.DataObject
+) -> None:
+    """Whatever number they keep: the scores know nothing of it."""
+    counts = data.draw(st.lists(st.integers(1, heads), min_size=layers, max_size=layers))
+    scores = systematic_scores(members, layers, heads, seed)
+    kept = [choose_heads(scores[member], counts) for member in range(members)]
+    HeadPlan("bert", layers, heads, tuple(kept), "random")  # which checks itself
+    for layer, count in enumerate(counts):
+        often = Counter(head for member in kept for head in member[layer])
+        assert {often[head] for head in range(heads)} <= {
+            math.floor(count * members / heads),
+            math.ceil(count * members / heads),
+        }
+
+
+def test_every_head_and_every_order_is_as_likely() -> None:
+    """Of 3 heads and 3 members each of the 6 orders comes, layer by layer on its own."""
+    first = np.argmax(systematic_scores(3, 3000, 3, 1), axis=2).T  # [L, M]
+    orders = Counter(map(tuple, first.tolist()))
+    assert len(orders) == 6
+    assert all(abs(often - 500) < 5 * np.sqrt(500) for often in orders.values())
+    pairs = Counter(tuple(order) for order in zip(first[:-1, 0].tolist(), first[1:, 0].tolist(), strict=True))
+    assert all(abs(often - 333) < 5 * np.sqrt(333) for often in pairs.values())
+    six = np.argmax(systematic_scores(6, 3000, 3, 1), axis=2).T  # two members share each head
+    assert np.mean(six[:, 0] == six[:, 1]) == pytest.approx(1 / 5, abs=0.04), "the same two in every layer"
+
+
+def test_without_it_members_are_drawn_as_before() -> None:
+    expected = np.random.default_rng(7).random((3, 2, 4))
+    np.testing.assert_array_equal(drawn_scores([Random()] * 3, 2, 4, 7), expected)
+    mixed = drawn_scores([Random(), Taylor(), Random(systematic=True), Random(systematic=True)], 2, 4, 7)
+    np.testing.assert_array_equal(mixed[:2], np.random.default_rng(7).random((4, 2, 4))[:2])
+    np.testing.assert_array_equal(mixed[2:], systematic_scores(2, 2, 4, 7))
+
+
+def test_plans_say_so_with_counts_within_a_budget_and_beside_others(bert_checkpoint: Path, text_csv: Path) -> None:
+    how = Random(systematic=True)
+    plain = plan_heads(bert_checkpoint, method=how, members=2, keep=HEADS // 2, seed=5)
+    assert plain.method == "random"
+    assert plain.provenance["systematic"] is True
+    for layer in range(LAYERS):
+        assert sorted(head for member in plain.members for head in member[layer]) == list(range(HEADS))
+    assert "systematic" not in plan_heads(bert_checkpoint, method="random", keep=2).provenance
+    budget = plan_heads(bert_checkpoint, text_csv, how, members=2, keep=Budget(ratio=3.0), seed=5)
+    assert budget.provenance["systematic"] is True
+    same = plan_heads(bert_checkpoint, method=how, members=2, keep=budget.head_counts(), seed=5)
+    assert same.members == budget.members
+    mixed = plan_heads(bert_checkpoint, text_csv, [Taylor(), how, how], keep=HEADS // 2, seed=5)
+    assert mixed.provenance["random"] == {"systematic": True}
+    assert all(not set(one) & set(other) for one, other in zip(*mixed.members[1:], strict=True))
+
+
+def test_the_command_line_and_what_it_refuses(bert_checkpoint: Path, tmp_path: Path) -> None:
+    wanted = ["plan", bert_checkpoint, "--keep", 2, "-o", tmp_path / "plan.json"]
+    found = run_cli(*wanted, "--method", "random", "--systematic", "--seed", 5, "--members", 2)
+    assert found.returncode == 0, found.stderr
+    written = json.loads((tmp_path / "plan.json").read_text())
+    assert written["provenance"]["systematic"] is True
+    refused = run_cli(*wanted, "--method", "taylor", "--systematic")
+    assert refused.returncode == 2
+    assert "--systematic is given for --method taylor, which has no use for it" in refused.stderr
+    with pytest.raises(InputError, match="systematic is given for a traced model"):
+        plan_heads(make_model("bert"), method=Random(systematic=True), keep=2, traced=True)
+    with pytest.raises(InputError, match="systematic is 'yes'"):
+        Random(systematic="yes")  # type: ignore[arg-type]
