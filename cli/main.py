@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -60,9 +61,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", command=name)
     options, rest = parser.parse_known_args(arguments)
+    chosen = options.__dict__.pop("parser")
     if rest and (options.command != "predict" or any(item.startswith("-") for item in rest)):
-        parser.prog += f" {options.command}"  # for where help is
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        chosen.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.inputs = [*options.inputs, *rest]
     return options
@@ -71,10 +72,27 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 class Parser(argparse.ArgumentParser):
     """Usage errors as the one line that every error gets."""
 
+    given: Sequence[str] = ()
+    """The words that are parsed."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it."""
+        self.given = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        """Say it and leave."""
-        print(f"hydrant: error: {message}; see `{self.prog} --help`", file=sys.stderr)
+        """Say it, and what a misspelt word may have been meant as, and leave."""
+        print(f"hydrant: error: {message}{self._meant()}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(2)
+
+    def _meant(self) -> str:
+        options = [name for name in self._option_string_actions if name.startswith("--")]
+        flags = [word.partition("=")[0] for word in self.given if word.startswith("--")]
+        wrong = [(flag, options) for flag in flags if not any(name.startswith(flag) for name in options)]
+        if self._subparsers and self.given:
+            wrong.append((self.given[0], list(COMMANDS)))
+        near = [(word, close) for word, known in wrong for close in get_close_matches(word, known, 1) if close != word]
+        return f" (did you mean {near[0][1]} by {near[0][0]}?)" if near else ""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stderr).write(message)  # argparse's own says nothing when it cannot write
@@ -93,7 +111,7 @@ class _Subparser(Parser):
         from .shared import general
 
         module = import_module(f".{self._command}", __package__)
-        self.set_defaults(run=module.run)
+        self.set_defaults(run=module.run, parser=self)
         self.epilog = f"example: {module.EXAMPLE}"
         command = Command(self)
         module.arguments(command)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..data.columns import Reading
+from ..errors import InputError
 from ..workflow.make import make, workspace_of
 from ..workflow.options import Recipe
 from ..workflow.report import MakeReport
+from ..workflow.told import failed_gates
 from . import shared
 from .options import Command, call
 from .terminal import show, table
@@ -20,10 +22,14 @@ from .words import positive, share
 EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"
 
 
+TUNING = ("epochs", "learning_rate", "mixed_precision")
+"""Options of the tuning."""
+
+
 def arguments(command: Command) -> None:
     """Its options."""
     command.heading("input")
-    command.take(make, "model", "model", metavar="MODEL")
+    command.take(make, "model", "model", type=str, metavar="MODEL")  # or its hub name
     command.take(make, "data", metavar="FILE")
     command.take(make, "validation", metavar="FILE")
     command.take(make, "ood", metavar="FILE")
@@ -48,6 +54,9 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make it, telling each stage's choice; status 1 when a gate failed."""
+    given = [f"--{name.replace('_', '-')}" for name in TUNING if hasattr(options, name)]
+    if given and hasattr(options, "fast"):
+        raise InputError(f"{given[0]} is given with --fast, which leaves the tuning out; leave one of the two out")
     chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **chosen)
     try:
@@ -71,10 +80,14 @@ def make_text(report: MakeReport) -> str:
     shown = [place for place, name in enumerate(_COLUMNS) if any(row[place + 1] != "–" for row in rows)]
     headers = [f"{facts['examples']['reporting']} examples", *(_COLUMNS[list(_COLUMNS)[place]] for place in shown)]
     body = [[row[0], *(row[place + 1] for place in shown)] for row in rows]
-    return (
-        f"\n{table(headers, body)}\n\nwrote {report.bundle} in {report.seconds:.0f} s\n"
-        f"try   hydrant predict {report.bundle} …\n      hydrant inspect {report.bundle}"
-    )
+    wrote = f"\n{table(headers, body)}\n\nwrote {report.bundle} in {report.seconds:.0f} s"
+    if not report.verified:
+        failed = failed_gates(facts["stages"]["verify"])
+        return (
+            f"{wrote}\nNOT READY to ship, its graph is not what PyTorch computes: {failed}\n"
+            f"see   hydrant verify {report.bundle}"
+        )
+    return f"{wrote}\ntry   hydrant predict {report.bundle} …\n      hydrant inspect {report.bundle}"
 
 
 _COLUMNS = {

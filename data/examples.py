@@ -141,7 +141,8 @@ def read_examples(
             ``"multi_label"`` an example may have several, or none (``data.label_sets``).
 
     Raises:
-        InputError: no rows, a missing column, or a label that the model does not have or that is no number.
+        InputError: no rows, an empty text, a missing column, or a label that the model does not have or that is no
+            number.
     """
     rows, source = _rows_of(data, columns)
     if limit is not None and limit < 1:
@@ -149,6 +150,8 @@ def read_examples(
     kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
     if not kept:
         raise InputError(f"data {source} holds no rows; expected at least one example")
+    for row in kept:
+        _check_filled(row)
     if labels is None:
         return Examples([row.input for row in kept], None, source)
     unlabelled = [row for row in kept if row.label is None]
@@ -169,6 +172,15 @@ def read_examples(
     if task == "multi_label":
         encode = partial(encode_label_sets, labels=labels, index_of=label_index)
     return Examples(inputs, None if unlabelled else encode(kept), source)
+
+
+def _check_filled(row: Row) -> None:
+    """Refuse an empty text, or a pair with one, while the place it stands at is known."""
+    texts = (row.input,) if isinstance(row.input, str) else row.input if is_pair(row.input) else ()
+    for which, text in zip(("first", "second"), texts, strict=False):
+        if not text.strip():
+            what = "an empty text" if len(texts) == 1 else f"a pair whose {which} text is empty"
+            raise InputError(f"{row.where} is {what}; expected at least one word: give it, or leave the row out")
 
 
 def _hint(row: Row, task: str) -> str:

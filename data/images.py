@@ -220,6 +220,8 @@ def upright(image: Any, index: int) -> Any:
         reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)
         if isinstance(image, str) and "://" in image:
             reason, expected = "it is an address, which is not fetched", "a file, a PIL image or the bytes of one"
+        elif isinstance(error, FileNotFoundError):
+            expected = "an image file: this model reads images"
         raise InputError(f"cannot read image {name}: {reason}; expected {expected}") from error
     return picture
 

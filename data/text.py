@@ -230,6 +230,8 @@ def _check_text(item: Any, index: int) -> None:
     """Refuse what is no text and no pair of texts."""
     if isinstance(item, Unusable):
         raise InputError(f"input {index} {item.reason}")
+    if isinstance(item, Path):
+        raise InputError(f"input {index} is the file {item}; this model reads text (str), or pairs of texts as tuples")
     if not isinstance(item, str) and not is_pair(item):
         raise InputError(
             f"input {index} is a {type(item).__name__}; this model reads text (str), or a pair of texts as a tuple"

@@ -10,6 +10,9 @@ from .report import Difference, Figure, ModelReport, Verdict
 
 BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "not judged"
 
+SCALED = ("nll", "ece")
+"""Figures that a temperature changes."""
+
 ALONE = (
     "Compared with no other model; --compare MODEL, the single model for one, shows what the bundle gains and loses."
 )
@@ -17,7 +20,7 @@ ALONE = (
 
 def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:
     """On the first model beside each of the others, by the paired differences of :data:`figure_names.DIFFERENCES`."""
-    return [_verdict(models[0].name, model) for model in models[1:]]
+    return [_verdict(models[0], model) for model in models[1:]]
 
 
 def outcome(difference: Figure, told: Told) -> str:
@@ -43,13 +46,18 @@ def best_apart(figures: Sequence[Figure | None], told: Told) -> int | None:
     return place if all(best.low > other.high if high else best.high < other.low for _, other in others) else None
 
 
-def _verdict(ours: str, model: ModelReport) -> Verdict:
+def _verdict(ours: ModelReport, model: ModelReport) -> Verdict:
     found = tuple(
         Difference(name, outcome(figure, told), figure.value, figure.low, figure.high)
         for name, told in DIFFERENCES.items()
         if (figure := model.differences.get(name)) is not None and math.isfinite(figure.value)
     )
-    return Verdict(model.name, _sentence(ours, model.name, found), found)
+    sentence = _sentence(ours.name, model.name, found)
+    scaled = [each for each in found if each.figure in SCALED and each.outcome == BETTER]
+    if scaled and ours.temperature != 1 and model.temperature == 1:
+        names = _and(DIFFERENCES[each.figure].title for each in scaled)
+        sentence += f" {model.name} has no temperature, which alone may bring as much in {names}."
+    return Verdict(model.name, sentence, found)
 
 
 def _sentence(ours: str, other: str, found: Sequence[Difference]) -> str:

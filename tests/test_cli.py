@@ -177,6 +177,10 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
         ((), "required: COMMAND"),
         (("fly",), "invalid choice: 'fly'"),
         (("plan",), "the following arguments are required: MODEL"),
+        (("mkae", "x"), "(did you mean make by mkae?); see `hydrant --help`"),
+        (("make", "x", "--data", "a", "-o", "b", "--valdation=v"), "(did you mean --validation by --valdation?)"),
+        (("make", "x", "--data", "a", "--valid", "b", "-o", "b", "--fats"), "--fats (did you mean --fast by --fats?)"),
+        (("plan", "--output", "x"), "required: MODEL; see `hydrant plan --help`"),
         (
             ("plan", bert_checkpoint, "--keep", "3", "-o", plan),
             "needs labelled calibration data; give it with data=… (--data)",

@@ -91,6 +91,18 @@ def test_verdict(differences: dict[str, tuple[float, ...]], sentence: str, outco
     assert [difference.outcome for difference in verdict.differences] == outcomes
 
 
+def test_a_competitor_without_a_temperature_is_named_where_that_may_be_all() -> None:
+    ours = replace(model("ours"), temperature=1.4)
+    better = {"nll": (-0.02, -0.03, -0.01), "ece": (-0.02, -0.03, -0.01)}
+    (verdict,) = verdicts([ours, model("single", **better)])
+    assert verdict.sentence.endswith(". single has no temperature, which alone may bring as much in NLL and ECE.")
+    calibrated = replace(model("single", **better), temperature=1.2)
+    worse = model("single", nll=(0.02, 0.01, 0.03), accuracy=(0.012, 0.003, 0.021))
+    for other in (calibrated, worse):
+        (verdict,) = verdicts([ours, other])
+        assert "no temperature" not in verdict.sentence
+
+
 def test_verdict_in_every_form_of_the_report() -> None:
     found = report(model("ours"), model("single", accuracy=(0.012, 0.003, 0.021)), model("<other>", nll=(0.02,)))
     text, html = evaluation_text(found), page(found, evidence([0, 1], [0, 1], [0, 1], [0, 0]), {})

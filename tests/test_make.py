@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, Recipe, make
-from hydrant.bundle.uses import SEEN
+from hydrant.bundle.uses import NEAR, SEEN
+from hydrant.cli.make import make_text
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.parts import LEAST, parted
-from hydrant.workflow.told import evaluated_line, fused_line
+from hydrant.workflow.parts import LEAST, check_unseen, parted
+from hydrant.workflow.told import evaluated_line, fused_line, verified_line
 from hydrant.workflow.workspace import Workspace
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,6 +148,71 @@ def test_too_few_examples_are_refused() -> None:
     assert len(parted(few, few, None, few, None, 0).choosing) == 30
 
 
+def test_data_to_judge_by_that_were_trained_on_are_refused(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    train, validation = tables["train"], tables["validation"]
+    with pytest.raises(InputError, match=r"100% of the 60 examples of .*train\.csv are among those of .*train\.csv"):
+        make(bert_checkpoint, train, train, output=tmp_path / "out")
+    for tested, earlier in ((train, "train"), (validation, "validation")):
+        with pytest.raises(InputError, match=rf"100% of .* are among those of .*{earlier}\.csv; expected examples of"):
+            make(bert_checkpoint, train, validation, output=tmp_path / "out", test=tested)
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.integers(20, 60), st.integers(0, 60))
+def test_half_of_them_is_too_many(count: int, shared: int) -> None:
+    earlier = Examples([f"text {i}" for i in range(shared)], None, "train.csv")
+    found = Examples([f"text {i}" for i in range(count)], None, "val.csv")
+    if min(shared, count) * 2 < count:
+        check_unseen(found, earlier, "text")
+    else:
+        with pytest.raises(InputError, match=r"of val\.csv are among those of train\.csv"):
+            check_unseen(found, earlier, "text")
+
+
+def test_what_an_input_error_leaves_is_named(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: Any, **__: Any) -> Any:
+        raise InputError("the learning rate is too high")
+
+    monkeypatch.setattr("hydrant.tuning.tune", refusing)
+    with pytest.raises(InputError, match=r"too high; .*out\.make keeps what was done before: the same data"):
+        made_once(tables, bert_checkpoint, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
+
+
+def test_a_failed_gate_is_named_and_nothing_is_recommended(finished: Any) -> None:
+    stages = json.loads(json.dumps(finished.to_json()["stages"]))
+    backend = next(each for each in stages["verify"]["backends"] if each["backend"] == "onnxruntime")
+    gate = backend["gates"][0]
+    gate.update(value=9.0, passed=False)
+    stages["verify"]["passed"] = backend["passed"] = False
+    words = f"onnxruntime fp32: {gate['name'].replace('_', ' ')} is 9, limit {gate['limit']:g}"
+    assert verified_line(stages["verify"]).endswith(f" against PyTorch: FAILED, {words}")
+    told = make_text(replace(finished, stages=stages))
+    assert f"NOT READY to ship, its graph is not what PyTorch computes: {words}\n" in told
+    assert "predict" not in told
+    assert f"try   hydrant predict {finished.bundle}" in make_text(finished)
+
+
+def test_the_name_of_a_checkpoint_on_the_hub(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the hub's cache keeps one, since there is no hub here."""
+    kept = tmp_path / "home/hub/models--tiny--bert"
+    shutil.copytree(bert_checkpoint, kept / "snapshots" / ("0" * 40))
+    (kept / "refs").mkdir()
+    (kept / "refs/main").write_text("0" * 40)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    out = tmp_path / "out"
+    given = ["--data", tables["train"], "--validation", tables["validation"], "--budget", 1.2, "--fast", "-o", out]
+    done = run_cli("make", "tiny/bert", *given, fresh=True)
+    assert done.returncode == 0, done.stderr
+    assert Bundle.open(out).members == 3
+
+
 def stopping_at(stage: str) -> Callable[[str], None]:
     def say(line: str) -> None:
         if line.startswith(stage):
@@ -260,9 +328,11 @@ def test_examples_that_an_earlier_step_has_seen_are_told_as_such() -> None:
     facts: dict[str, Any] = {"examples": 9, "verdict": [], "models": [model, model], "task": "classification"}
     assert evaluated_line(facts | {"notes": ["fitted on pairs"]}).startswith("on 9 examples that chose nothing: ")
     seen = f"9% of its 9 examples are among those that the bundle was tuned on (a.csv), so that {SEEN}"
-    assert evaluated_line(facts | {"notes": [seen]}).startswith(
-        "on 9 examples of which an earlier step has seen some ("
-    )
+    fitted = f"9% of its 9 examples are among those that its distance was fitted on (a.csv), so that {NEAR}"
+    for note in (seen, fitted):
+        assert evaluated_line(facts | {"notes": [note]}).startswith(
+            "on 9 examples of which an earlier step has seen some ("
+        )
 
 
 def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
@@ -288,3 +358,10 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     again = run_cli(*command, "--force", "--json", "--ood", tables["train"])
     assert again.returncode == 2
     assert "is given both as data and as ood" in again.stderr
+    useless = run_cli(*command, "--force", "--epochs", 3)
+    assert (useless.returncode, useless.stdout) == (2, "")
+    assert "--epochs is given with --fast, which leaves the tuning out; leave one of the two out" in useless.stderr
+    tables["blank"] = tmp_path / "blank.csv"
+    tables["blank"].write_text(tables["train"].read_text() + " ,a\n")
+    blank = run_cli("make", bert_checkpoint, "--data", tables["blank"], "--validation", tables["validation"], "-o", "x")
+    assert "blank.csv, row 61 is an empty text; expected at least one word: give it" in blank.stderr

@@ -29,7 +29,7 @@ from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
-from .parts import Parts, parted
+from .parts import Parts, check_unseen, parted
 from .report import REPORT, MakeReport
 from .told import calibrated_line, evaluated_line, exported_line, fused_line, planned_line, tuned_line, verified_line
 from .workspace import Workspace
@@ -90,7 +90,8 @@ def make(
         progress: display for long stages.
 
     Raises:
-        InputError: unusable data or options, an output that exists, or an interrupted making of something else.
+        InputError: unusable data or options, data to judge by that were trained on, an output that exists, or an
+            interrupted making of something else.
         UnsupportedModelError: the architecture is not supported.
         MissingExtraError: an extra that a stage needs is not installed; before any long work.
         BackendError: the model gives values that are not finite.
@@ -111,9 +112,13 @@ def make(
         space = Workspace(workspace_of(output), job.digests(parts))
         try:
             stages = job.stages(space, parts, None if html is None else Path(html))
-        except InputError:
-            space.remove_empty()
-            raise
+        except InputError as error:
+            if space.remove_empty():
+                raise
+            raise InputError(
+                f"{error}; {space.folder} keeps what was done before: the same data and options go on from there, for "
+                "others delete it"
+            ) from error
         report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
         job.publish(space, report, force)
     return report
@@ -157,11 +162,16 @@ class _Job:
         """All data, read and parted."""
         labelled = partial(read_examples, labels=self.labels, columns=self.reading, seed=self.seed, task=self.task)
         unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.seed)
+        training, judged = labelled(data, limit=self.reading.limit()), labelled(validation)
+        tested = None if test is None else labelled(test)
+        check_unseen(judged, training, self.architecture.modality)
+        for earlier in (training, judged) if tested else ():
+            check_unseen(tested, earlier, self.architecture.modality)
         return parted(
-            labelled(data, limit=self.reading.limit()),
-            labelled(validation),
+            training,
+            judged,
             None if ood is None else unlabelled(ood),
-            None if test is None else labelled(test),
+            tested,
             None if test_ood is None else unlabelled(test_ood),
             self.seed,
         )

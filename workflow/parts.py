@@ -10,10 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..data.examples import Examples, random_parts
+from ..data.fingerprints import shared_part
+from ..data.spec import Modality
 from ..errors import InputError
 
 LEAST = 20
 """Fewest examples of a part: of fewer, thresholds and figures say nothing."""
+
+MOST = 0.5
+"""Share of examples from which on data that recur are refused."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,26 @@ def parted(
     if unknown is not None and test_unknown is None:
         fitted, reported = _shares(unknown, 2, seed)
     return Parts(training, choosing, fitting, rest[0] if test is None else test, fitted, reported)
+
+
+def check_unseen(examples: Examples, earlier: Examples, modality: Modality) -> None:
+    """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn.
+
+    Args:
+        examples: to judge by.
+        earlier: what was learnt from, or chosen by.
+        modality: of both.
+
+    Raises:
+        InputError: half of the examples or more are among the earlier ones.
+    """
+    share = shared_part(examples, earlier, modality)
+    if share >= MOST:
+        raise InputError(
+            f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those of {earlier.source}; "
+            "expected examples of their own: a model is surer of what it has learnt from, so that a temperature, "
+            "thresholds and figures from them do not hold for fresh inputs"
+        )
 
 
 def _shares(examples: Examples, count: int, seed: int) -> list[Examples]:

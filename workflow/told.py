@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
-from ..bundle.uses import SEEN
+from ..bundle.uses import NEAR, SEEN
 from .report import figures_of
 
 Facts = Mapping[str, Any]
@@ -91,13 +91,24 @@ def _scaled(facts: Facts) -> str:
 def verified_line(facts: Facts) -> str:
     """Whether the backends agree with PyTorch."""
     names = ", ".join(f"{report['backend']} {report['precision']}" for report in facts["backends"])
-    return f"{names} against PyTorch: {'every gate holds' if facts['passed'] else 'A GATE FAILED'}"
+    return f"{names} against PyTorch: {'every gate holds' if facts['passed'] else f'FAILED, {failed_gates(facts)}'}"
+
+
+def failed_gates(facts: Facts) -> str:
+    """What was beyond its limit, and on which backend."""
+    return "; ".join(
+        f"{report['backend']} {report['precision']}: {gate['name'].replace('_', ' ')} is {gate['value']:.3g}, limit "
+        f"{gate['limit']:g}"
+        for report in facts["backends"]
+        for gate in report["gates"]
+        if not gate["passed"]
+    )
 
 
 def evaluated_line(facts: Facts) -> str:
     """The verdict beside the single model."""
     figures_of(facts)  # which the closing table needs
     sentences = [verdict["sentence"] for verdict in facts["verdict"]]
-    seen = any(SEEN in note for note in facts["notes"])
+    seen = any(SEEN in note or NEAR in note for note in facts["notes"])
     which = "of which an earlier step has seen some (as warned)" if seen else "that chose nothing"
     return f"on {facts['examples']} examples {which}: {' '.join(sentences)}"

@@ -80,10 +80,12 @@ class Workspace:
         """Delete the folder: what it made stands where it belongs."""
         discard(self.folder, self.folder.stem)
 
-    def remove_empty(self) -> None:
-        """Delete the folder where no stage is done, so that the next call may ask for something else."""
-        if not self._stages:
-            self.remove()
+    def remove_empty(self) -> bool:
+        """Delete the folder if no stage is done, so that the next call may be of something else; whether it did."""
+        if self._stages:
+            return False
+        self.remove()
+        return True
 
     def _write(self, folder: Path) -> None:
         content = {"schema": SCHEMA, "digests": self._digests, "stages": self._stages}
