@@ -165,8 +165,9 @@ class _Job:
         training, judged = labelled(data, limit=self.reading.limit()), labelled(validation)
         tested = None if test is None else labelled(test)
         check_unseen(judged, training, self.architecture.modality)
-        for earlier in (training, judged) if tested else ():
-            check_unseen(tested, earlier, self.architecture.modality)
+        if tested is not None:
+            for earlier in (training, judged):
+                check_unseen(tested, earlier, self.architecture.modality)
         return parted(
             training,
             judged,
