@@ -16,7 +16,7 @@ from ..workflow.report import MakeReport
 from ..workflow.told import failed_gates
 from . import shared
 from .options import Command, call
-from .terminal import show, table
+from .terminal import program, show, table
 from .words import positive, share
 
 EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"
@@ -87,7 +87,8 @@ def make_text(report: MakeReport) -> str:
             f"{wrote}\nNOT READY to ship, its graph is not what PyTorch computes: {failed}\n"
             f"see   hydrant verify {report.bundle}"
         )
-    return f"{wrote}\ntry   hydrant predict {report.bundle} …\n      hydrant inspect {report.bundle}"
+    name = program()
+    return f"{wrote}\ntry   {name} predict {report.bundle} …\n      {name} inspect {report.bundle}"
 
 
 _COLUMNS = {

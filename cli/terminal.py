@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,6 +43,14 @@ def told(
             said = clock()
             print(f"hydrant: {title}: {count}{f' of {total}' if total else ''} done", file=sys.stderr, flush=True)
         yield step
+
+
+def program() -> str:
+    """How to call this program: by its name where the shell finds it, by its path where only an environment has it."""
+    own = Path(sys.argv[0])
+    if own.name == "hydrant" and own.is_file() and shutil.which("hydrant") is None:
+        return os.path.relpath(own)
+    return "hydrant"
 
 
 def show(options: argparse.Namespace, facts: Any, text: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
-from hydrant.cli.terminal import CONTROLS, told
+from hydrant.cli.terminal import CONTROLS, program, told
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
@@ -573,3 +573,20 @@ def test_version_and_help() -> None:
     for command in ("plan", "fuse", "export", "verify", "predict", "inspect", "demo"):
         assert command in listed
         assert run_cli(command, "--help").returncode == 0
+
+
+def test_it_is_called_by_its_path_where_only_an_environment_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "venv/bin/hydrant"
+    own.parent.mkdir(parents=True)
+    own.write_text("")
+    own.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(own)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == "venv/bin/hydrant"
+    monkeypatch.setenv("PATH", str(own.parent))
+    assert program() == "hydrant"
+    monkeypatch.setattr(sys, "argv", ["/nowhere/pytest"])
+    assert program() == "hydrant"
