@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import study_claims
 import study_clinc150
+import study_draws
 import study_figures
 import study_grid
 import study_picture
@@ -479,3 +480,44 @@ def test_the_study_counts_costs_as_the_estimate_does(tmp_path: Path) -> None:
     cost = hydrant.estimate_cost(tmp_path / "bundle")
     found = study_figures.cost(tmp_path / "bundle", None)
     assert found == {"operations": cost.ratio, "parameters": cost.fused.parameters / cost.single.parameters}
+
+
+def test_draws_are_set_side_by_side_with_their_ends() -> None:
+    seed = dict.fromkeys(study_draws.FIGURES, 0.5) | {"operations": 1.0}
+    rows = {"systematic": [seed, seed | {"accuracy": 0.75}], "independent": [seed | {"operations": 0.9}]}
+    _, _, first, second = study_draws.render(rows).splitlines()
+    assert first.startswith("| systematic | 1.00 | 2 | 0.625 (0.500–0.750) | 0.500 (0.500–0.500) |")
+    assert second.startswith("| independent | 0.90 | 1 | 0.500 (0.500–0.500) |")
+
+
+@pytest.mark.parametrize("how", study_draws.DRAWS)
+def test_a_draw_is_planned_and_tuned_as_its_study_does_it(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    class Made:
+        def pruned(self, name: str, checkpoint: Path, fork: Fork, seed: int, **options: Any) -> Path:
+            asked.update(name=name, fork=fork, seed=seed, options=options)
+            return Path(name)
+
+        def tuned(self, name: str, source: Path, tune: Any, **given: Any) -> Path:
+            asked.update(tune=tune, batch_size=given["batch_size"], tuning_seed=given["seed"])
+            return Path(name)
+
+        def outputs(self, bundle: Path) -> Any:
+            return argparse.Namespace(logits={"validation": np.array([[[2.0, 0.0]], [[0.0, 1.0]], [[1.0, 0.0]]])})
+
+    figures = {name.replace("distance", "distance_last"): 0.5 for name in study_draws.FIGURES}
+    monkeypatch.setattr(study_figures, "measure", lambda *_: dict(figures))
+    monkeypatch.setattr(study_figures, "cost", lambda *_: {"operations": 1.03})
+    settings = study_vision.SETTINGS
+    data = argparse.Namespace(validation=Examples(["a", "b", "c"], np.array([0, 1, 1]), "validation"))
+    subject: Any = argparse.Namespace(
+        bundles=Made(), data=data, single=Path("single"), settings=settings, name="vision"
+    )
+    found = study_draws.Maker(subject, settings.forks[1.05]).measured((how, 3))
+    assert asked["fork"] == settings.forks[1.05] == Fork(10, 1)
+    assert (asked["seed"], asked["tuning_seed"]) == (3, 3)
+    assert asked["options"] == ({"systematic": True} if how == "systematic" else {})
+    assert (asked["tune"], asked["batch_size"]) == (settings.tune, settings.batch_size)
+    assert found["ood.distance.auroc"] == 0.5
+    assert found["operations"] == 1.03
