@@ -190,8 +190,7 @@ class Bench:
         bench.hydrant(["fuse", "{model}", "--plan", "{given}/plan.json", "-o", "{given}/out"])
         bench.hydrant(["export", "{given}/out"])
         if "fuse --traced" in verbs:
-            traced = [*plan[:-1], "--traced", "--members", "2", "-o", "{given}/traced.json"]
-            bench.hydrant([word for word in traced if word not in DATA])  # members drawn at random need no data
+            bench.hydrant([*plan, "{given}/traced.json", "--members", "2", "--traced"])
         for part in ("1", "2") if "merge" in verbs else ():
             rows = ["predict", "{given}/out", "--input", "{faulty}", "--skip-invalid", "--shard", f"{part}/2"]
             bench.hydrant(

@@ -12,14 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import study_figures as figures
 import study_table as tables
 from about import about
-from hydrant.calib.decisions.temperature import fit_temperature
 from study import Fork
 from study_claims import read_taps
 from study_clinc150 import Clinc150
@@ -27,8 +25,9 @@ from study_run import DOCUMENTS, Subject, add_options, open_subject
 from study_vision import Vision
 from training import in_parallel
 
-KINDS: dict[str, tuple[type, float]] = {"clinc150": (Clinc150, 1.05), "vision": (Vision, 1.05)}
-"""Each study, and which of its forks is drawn: that of this price."""
+KINDS: dict[str, type] = {"clinc150": Clinc150, "vision": Vision}
+PRICE = 1.05
+"""Of each study the fork of this price is drawn."""
 
 FIGURES = {
     "accuracy": "accuracy",
@@ -40,7 +39,7 @@ FIGURES = {
     "ood.distance.auroc": "AUROC, distance",
     "ood.distance.fpr95": "FPR95, distance",
 }
-DRAWS = {"systematic": {"systematic": True}, "independent": {}}
+DRAWS: dict[str, dict[str, bool]] = {"systematic": {"systematic": True}, "independent": {}}
 """How members are drawn, and options of the method for it."""
 
 Draw = tuple[str, int]
@@ -57,14 +56,12 @@ class Maker:
     def measured(self, draw: Draw) -> dict[str, float]:
         """Figures on the test splits, and the operations of the single model that they cost."""
         how, seed = draw
-        options: dict[str, bool] = dict(DRAWS[how])
-        source = self.bundles.pruned(f"{how}-{seed}", self.single, self.fork, seed, **options)
+        source = self.bundles.pruned(f"{how}-{seed}", self.single, self.fork, seed, **DRAWS[how])
         tune = self.settings.tune
         name = f"{source.name}-{tune.learning_rate:g}-{tune.epochs}"
         tuned = self.bundles.tuned(name, source, tune, seed=seed, batch_size=self.settings.batch_size)
         found = self.bundles.outputs(tuned)
-        labels = figures.labels_of(self.data.validation)
-        every = figures.measure(found, self.data, fit_temperature(found.logits["validation"], labels))
+        every = figures.measure(found, self.data, figures.temperature_of(found, self.data))
         every |= {
             name: every[name.replace("distance", f"distance_{self.taps}")] for name in FIGURES if "distance" in name
         }
@@ -75,10 +72,7 @@ def render(rows: dict[str, list[dict[str, float]]]) -> str:
     """Means over the seeds, with their ends."""
     lines = []
     for how, seeds in rows.items():
-        cells = []
-        for name in FIGURES:
-            values = [seed[name] for seed in seeds]
-            cells.append(f"{np.mean(values):.3f} ({min(values):.3f}–{max(values):.3f})")
+        cells = [tables.ranged([seed[name] for seed in seeds]) for name in FIGURES]
         lines.append([how, f"{np.mean([seed['operations'] for seed in seeds]):.2f}", str(len(seeds)), *cells])
     return tables.table(["drawn", "operations", "seeds", *FIGURES.values()], lines)
 
@@ -90,9 +84,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="of plan and tuning (default 5)")
     parser.add_argument("--draws", nargs="*", default=list(DRAWS), choices=list(DRAWS), help="how (default: both ways)")
     options = parser.parse_args()
-    kind, price = KINDS[options.study]
-    subject = open_subject(kind, options)
-    fork = subject.settings.forks[price]
+    subject = open_subject(KINDS[options.study], options)
+    fork = subject.settings.forks[PRICE]
     maker = Maker(subject, fork)
     wanted = [(how, seed) for how in options.draws for seed in range(options.seeds)]
     found = in_parallel([(maker.measured, draw) for draw in wanted], options.jobs)
@@ -102,7 +95,7 @@ def main() -> None:
     tables.put_into(DOCUMENTS / f"{subject.name}.md", text, "draws")
     if options.output:
         report: dict[str, Any] = {**about(subject.data.sizes()), "fork": asdict(fork), "rows": rows}
-        Path(options.output).write_text(json.dumps(report, indent=1) + "\n")
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

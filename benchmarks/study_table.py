@@ -79,11 +79,12 @@ def spread_table(rows: Sequence[Row]) -> str:
         "ood.distance_last.auroc": "AUROC, last tap",
         "ood.distance_last.fpr95": "FPR95, last tap",
     }
-    lines = [[row["name"], *(_ranged(values(row, name)) for name in wanted)] for row in rows if len(row["seeds"]) > 1]
+    lines = [[row["name"], *(ranged(values(row, name)) for name in wanted)] for row in rows if len(row["seeds"]) > 1]
     return table(["", *wanted.values()], lines)
 
 
-def _ranged(found: Sequence[float]) -> str:
+def ranged(found: Sequence[float]) -> str:
+    """The mean of the seeds, with the lowest and the highest."""
     return f"{np.mean(found):.3f} ({min(found):.3f}–{max(found):.3f})" if found else "–"
 
 

@@ -1,8 +1,8 @@
 """An epoch of tuning above a late fork, beside the same in an earlier hydrant, whose code is installed in a folder.
 
-    git worktree add /tmp/earlier f61b406
-    pip install --no-build-isolation --no-deps --target /tmp/earlier-site /tmp/earlier
-    python benchmarks/tuning_since.py /tmp/earlier-site -o benchmarks/results/tuning-since-cpu.json
+    git worktree add ../earlier f61b406
+    pip install --no-build-isolation --no-deps --target ../earlier-site ../earlier
+    python benchmarks/tuning_since.py ../earlier-site -o benchmarks/results/tuning-since-cpu.json
 
 MiniLM's shape (6 layers, 12 heads, width 384, 150 classes) with random weights, three members that keep 4 of 12 random
 heads from layer 4 on, texts of 12 tokens, batches of 32. Both run by their defaults, in processes of their own and in
@@ -20,32 +20,22 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import hydrant
 import numpy as np
-import torch
 import transformers
 
-LAYERS, HEADS, WIDTH, CLASSES, TOKENS, FORK, KEEP, MEMBERS = 6, 12, 384, 150, 12, 4, 4, 3
+LAYERS, HEADS, FORK, KEEP, MEMBERS = 6, 12, 4, 4, 3
+"""Of the model of late_fork.py, and of the plan."""
 
 
 def prepare(folder: Path, examples: int) -> None:
     """The checkpoint and its data, for both."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
-        num_labels=CLASSES,
-    )  # fmt: skip
-    transformers.BertForSequenceClassification(config).save_pretrained(folder / "model")
-    rng = np.random.default_rng(0)
+    from late_fork import single_model, texts  # in the process of this version alone
+
+    single_model().save_pretrained(folder / "model")
     for name, count in (("train", examples), ("validation", 200)):
-        ids = rng.integers(1000, 20000, (count, TOKENS))
-        parts: dict[str, Any] = {
-            "input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids),
-            "y": rng.integers(0, CLASSES, count),
-        }  # fmt: skip
-        np.savez(folder / f"{name}.npz", **parts)
+        np.savez(folder / f"{name}.npz", **texts(count))  # type: ignore[arg-type]
 
 
 def tune(folder: Path) -> None:
@@ -97,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     if not (options.site / "hydrant").is_dir():
         parser.error(f"{options.site} holds no package hydrant; expected what `pip install --target` leaves")
-    from about import about  # needs nothing of the earlier version
+    from about import about
     from hydrant.metrics.timing import Ratio
     from latency import times
 

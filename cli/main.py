@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -86,6 +85,8 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
     def _meant(self) -> str:
+        from difflib import get_close_matches  # not needed where all is well
+
         options = [name for name in self._option_string_actions if name.startswith("--")]
         flags = [word.partition("=")[0] for word in self.given if word.startswith("--")]
         wrong = [(flag, options) for flag in flags if not any(name.startswith(flag) for name in options)]

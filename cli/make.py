@@ -81,13 +81,13 @@ def make_text(report: MakeReport) -> str:
     headers = [f"{facts['examples']['reporting']} examples", *(_COLUMNS[list(_COLUMNS)[place]] for place in shown)]
     body = [[row[0], *(row[place + 1] for place in shown)] for row in rows]
     wrote = f"\n{table(headers, body)}\n\nwrote {report.bundle} in {report.seconds:.0f} s"
+    name = program()
     if not report.verified:
         failed = failed_gates(facts["stages"]["verify"])
         return (
             f"{wrote}\nNOT READY to ship, its graph is not what PyTorch computes: {failed}\n"
-            f"see   hydrant verify {report.bundle}"
+            f"see   {name} verify {report.bundle}"
         )
-    name = program()
     return f"{wrote}\ntry   {name} predict {report.bundle} …\n      {name} inspect {report.bundle}"
 
 

@@ -25,7 +25,7 @@ from .spec import InputSpec
 from .tables import column_names, is_table, only_split
 from .tags import are_tags, word_tags
 from .tensors import TensorProcessor
-from .text import is_pair
+from .text import empty_text, is_pair
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ def read_examples(
     if not kept:
         raise InputError(f"data {source} holds no rows; expected at least one example")
     for row in kept:
-        _check_filled(row)
+        if empty := empty_text(row.input):
+            raise InputError(f"{row.where} is {empty}; expected at least one word: give it, or leave the row out")
     if labels is None:
         return Examples([row.input for row in kept], None, source)
     unlabelled = [row for row in kept if row.label is None]
@@ -172,15 +173,6 @@ def read_examples(
     if task == "multi_label":
         encode = partial(encode_label_sets, labels=labels, index_of=label_index)
     return Examples(inputs, None if unlabelled else encode(kept), source)
-
-
-def _check_filled(row: Row) -> None:
-    """Refuse an empty text, or a pair with one, while the place it stands at is known."""
-    texts = (row.input,) if isinstance(row.input, str) else row.input if is_pair(row.input) else ()
-    for which, text in zip(("first", "second"), texts, strict=False):
-        if not text.strip():
-            what = "an empty text" if len(texts) == 1 else f"a pair whose {which} text is empty"
-            raise InputError(f"{row.where} is {what}; expected at least one word: give it, or leave the row out")
 
 
 def _hint(row: Row, task: str) -> str:

@@ -230,21 +230,25 @@ def _check_text(item: Any, index: int) -> None:
     """Refuse what is no text and no pair of texts."""
     if isinstance(item, Unusable):
         raise InputError(f"input {index} {item.reason}")
-    if isinstance(item, Path):
-        raise InputError(f"input {index} is the file {item}; this model reads text (str), or pairs of texts as tuples")
     if not isinstance(item, str) and not is_pair(item):
-        raise InputError(
-            f"input {index} is a {type(item).__name__}; this model reads text (str), or a pair of texts as a tuple"
-        )
+        what = f"the file {item}" if isinstance(item, Path) else f"a {type(item).__name__}"
+        raise InputError(f"input {index} is {what}; this model reads text (str), or a pair of texts as a tuple")
     texts = (item,) if isinstance(item, str) else item
     check_length(sum(map(len, texts)), index)
-    for place, text in enumerate(texts):
-        if not text.strip():
-            which = ("first", "second")[place]
-            what = "an empty text" if isinstance(item, str) else f"a pair whose {which} text is empty"
-            raise InputError(f"input {index} is {what}; expected at least one word")
+    if empty := empty_text(item):
+        raise InputError(f"input {index} is {empty}; expected at least one word")
+    for text in texts:
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
+
+
+def empty_text(item: Any) -> str:
+    """What is empty of a text or a pair of texts, in words; nothing where neither is, and of other inputs."""
+    if isinstance(item, str):
+        return "" if item.strip() else "an empty text"
+    texts = item if is_pair(item) else ()
+    empty = [which for which, text in zip(("first", "second"), texts, strict=False) if not text.strip()]
+    return f"a pair whose {empty[0]} text is empty" if empty else ""
 
 
 def check_length(characters: int, index: int) -> None:

@@ -102,7 +102,7 @@ def search(
         _, judged = judged_by(expected, _outputs(quantised, checking), TOLERANCES["int8"], tokens)
         if all(gate.passed for gate in judged):
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
-    failed = "; ".join(f"{gate.name} is {gate.value:.3g}, limit {gate.limit:.3g}" for gate in judged if not gate.passed)
+    failed = "; ".join(gate.told for gate in judged if not gate.passed)
     raise GateError(
         f"INT8 does not hold for this model, even with half of its layers' parts in float32: {failed}; "
         "export FP32 or BF16"

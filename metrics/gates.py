@@ -68,6 +68,11 @@ class Gate:
     limit: float
     passed: bool
 
+    @property
+    def told(self) -> str:
+        """The figure and its limit in words."""
+        return f"{self.name} is {self.value:.3g}, limit {self.limit:.3g}"
+
 
 @dataclass(frozen=True)
 class Agreement:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import check_apart, read_examples
 from ..data.fingerprints import fingerprint_of
-from ..errors import InputError, check_seed, require
+from ..errors import check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
@@ -110,15 +111,7 @@ def make(
         job = _Job(model, output, recipe, reading, seed, say, progress)
         parts = job.read(data, validation, ood, test, test_ood)
         space = Workspace(workspace_of(output), job.digests(parts))
-        try:
-            stages = job.stages(space, parts, None if html is None else Path(html))
-        except InputError as error:
-            if space.remove_empty():
-                raise
-            raise InputError(
-                f"{error}; {space.folder} keeps what was done before: the same data and options go on from there, for "
-                "others delete it"
-            ) from error
+        stages = job.stages(space, parts, None if html is None else Path(html))
         report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
         job.publish(space, report, force)
     return report
@@ -164,10 +157,8 @@ class _Job:
         unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.seed)
         training, judged = labelled(data, limit=self.reading.limit()), labelled(validation)
         tested = None if test is None else labelled(test)
-        check_unseen(judged, training, self.architecture.modality)
-        if tested is not None:
-            for earlier in (training, judged):
-                check_unseen(tested, earlier, self.architecture.modality)
+        for earlier, later in combinations([training, judged, *([] if tested is None else [tested])], 2):
+            check_unseen(later, earlier, self.architecture.modality)
         return parted(
             training,
             judged,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..bundle.uses import NEAR, SEEN
+from ..metrics.gates import Gate
 from .report import figures_of
 
 Facts = Mapping[str, Any]
@@ -97,11 +98,10 @@ def verified_line(facts: Facts) -> str:
 def failed_gates(facts: Facts) -> str:
     """What was beyond its limit, and on which backend."""
     return "; ".join(
-        f"{report['backend']} {report['precision']}: {gate['name'].replace('_', ' ')} is {gate['value']:.3g}, limit "
-        f"{gate['limit']:g}"
+        f"{report['backend']} {report['precision']}: {gate.told}"
         for report in facts["backends"]
-        for gate in report["gates"]
-        if not gate["passed"]
+        for gate in (Gate(**each) for each in report["gates"])
+        if not gate.passed
     )
 
 

@@ -49,9 +49,24 @@ class Workspace:
             raise InputError(f"cannot create {folder}: {error.strerror or error}") from error
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Do a stage, unless it is done, and return what it recorded (JSON-compatible)."""
+        """Do a stage, unless it is done, and return what it recorded (JSON-compatible).
+
+        Raises:
+            InputError: its work raised one. Where no stage is done the folder is deleted, so that the next call may be
+                of something else; otherwise the message says that it stays.
+        """
         if name not in self._stages:
-            self._stages[name] = json.loads(json.dumps(work()))
+            try:
+                done = work()
+            except InputError as error:
+                if not self._stages:
+                    self.remove()
+                    raise
+                raise InputError(
+                    f"{error}; {self.folder} keeps what was done before: the same data and options go on from there, "
+                    "for others delete it"
+                ) from error
+            self._stages[name] = json.loads(json.dumps(done))
             self._write(self.folder)
         facts: dict[str, Any] = self._stages[name]
         return facts
@@ -79,13 +94,6 @@ class Workspace:
     def remove(self) -> None:
         """Delete the folder: what it made stands where it belongs."""
         discard(self.folder, self.folder.stem)
-
-    def remove_empty(self) -> bool:
-        """Delete the folder if no stage is done, so that the next call may be of something else; whether it did."""
-        if self._stages:
-            return False
-        self.remove()
-        return True
 
     def _write(self, folder: Path) -> None:
         content = {"schema": SCHEMA, "digests": self._digests, "stages": self._stages}

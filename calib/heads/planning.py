@@ -115,7 +115,7 @@ def plan_heads(
         facts["rate"] = dropped.rate
     elif counts and all(isinstance(how, Random) for how in methods):
         each = methods * (members if len(methods) == 1 else 1)
-        chosen = tuple(map(choose_heads, drawn_scores(each, architecture.layers, architecture.heads, seed), counts))
+        chosen = tuple(map(choose_heads, drawn_scores(each, *shape[1:], seed), counts))
         facts |= drawn_facts(methods)
     else:
         from .choosing import Choice, Job  # PyTorch
