@@ -385,7 +385,7 @@ def test_image_checkpoint(vit_checkpoint: Path) -> None:
         ({"keep": 5}, "keep is 5; expected 1 to 4 heads"),
         ({"data": None}, "method 'taylor' needs labelled calibration data"),
         ({"data": (["hello"], ["z"])}, "label 'z' at example 0 is not a class of the model; its 5 classes are a, b, c"),
-        ({"data": (["hello", ""], ["a", "a"])}, "example 1 is an empty text; expected at least one word"),
+        ({"data": (["hello", ""], ["a", "a"])}, "input 1 is an empty text"),
         ({"data": (["hello"], None)}, "has no label; expected"),
         ({"reading": Reading(label="intent")}, "has no label; expected a column 'intent'"),
         ({"reading": Reading(text="query")}, "has the columns text, label; expected 'query'"),
