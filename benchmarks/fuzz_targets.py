@@ -34,8 +34,9 @@ from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
 from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.traced import CHECKPOINT
+from hydrant.bundle.verification import REPORT as VERIFIED
 from hydrant.bundle.weights import check_fused
-from hydrant.cli.inspect import VERIFIED, inspect_bundle
+from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
 from hydrant.cli.terminal import json_lines
 from hydrant.data.arrays import read_npz

@@ -60,6 +60,9 @@ DENSITY = "density.safetensors"
 PROCESSOR = "processor"
 
 
+ENGINES = "engines"
+
+
 TOKENIZER_GRAPH = "tokenizer.onnx"
 
 

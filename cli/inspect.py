@@ -29,9 +29,10 @@ from ..bundle.store import (
     resolve,
 )
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
+from ..bundle.verification import REPORT, Verification
 from ..bundle.weights import check_fused
 from ..cost.estimate import cost_of
-from ..engines.metadata import ENGINES, engine_names, engine_path, graph_digest, metadata_path, read_metadata
+from ..engines.metadata import engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, MissingExtraError, cut, require
 from ..families.prompts import read_prompts
 from ..runtime import load
@@ -40,8 +41,6 @@ from .options import Command, value
 from .terminal import show
 
 EXAMPLE = "hydrant inspect out/"
-
-VERIFIED = "reports/verify.json"
 
 
 def arguments(command: Command) -> None:
@@ -291,26 +290,19 @@ def _engine(look: _Look, name: str) -> str:
 
 def _verified(look: _Look) -> str:
     """The last verification in words, and whether it still speaks of these files."""
-    if VERIFIED not in look.states:
+    if REPORT not in look.states:
         return "not yet; compare the backends with `hydrant verify`"
-    if look.states[VERIFIED] != "ok":
+    if look.states[REPORT] != "ok":
         return "the report cannot be used; run `hydrant verify` again"
-    return look.words(VERIFIED, lambda: _verification(look.bundle)) or ""
+    return look.words(REPORT, lambda: _verification(look.bundle)) or ""
 
 
-def _verification(bundle: Bundle) -> str:
-    found = bundle.read_json(VERIFIED)
-    now, then = bundle.digests(), found["files"]
-    if now != then and {name: digest for name, digest in now.items() if name in then or not _is_engine(name)} != then:
+def _verification(bundle: Bundle) -> str | None:
+    found = Verification.of(bundle)
+    if found is None:
+        return None
+    if not found.current:
         return "not these files: the bundle has changed since; run `hydrant verify` again"
-    verdicts = ((True, "passed"), (False, "FAILED"))
-    named = [
-        f"{word}: {', '.join(names)}"
-        for passed, word in verdicts
-        if (names := [f"{e['backend']} {e['precision']}" for e in found["backends"] if e["passed"] is passed])
-    ]
-    return f"{'; '.join(named)} (against {found['reference']}, {found['inputs']})"
-
-
-def _is_engine(name: str) -> bool:
-    return name.startswith(f"{ENGINES}/")
+    verdicts = (("passed", found.passed), ("FAILED", found.failed))
+    named = [f"{word}: {', '.join(names)}" for word, names in verdicts if names]
+    return f"{'; '.join(named)} (against {found.reference}, {found.inputs})"

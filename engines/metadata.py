@@ -12,11 +12,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from ..bundle import schema
-from ..bundle.store import Bundle
+from ..bundle.store import ENGINES, Bundle
 from ..errors import BundleError, cut
-
-ENGINES = "engines"
-
 
 LIBRARIES = ("tensorrt", "tensorrt-rtx")
 """The libraries that build and run engines, named as the backends are."""

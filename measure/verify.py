@@ -17,6 +17,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import DISTANCE, OUTPUTS
+from ..bundle.verification import REPORT
 from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
@@ -28,9 +29,6 @@ from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons
 from ..version import __version__
 from .bisect import Bisection, find_divergence
-
-REPORT = "reports/verify.json"
-
 
 EXAMPLES = 256
 """Inputs where no number is given."""

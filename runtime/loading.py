@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from ..bundle.signature import check_signature
 from ..bundle.store import Bundle, resolve
 from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
+from ..bundle.verification import Verification
 from ..errors import BundleError, HydrantError, InputError, is_whole
 from .backends.registry import open_backend
 from .predictor import Predictor
+
+log = logging.getLogger(__name__)
 
 
 def checked_threads(threads: int | None) -> int | None:
@@ -88,6 +92,7 @@ def _opened(
     check_all_graphs(bundle)
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
+        _warn_of_failure(bundle, f"{opened.name} {opened.precision}")
         return Predictor(bundle, architecture, opened, fallbacks)
     except BaseException:
         opened.close()
@@ -108,3 +113,18 @@ def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
                 f"bundle {bundle.path} gives {GIVES[task]}, but its calibration.json has {words}; calibrate again with "
                 "`hydrant calibrate`"
             )
+
+
+def _warn_of_failure(bundle: Bundle, opened: str) -> None:
+    """Say that what was opened, a backend and its precision, did not pass the last verification of these files."""
+    try:
+        found = Verification.of(bundle)
+    except BundleError as error:
+        log.warning("reports/verify.json of %s is not asked: %s; run `hydrant verify` again", bundle.path, error)
+        return
+    if found is not None and found.current and opened in found.failed:
+        log.warning(
+            "%s failed the last verification of %s (against %s, %s): its answers differ from the reference by more "
+            "than the gates allow; `hydrant verify` says by how much",
+            opened, bundle.path, found.reference, found.inputs,
+        )  # fmt: skip

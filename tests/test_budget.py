@@ -118,6 +118,7 @@ def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
         find_candidates(architecture, scores, 0.2, forks=forks, sequence=9)
     with pytest.raises(InputError, match=message) as refused:
         budgets.check_reachable(architecture, 3, 0.2, forks=forks, sequence=9)
+    assert ("or a later fork" in str(refused.value)) == (least < LAYERS - 1)
     least = float(str(refused.value).split("members costs ")[1].split()[0])
     budgets.check_reachable(architecture, 3, least, forks=forks, sequence=9)
     with pytest.raises(InputError, match="cannot be reached"):

@@ -26,7 +26,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "bundle": """
             __init__ precision tasks rotary schema architecture traced signals names strict_json owned files journal
-            plan manifest writing store signature reference calibration density weights onnx_message graphs reports uses
+            plan manifest writing store signature reference calibration density weights onnx_message graphs reports
+            verification uses
         """
     },
     {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, save_bundle, verify
+from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
 from hydrant.data.samples import synthetic_batches
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics.gates import TOLERANCES, agreement, gates
@@ -44,7 +45,7 @@ def test_real_inputs_from_a_file(bert_checkpoint: Path, text_csv: Path, tmp_path
 
 
 @pytest.mark.parametrize("change", ["classifier.bias", "layers.1.attention.output.0.weight"])
-def test_a_graph_with_wrong_weights_fails(change: str, tmp_path: Path) -> None:
+def test_a_graph_with_wrong_weights_fails(change: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The digest fits, the numbers do not: only verification can tell."""
     bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
     model = onnx.load(export_onnx(bundle))
@@ -58,6 +59,25 @@ def test_a_graph_with_wrong_weights_fails(change: str, tmp_path: Path) -> None:
     failed = [gate.name for gate in report.backends[0].gates if not gate.passed]
     assert "max |Δ probability|" in failed
     assert Bundle.open(bundle.path).read_json("reports/verify.json")["passed"] is False
+    said = rf"onnxruntime fp32 failed the last verification of {bundle.path} \(against torch, 40 synthetic"
+    assert re.search(said, warned_at_opening(bundle.path, caplog, "onnxruntime"))
+    assert not warned_at_opening(bundle.path, caplog, "torch")
+    export_onnx(bundle.path)  # other files than those that failed
+    assert not warned_at_opening(bundle.path, caplog, "onnxruntime")
+
+
+def warned_at_opening(path: Path, caplog: pytest.LogCaptureFixture, backend: str) -> str:
+    caplog.clear()
+    with load(path, backend):
+        return caplog.text
+
+
+def test_a_report_that_cannot_be_read_is_no_reason_not_to_predict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bundle")
+    bundle.add({"reports/verify.json": b'{"backends": 1}'})
+    assert "malformed (TypeError" in warned_at_opening(bundle.path, caplog, "torch")
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""What the last `hydrant verify` of a bundle found, and whether it speaks of the bundle's files as they are now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import BundleError, cut
+from .store import ENGINES, Bundle
+
+REPORT = "reports/verify.json"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The last verification.
+
+    Attributes:
+        passed: backends whose gates all held, each with its precision, as ``"onnxruntime fp32"``.
+        failed: the others.
+        reference: backend that they were held against.
+        inputs: what they were asked, in words.
+        current: whether the files of the bundle are those that were verified; engines that came later do not count.
+    """
+
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+    reference: str
+    inputs: str
+    current: bool
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Verification | None:
+        """Read it; ``None`` where the bundle has none.
+
+        Raises:
+            BundleError: the report is altered, missing or malformed.
+        """
+        if not bundle.has(REPORT):
+            return None
+        found = bundle.read_json(REPORT)
+        try:
+            named = [(f"{each['backend']} {each['precision']}", each["passed"]) for each in found["backends"]]
+            now, then = bundle.digests(), found["files"]
+            known = {name: digest for name, digest in now.items() if name in then or not name.startswith(f"{ENGINES}/")}
+            told = str(found["reference"]), str(found["inputs"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BundleError(f"malformed ({type(error).__name__}: {cut(error)})") from error
+        passed, failed = (tuple(name for name, held in named if held is verdict) for verdict in (True, False))
+        return cls(passed, failed, *told, current=then in (now, known))
