@@ -76,7 +76,7 @@ class PlainFormatter(logging.Formatter):
 
 def print_text(text: str) -> None:
     """A line or more on standard output."""
-    with standard_output():
+    with _answer():
         print(plain(text))
 
 
@@ -90,7 +90,7 @@ def print_beside(output: Path, text: str) -> None:
 
 def print_json(*facts: Any) -> None:
     """JSON objects on standard output, one a line, UTF-8 whatever the terminal speaks."""
-    with standard_output():
+    with _answer():
         sys.stdout.buffer.write(json_lines(facts))
 
 
@@ -116,6 +116,16 @@ def standard_output() -> Iterator[None]:
     except OSError as error:
         discard_output()
         raise InputError(f"cannot write to standard output: {error.strerror or error}") from error
+
+
+@contextmanager
+def _answer() -> Iterator[None]:
+    """Standard output for what a command found: where the reader has left, its status alone tells, at its own end."""
+    try:
+        with standard_output():
+            yield
+    except BrokenPipeError:
+        discard_output()
 
 
 def open_streams() -> None:

@@ -438,6 +438,18 @@ def test_a_reader_that_leaves_is_no_error(made: Path, text_csv: Path) -> None:
     assert "BrokenPipe" not in done.stderr
 
 
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_reader_that_leaves_does_not_hide_what_a_check_found(form: str, made: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(made / "out", tmp_path / "out")
+    inspect = f"'{sys.executable}' -m hydrant inspect '{bundle}' {form}"
+    found = []
+    for change in ("true", f"echo >> '{bundle}/plan.json'"):
+        script = f"{change}; {{ sleep 0.1; {inspect}; echo $? >&2; }} | true"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd="/")
+        found.append(done.stderr)
+    assert found == ["0\n", "1\n"]
+
+
 def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Path) -> None:
     code = (
         "import sys\n"
