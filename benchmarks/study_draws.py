@@ -92,10 +92,11 @@ def main() -> None:
     rows = {how: [each for draw, each in zip(wanted, found, strict=True) if draw[0] == how] for how in options.draws}
     text = render(rows)
     print(text)
-    tables.put_into(DOCUMENTS / f"{subject.name}.md", text, "draws")
     if options.output:
         report: dict[str, Any] = {**about(subject.data.sizes()), "fork": asdict(fork), "rows": rows}
         options.output.write_text(json.dumps(report, indent=1) + "\n")
+    if set(options.draws) == set(DRAWS):  # both ways, which the table compares
+        tables.put_into(DOCUMENTS / f"{subject.name}.md", text, "draws")
 
 
 if __name__ == "__main__":

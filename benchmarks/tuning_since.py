@@ -6,8 +6,8 @@
 
 MiniLM's shape (6 layers, 12 heads, width 384, 150 classes) with random weights, three members that keep 4 of 12 random
 heads from layer 4 on, texts of 12 tokens, batches of 32. Both run by their defaults, in processes of their own and in
-turn; a later epoch is the time of two epochs less that of one, and figures are ratios of medians. (f61b406 is the last
-commit whose module runs a stream for each member through the layers below the fork, and tunes them all.)
+turn; a later epoch is the time of two epochs less that of one, and figures are ratios of medians. (The code at f61b406
+runs a stream for each member through the layers below the fork, and tunes them all.)
 """
 
 from __future__ import annotations

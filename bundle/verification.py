@@ -9,6 +9,9 @@ from .store import ENGINES, Bundle
 
 REPORT = "reports/verify.json"
 
+LONGEST = 200
+"""Characters that are repeated of what a report says."""
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -39,11 +42,20 @@ class Verification:
             return None
         found = bundle.read_json(REPORT)
         try:
-            named = [(f"{each['backend']} {each['precision']}", each["passed"]) for each in found["backends"]]
+            named = [(_line(f"{each['backend']} {each['precision']}"), each["passed"]) for each in found["backends"]]
             now, then = bundle.digests(), found["files"]
             known = {name: digest for name, digest in now.items() if name in then or not name.startswith(f"{ENGINES}/")}
-            told = str(found["reference"]), str(found["inputs"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BundleError(f"malformed ({type(error).__name__}: {cut(error)})") from error
+            told = _line(found["reference"]), _line(found["inputs"])
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BundleError(
+                f"{REPORT} of {bundle.path} is malformed ({type(error).__name__}: {cut(error)}); run `hydrant verify` "
+                "again"
+            ) from error
         passed, failed = (tuple(name for name, held in named if held is verdict) for verdict in (True, False))
         return cls(passed, failed, *told, current=then in (now, known))
+
+
+def _line(value: object) -> str:
+    """What the report of a stranger's bundle says, as it may stand within a line."""
+    line = " ".join(str(value).split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

@@ -54,7 +54,7 @@ def export_text(made: Export) -> str:
     if made.quantised is not None:
         left = ", ".join(made.quantised.left) or "none"
         lines.append(f"  INT8: {made.quantised.quantised} parts of layers, left in float32: {left}")
-        lines += [f"  {gate.name} {gate.value:.3g}, limit {gate.limit:.3g}" for gate in made.quantised.gates]
+        lines += [f"  {gate.told}" for gate in made.quantised.gates]
     if made.tokenizer is not None:
         told = made.tokenizer
         lines.append(

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from ..errors import GateError, HydrantError, cut, missing_extra
@@ -88,7 +89,8 @@ class Parser(argparse.ArgumentParser):
         from difflib import get_close_matches  # not needed where all is well
 
         options = [name for name in self._option_string_actions if name.startswith("--")]
-        flags = [word.partition("=")[0] for word in self.given if word.startswith("--")]
+        before = takewhile("--".__ne__, self.given)  # what follows it is no option
+        flags = [word.partition("=")[0] for word in before if word.startswith("--")]
         wrong = [(flag, options) for flag in flags if not any(name.startswith(flag) for name in options)]
         if self._subparsers and self.given:
             wrong.append((self.given[0], list(COMMANDS)))

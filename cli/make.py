@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..data.columns import Reading
-from ..errors import InputError
 from ..workflow.make import make, workspace_of
 from ..workflow.options import Recipe
 from ..workflow.report import MakeReport
@@ -20,10 +19,6 @@ from .terminal import program, show, table
 from .words import positive, share
 
 EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"
-
-
-TUNING = ("epochs", "learning_rate", "mixed_precision")
-"""Options of the tuning."""
 
 
 def arguments(command: Command) -> None:
@@ -54,9 +49,6 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make it, telling each stage's choice; status 1 when a gate failed."""
-    given = [f"--{name.replace('_', '-')}" for name in TUNING if hasattr(options, name)]
-    if given and hasattr(options, "fast"):
-        raise InputError(f"{given[0]} is given with --fast, which leaves the tuning out; leave one of the two out")
     chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **chosen)
     try:
@@ -85,7 +77,7 @@ def make_text(report: MakeReport) -> str:
     if not report.verified:
         failed = failed_gates(facts["stages"]["verify"])
         return (
-            f"{wrote}\nNOT READY to ship, its graph is not what PyTorch computes: {failed}\n"
+            f"{wrote}\nNOT READY to ship, since a backend does not compute what PyTorch does: {failed}\n"
             f"see   {name} verify {report.bundle}"
         )
     return f"{wrote}\ntry   {name} predict {report.bundle} …\n      {name} inspect {report.bundle}"

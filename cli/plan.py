@@ -126,6 +126,8 @@ def _explore(options: argparse.Namespace) -> int:
         "masking",
         "average",
         "max_accuracy_loss",
+        "systematic",
+        "rate",
     ):
         if hasattr(options, flag):
             raise InputError(

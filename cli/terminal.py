@@ -46,11 +46,17 @@ def told(
 
 
 def program() -> str:
-    """How to call this program: by its name where the shell finds it, by its path where only an environment has it."""
+    """How to call this program: by its name where the shell finds it, else as it was called.
+
+    That is by its path, where only an environment has it, or as a module; a path without a folder begins with ``./``.
+    """
     own = Path(sys.argv[0])
-    if own.name == "hydrant" and own.is_file() and shutil.which("hydrant") is None:
-        return os.path.relpath(own)
-    return "hydrant"
+    if shutil.which("hydrant") is not None or not own.is_file():
+        return "hydrant"
+    if own.name == "__main__.py":
+        return "python -m hydrant"
+    place = os.path.relpath(own)
+    return "hydrant" if own.name != "hydrant" else place if os.sep in place else f"./{place}"
 
 
 def show(options: argparse.Namespace, facts: Any, text: str) -> None:

@@ -150,7 +150,7 @@ def read_examples(
     kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
     if not kept:
         raise InputError(f"data {source} holds no rows; expected at least one example")
-    for row in kept if isinstance(data, str | Path) else ():  # others are told by their role once prepared
+    for row in kept if isinstance(data, str | Path) else ():  # else told by their role where that is known
         if empty := empty_text(row.input):
             raise InputError(f"{row.where} is {empty}; expected at least one word: give it, or leave the row out")
     if labels is None:

@@ -86,9 +86,9 @@ def shared_part(examples: Examples, earlier: Examples, modality: Modality) -> fl
     return 0.0 if now is None or then is None else now.share_in(then)
 
 
-def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
-    """The fingerprint of raw inputs; ``None`` where there are none, or one is of a kind that has no lasting form."""
-    numbers = set()
+def hashes_of(inputs: Sequence[Any], modality: Modality) -> list[int] | None:
+    """The hash of each raw input; ``None`` where one is of a kind that has no lasting form."""
+    numbers = []
     for item in inputs:
         try:
             content = _content(Path(item) if modality != "text" and isinstance(item, str) else item)
@@ -96,11 +96,17 @@ def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | N
             content = None
         if content is None:
             return None
-        numbers.add(int.from_bytes(hashlib.blake2b(content, digest_size=BYTES).digest(), "big"))
+        numbers.append(int.from_bytes(hashlib.blake2b(content, digest_size=BYTES).digest(), "big"))
+    return numbers
+
+
+def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
+    """The fingerprint of raw inputs; ``None`` where there are none, or one is of a kind that has no lasting form."""
+    numbers = hashes_of(inputs, modality)
     pairs = (
         {is_pair(item) if isinstance(item, str | tuple) else None for item in inputs} if modality == "text" else set()
     )
-    return Fingerprint(tuple(sorted(numbers)), pairs=pairs.pop() if len(pairs) == 1 else None) if numbers else None
+    return Fingerprint(tuple(sorted({*numbers})), pairs=pairs.pop() if len(pairs) == 1 else None) if numbers else None
 
 
 def fingerprints(modality: Modality, **examples: Examples | None) -> dict[str, Any]:

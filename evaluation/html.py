@@ -24,7 +24,7 @@ from .figure_names import (
 )
 from .markup import cell, figure_cell, note, pair, plot, prose, row, section, table
 from .observation import Evidence
-from .report import Difference, EvaluationReport, Figure, Verdict
+from .report import Difference, EvaluationReport, Figure, ModelReport, Verdict
 from .style import STYLE
 from .verdict import ALONE, UNJUDGED, best_apart
 
@@ -158,12 +158,18 @@ def _titled(told: Told) -> str:
     return told.title + ARROWS[told.better]
 
 
+def _temperature(model: ModelReport) -> str:
+    """Of all classes, or from the lowest to the highest of the labels."""
+    ends = (min(model.temperatures), max(model.temperatures)) if model.temperatures else (model.temperature,)
+    return " to ".join(f"{end:.3g}" for end in ends)
+
+
 def _models(report: EvaluationReport) -> str:
     """What each model is and runs on, and its latency."""
     facts = {
         "kind": [model.kind for model in report.models],
         "members": [str(model.members) for model in report.models],
-        "temperature": [f"{model.temperature:.3g}" for model in report.models],
+        "temperature": [_temperature(model) for model in report.models],
         "runs on": [f"{model.backend}, {model.precision}" for model in report.models],
     }
     if report.batch:

@@ -70,6 +70,7 @@ def label_reports(
                 differences=differences(found[0].figures, figures, first, draws, COMPARED) if found else {},
                 diversity=_diversity(seen, model.plan),
                 decisions=_decisions(seen.prediction, each.wrong, ood, calibration),
+                temperatures=() if calibration.labels is None else calibration.temperatures,
                 labels=each.by_label(evidence.labels, calibration),
             )
         )

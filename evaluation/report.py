@@ -83,6 +83,7 @@ class ModelReport:
             measured.
         latency_on: backend and precision that were timed.
         baselines: what the single model behind it detects by itself; ``None`` when not measured.
+        temperatures: of a multi-label model's labels, each its own.
         labels: of a multi-label model, for each label how many examples have it, its threshold, F1, average precision
             and ECE.
     """
@@ -102,7 +103,13 @@ class ModelReport:
     latency_ms: float | None = None
     latency_on: str | None = None
     baselines: BaselineReport | None = None
+    temperatures: tuple[float, ...] = ()
     labels: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a temperature was fitted, of all classes or of a label."""
+        return any(each != 1 for each in (self.temperature, *self.temperatures))
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""

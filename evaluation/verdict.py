@@ -10,8 +10,8 @@ from .report import Difference, Figure, ModelReport, Verdict
 
 BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "not judged"
 
-SCALED = ("nll", "ece")
-"""Figures that a temperature changes."""
+SCALED = ("nll", "ece", "label_ece")
+"""Figures that a temperature alone may better much."""
 
 ALONE = (
     "Compared with no other model; --compare MODEL, the single model for one, shows what the bundle gains and loses."
@@ -54,7 +54,7 @@ def _verdict(ours: ModelReport, model: ModelReport) -> Verdict:
     )
     sentence = _sentence(ours.name, model.name, found)
     scaled = [each for each in found if each.figure in SCALED and each.outcome == BETTER]
-    if scaled and ours.temperature != 1 and model.temperature == 1:
+    if scaled and ours.scaled and not model.scaled:
         names = _and(DIFFERENCES[each.figure].title for each in scaled)
         sentence += f" {model.name} has no temperature, which alone may bring as much in {names}."
     return Verdict(model.name, sentence, found)

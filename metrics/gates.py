@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,9 +59,13 @@ RANKED_INPUTS = 100
 """Rank correlations are judged from this many inputs on, and reported from 8."""
 
 
+RANKED = "Spearman "
+"""Begins the name of a gate whose figure is a rank correlation, and its limit the least that it may be."""
+
+
 @dataclass(frozen=True)
 class Gate:
-    """One figure against its limit."""
+    """One figure against its limit: the most that it may be, or the least, of a rank correlation."""
 
     name: str
     value: float
@@ -71,7 +75,8 @@ class Gate:
     @property
     def told(self) -> str:
         """The figure and its limit in words."""
-        return f"{self.name} is {self.value:.3g}, limit {self.limit:.3g}"
+        bound = "at least" if self.name.startswith(RANKED) else "at most"
+        return f"{self.name} is {self.value:.6g}, expected {bound} {self.limit:g}"
 
 
 @dataclass(frozen=True)
@@ -155,12 +160,24 @@ def gates(figures: Agreement, tolerances: Tolerances) -> list[Gate]:
         ("max |Δ distance|", figures.max_distance_difference, tolerances.distance),
         ("disagreement changes", figures.disagreement_changes, changes),
     ]
-    judged = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper if value is not None]
-    for name, value in figures.spearman.items():
-        judged_by_rank = name != "disagreement"  # a score of few values: its changes are counted above
-        if value is not None and judged_by_rank and figures.inputs >= RANKED_INPUTS:
-            judged.append(Gate(f"Spearman {name}", value, tolerances.spearman, bool(value >= tolerances.spearman)))
-    return judged
+    ranked = {name: value for name, value in figures.spearman.items() if name != "disagreement"}  # counted above
+    return judged(upper, ranked, figures.inputs, tolerances.spearman)
+
+
+def judged(
+    upper: Iterable[tuple[str, float | None, float]], spearman: Mapping[str, float | None], inputs: int, least: float
+) -> list[Gate]:
+    """The gates of figures that were measured.
+
+    Args:
+        upper: name, figure and the most that it may be.
+        spearman: score → rank correlation, judged from :data:`RANKED_INPUTS` inputs on.
+        inputs: that they are of.
+        least: that a rank correlation may be.
+    """
+    bounded = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper if value is not None]
+    known = {name: value for name, value in spearman.items() if value is not None and inputs >= RANKED_INPUTS}
+    return bounded + [Gate(f"{RANKED}{name}", value, least, bool(value >= least)) for name, value in known.items()]
 
 
 def distance_difference(reference: np.ndarray, tested: np.ndarray) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import require
-from .gates import RANKED_INPUTS, Gate, Tolerances, distance_difference
+from .gates import Gate, Tolerances, distance_difference, judged
 
 RANKS = ("predictive_entropy", "expected_entropy", "mutual_information", "energy")
 
@@ -94,11 +94,7 @@ def label_gates(figures: LabelAgreement, tolerances: Tolerances) -> list[Gate]:
         ("max |Δ energy| ÷ labels", figures.max_energy_difference, tolerances.energy),
         ("max |Δ distance|", figures.max_distance_difference, tolerances.distance),
     ]
-    judged = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper if value is not None]
-    for name, value in figures.spearman.items():
-        if value is not None and figures.inputs >= RANKED_INPUTS:
-            judged.append(Gate(f"Spearman {name}", value, tolerances.spearman, bool(value >= tolerances.spearman)))
-    return judged
+    return judged(upper, figures.spearman, figures.inputs, tolerances.spearman)
 
 
 def _largest(a: np.ndarray, b: np.ndarray) -> float:

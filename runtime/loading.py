@@ -60,7 +60,19 @@ def load(
             contradicts it.
         InputError: ``threads`` or ``trust`` cannot be used.
     """
-    threads = checked_threads(threads)
+    predictor = _as_it_is(bundle, backend, checked_threads(threads), precision, trust)
+    _warn_of_failure(predictor)
+    return predictor
+
+
+def _as_it_is(
+    bundle: Bundle | str | Path,
+    backend: str,
+    threads: int | None,
+    precision: Precision | None,
+    trust: str | Path | None,
+) -> Predictor:
+    """A predictor of a bundle that other processes may write meanwhile: of its files before, or after, not of both."""
     before = resolve(bundle).state()
     found = resolve(bundle)
     try:
@@ -92,7 +104,6 @@ def _opened(
     check_all_graphs(bundle)
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
-        _warn_of_failure(bundle, f"{opened.name} {opened.precision}")
         return Predictor(bundle, architecture, opened, fallbacks)
     except BaseException:
         opened.close()
@@ -115,16 +126,17 @@ def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
             )
 
 
-def _warn_of_failure(bundle: Bundle, opened: str) -> None:
+def _warn_of_failure(predictor: Predictor) -> None:
     """Say that what was opened, a backend and its precision, did not pass the last verification of these files."""
     try:
-        found = Verification.of(bundle)
-    except BundleError as error:
-        log.warning("reports/verify.json of %s is not asked: %s; run `hydrant verify` again", bundle.path, error)
+        found = Verification.of(resolve(predictor.path))
+    except BundleError:
+        log.warning("the last verification of %s cannot be read; run `hydrant verify` again", predictor.path)
         return
+    opened = f"{predictor.backend} {predictor.precision}"
     if found is not None and found.current and opened in found.failed:
         log.warning(
             "%s failed the last verification of %s (against %s, %s): its answers differ from the reference by more "
             "than the gates allow; `hydrant verify` says by how much",
-            opened, bundle.path, found.reference, found.inputs,
+            opened, predictor.path, found.reference, found.inputs,
         )  # fmt: skip

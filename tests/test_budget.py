@@ -119,6 +119,9 @@ def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
     with pytest.raises(InputError, match=message) as refused:
         budgets.check_reachable(architecture, 3, 0.2, forks=forks, sequence=9)
     assert ("or a later fork" in str(refused.value)) == (least < LAYERS - 1)
+    assert ", or fewer members" in str(refused.value)
+    with pytest.raises(InputError, match=r"give a budget of at least 0\.\d+(, or a later fork)?$"):
+        budgets.check_reachable(architecture, 2, 0.2, forks=forks, sequence=9)
     least = float(str(refused.value).split("members costs ")[1].split()[0])
     budgets.check_reachable(architecture, 3, least, forks=forks, sequence=9)
     with pytest.raises(InputError, match="cannot be reached"):

@@ -598,7 +598,15 @@ def test_it_is_called_by_its_path_where_only_an_environment_has_it(
     monkeypatch.setattr(sys, "argv", [str(own)])
     monkeypatch.setenv("PATH", "/nowhere")
     assert program() == "venv/bin/hydrant"
+    monkeypatch.chdir(own.parent)
+    assert program() == "./hydrant"
     monkeypatch.setenv("PATH", str(own.parent))
     assert program() == "hydrant"
     monkeypatch.setattr(sys, "argv", ["/nowhere/pytest"])
     assert program() == "hydrant"
+    module = tmp_path / "__main__.py"
+    module.write_text("")
+    monkeypatch.setattr(sys, "argv", [str(module)])
+    assert program() == "hydrant"
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == "python -m hydrant"

@@ -96,6 +96,9 @@ def test_a_competitor_without_a_temperature_is_named_where_that_may_be_all() -> 
     better = {"nll": (-0.02, -0.03, -0.01), "ece": (-0.02, -0.03, -0.01)}
     (verdict,) = verdicts([ours, model("single", **better)])
     assert verdict.sentence.endswith(". single has no temperature, which alone may bring as much in NLL and ECE.")
+    labels = replace(model("ours"), temperatures=(1.0, 0.8))
+    (verdict,) = verdicts([labels, model("single", label_ece=(-0.02, -0.03, -0.01))])
+    assert verdict.sentence.endswith(". single has no temperature, which alone may bring as much in ECE, a label.")
     calibrated = replace(model("single", **better), temperature=1.2)
     worse = model("single", nll=(0.02, 0.01, 0.03), accuracy=(0.012, 0.003, 0.021))
     for other in (calibrated, worse):

@@ -157,18 +157,29 @@ def test_data_to_judge_by_that_were_trained_on_are_refused(
     for tested, earlier in ((train, "train"), (validation, "validation")):
         with pytest.raises(InputError, match=rf"100% of .* are among those of .*{earlier}\.csv; expected examples of"):
             make(bert_checkpoint, train, validation, output=tmp_path / "out", test=tested)
+    unknown = tables["ood"]
+    with pytest.raises(InputError, match=r"100% of .*ood\.csv are among those of .*ood\.csv"):
+        make(bert_checkpoint, train, validation, unknown, output=tmp_path / "out", test_ood=unknown)
+    with pytest.raises(InputError, match="both as data and as ood"):
+        make(bert_checkpoint, train, validation, output=tmp_path / "out", test=unknown, test_ood=unknown)
+    with pytest.raises(InputError, match="validation data given in memory: example 30 is an empty text"):
+        make(bert_checkpoint, train, ([*["a b"] * 30, " "], ["a"] * 31), output=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-@given(st.integers(20, 60), st.integers(0, 60))
-def test_half_of_them_is_too_many(count: int, shared: int) -> None:
+@given(st.integers(20, 60), st.integers(0, 60), st.integers(0, 60))
+def test_half_of_them_is_too_many(count: int, shared: int, again: int) -> None:
+    """Of the examples: one that is there twice counts twice."""
     earlier = Examples([f"text {i}" for i in range(shared)], None, "train.csv")
-    found = Examples([f"text {i}" for i in range(count)], None, "val.csv")
-    if min(shared, count) * 2 < count:
-        check_unseen(found, earlier, "text")
+    found = Examples([f"text {i}" for i in [*range(count), *[count - 1] * again]], None, "val.csv")
+    seen = min(shared, count) + again * (shared >= count)
+    if seen * 2 < count + again:
+        check_unseen([earlier, found], "text")
     else:
-        with pytest.raises(InputError, match=r"of val\.csv are among those of train\.csv"):
-            check_unseen(found, earlier, "text")
+        with pytest.raises(
+            InputError, match=rf"^{seen / (count + again):.0%} of .* of val\.csv are among those of train"
+        ):
+            check_unseen([earlier, found], "text")
 
 
 def test_what_an_input_error_leaves_is_named(
@@ -178,7 +189,7 @@ def test_what_an_input_error_leaves_is_named(
         raise InputError("the learning rate is too high")
 
     monkeypatch.setattr("hydrant.tuning.tune", refusing)
-    with pytest.raises(InputError, match=r"too high; .*out\.make keeps what was done before: the same data"):
+    with pytest.raises(InputError, match=r"too high; .*out\.make keeps what was done before, for the same data"):
         made_once(tables, bert_checkpoint, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
 
@@ -189,10 +200,10 @@ def test_a_failed_gate_is_named_and_nothing_is_recommended(finished: Any) -> Non
     gate = backend["gates"][0]
     gate.update(value=9.0, passed=False)
     stages["verify"]["passed"] = backend["passed"] = False
-    words = f"onnxruntime fp32: {gate['name'].replace('_', ' ')} is 9, limit {gate['limit']:g}"
+    words = f"onnxruntime fp32: {gate['name']} is 9, expected at most {gate['limit']:g}"
     assert verified_line(stages["verify"]).endswith(f" against PyTorch: FAILED, {words}")
     told = make_text(replace(finished, stages=stages))
-    assert f"NOT READY to ship, its graph is not what PyTorch computes: {words}\n" in told
+    assert f"NOT READY to ship, since a backend does not compute what PyTorch does: {words}\n" in told
     assert "predict" not in told
     assert f"try   hydrant predict {finished.bundle}" in make_text(finished)
 
@@ -360,7 +371,7 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     assert "is given both as data and as ood" in again.stderr
     useless = run_cli(*command, "--force", "--epochs", 3)
     assert (useless.returncode, useless.stdout) == (2, "")
-    assert "--epochs is given with --fast, which leaves the tuning out; leave one of the two out" in useless.stderr
+    assert "epochs = 3 is given with fast (--fast), which leaves the tuning out; leave" in useless.stderr
     tables["blank"] = tmp_path / "blank.csv"
     tables["blank"].write_text(tables["train"].read_text() + " ,a\n")
     blank = run_cli("make", bert_checkpoint, "--data", tables["blank"], "--validation", tables["validation"], "-o", "x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import shutil
 import sys
@@ -436,13 +437,23 @@ def test_shifted_inputs_are_measured_at_every_severity(ran: argparse.Namespace, 
     options = argparse.Namespace(output=tmp_path / "shift.json", document=tmp_path / "findings.md")
     study_shift.run(subject(ran), options)
     models = json.loads(options.output.read_text())["models"]
-    assert list(models) == ["single", "fork at 1, keep 1, tuned"]
-    for rows in models.values():
+    assert list(models) == ["single", "single, tuned", "fork at 1, keep 1, tuned"]
+    seeds = models["single"]
+    assert len(seeds) == 2
+    assert seeds[0][0] == seeds[1][0], "the clean inputs of one model"
+    assert seeds[0][3] != seeds[1][3], "noise of another seed"
+    for rows in itertools.chain(*models.values()):
         assert [row["name"] for row in rows] == ["clean", *(f"severity {severity}" for severity in range(1, 6))]
         for row in rows:
             for shares in row["scores"].values():
                 assert 0 <= shares["right_flagged"] <= 1
-    assert "| severity 5 |" in options.document.read_text()
+    text = options.document.read_text()
+    assert "| severity 5 |" in text
+    assert "| max probability | entropy | mutual information |" in text
+    mean = study_shift.mean_of([rows[5] for rows in seeds])
+    assert f"| severity 5 | {mean['accuracy']:.3f} |" in text
+    assert mean["accuracy"] == pytest.approx(np.mean([rows[5]["accuracy"] for rows in seeds]))
+    assert mean["scores"].keys() == seeds[0][5]["scores"].keys()
 
 
 def test_shifted_inputs_are_of_all_classes() -> None:

@@ -12,7 +12,9 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
+from hydrant.bundle.verification import Verification
 from hydrant.data.samples import synthetic_batches
+from hydrant.errors import BundleError
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics.gates import TOLERANCES, agreement, gates
 from support import FAMILIES, make_model, random_plan, run_cli
@@ -77,7 +79,14 @@ def test_a_report_that_cannot_be_read_is_no_reason_not_to_predict(
 ) -> None:
     bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bundle")
     bundle.add({"reports/verify.json": b'{"backends": 1}'})
-    assert "malformed (TypeError" in warned_at_opening(bundle.path, caplog, "torch")
+    with pytest.raises(BundleError, match=r"verify\.json of .* is malformed \(TypeError: .*; run `hydrant v"):
+        Verification.of(Bundle.open(bundle.path))
+    assert f"the last verification of {bundle.path} cannot be read" in warned_at_opening(bundle.path, caplog, "torch")
+    failed = {"backend": "torch", "precision": "fp32", "passed": False}
+    told = {"files": bundle.digests(), "reference": "x" * 999, "inputs": "a)\nhydrant: error: b"}
+    bundle.add({"reports/verify.json": json.dumps({**told, "backends": [failed]}).encode()})
+    (line,) = warned_at_opening(bundle.path, caplog, "torch").splitlines()
+    assert f"(against {'x' * 199}…, a) hydrant: error: b)" in line
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from ..errors import check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
-from .parts import Parts, check_unseen, parted
+from .parts import Parts, check_unseen, check_words, parted
 from .report import REPORT, MakeReport
 from .told import calibrated_line, evaluated_line, exported_line, fused_line, planned_line, tuned_line, verified_line
 from .workspace import Workspace
@@ -104,8 +104,8 @@ def make(
     check_replaceable(output, MANIFEST, force)
     if html is not None:
         check_file(Path(html))
-    check_apart(data, ood)
-    check_apart(validation, ood)
+    for known, unknown in product((data, validation, test), (ood, test_ood)):
+        check_apart(known, unknown)
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
@@ -147,6 +147,7 @@ class _Job:
         self.model, self.output, self.recipe = model, output, recipe
         self.reading, self.seed, self.say, self.progress = reading, seed, say, progress
         loaded = load_model(model)
+        self.revision: str | None = getattr(loaded.config, "_commit_hash", None)  # of a name on the hub
         self.architecture: Architecture = architecture_of(loaded)
         self.task = self.architecture.task
         self.labels: Sequence[str] = model_labels(loaded.config)
@@ -157,16 +158,14 @@ class _Job:
         unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.seed)
         training, judged = labelled(data, limit=self.reading.limit()), labelled(validation)
         tested = None if test is None else labelled(test)
-        for earlier, later in combinations([training, judged, *([] if tested is None else [tested])], 2):
-            check_unseen(later, earlier, self.architecture.modality)
-        return parted(
-            training,
-            judged,
-            None if ood is None else unlabelled(ood),
-            tested,
-            None if test_ood is None else unlabelled(test_ood),
-            self.seed,
-        )
+        unknown = None if ood is None else unlabelled(ood)
+        unknown_tested = None if test_ood is None else unlabelled(test_ood)
+        for role, examples in (("training", training), ("validation", judged), ("ood", unknown), ("test", tested),
+                               ("test_ood", unknown_tested)):  # fmt: skip
+            check_words(role, examples)
+        for apart in ((training, judged, tested), (unknown, unknown_tested)):
+            check_unseen([examples for examples in apart if examples is not None], self.architecture.modality)
+        return parted(training, judged, unknown, tested, unknown_tested, self.seed)
 
     def digests(self, parts: Parts) -> dict[str, str]:
         """SHA-256 of each thing that decides the result: what is interrupted goes on with the same only."""
@@ -181,7 +180,7 @@ class _Job:
                 None if labels is None else hashlib.sha256(labels).hexdigest(),
             ]
         facts = {
-            "model": [str(source.resolve() if source.is_dir() else source), files],
+            "model": [str(source.resolve()), files] if source.is_dir() else [str(source), self.revision],
             "data": data,
             "options": [repr(self.recipe), repr(self.reading), self.seed],
         }

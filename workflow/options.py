@@ -14,6 +14,10 @@ EVERY_TOKEN = 1.5
 """Usual budget where the last layer runs on every token: three members may part in the last third (docs: cost)."""
 
 
+TUNING = ("epochs", "learning_rate", "mixed_precision")
+"""What is said of the tuning."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What to make.
@@ -23,7 +27,8 @@ class Recipe:
         budget: most operations that the plan may cost, in those of the plain single model (default: 1.0; where the
             classifier reads every token or patch of the last layer, 1.5).
         method: how heads are scored, as of `hydrant plan`.
-        fast: leave the tuning out: minutes less, and less of the uncertainty that it brings.
+        fast: leave the tuning out: minutes less, and less of the uncertainty that it brings. Then the three that follow
+            are left as they are.
         epochs: passes over the training data, at most.
         learning_rate: highest learning rate of the tuning, which only the layers above the fork take part in.
         mixed_precision: of the tuning: with bf16, products of matrices are computed in bfloat16, faster where the
@@ -46,6 +51,12 @@ class Recipe:
         check_plain(self)
         Budget(1.0 if self.budget is None else self.budget)
         self.tuning()
+        useless = [name for name in TUNING if getattr(self, name) != getattr(type(self), name)]
+        if self.fast and useless:
+            raise InputError(
+                f"{useless[0]} = {getattr(self, useless[0])} is given with fast (--fast), which leaves the tuning "
+                "out; leave one of the two out"
+            )
         if not is_whole(self.members, 2):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
 

@@ -7,11 +7,14 @@ data choose with one half and report with the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from ..data.examples import Examples, random_parts
-from ..data.fingerprints import shared_part
+from ..data.fingerprints import hashes_of
 from ..data.spec import Modality
+from ..data.text import empty_text
 from ..errors import InputError
 
 LEAST = 20
@@ -69,24 +72,40 @@ def parted(
     return Parts(training, choosing, fitting, rest[0] if test is None else test, fitted, reported)
 
 
-def check_unseen(examples: Examples, earlier: Examples, modality: Modality) -> None:
+def check_unseen(sets: Sequence[Examples], modality: Modality) -> None:
     """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn.
 
     Args:
-        examples: to judge by.
-        earlier: what was learnt from, or chosen by.
-        modality: of both.
+        sets: what is learnt from, or chosen by, before what that is judged by.
+        modality: of all.
 
     Raises:
-        InputError: half of the examples or more are among the earlier ones.
+        InputError: half of the examples of a set or more are among those of an earlier one.
     """
-    share = shared_part(examples, earlier, modality)
-    if share >= MOST:
-        raise InputError(
-            f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those of {earlier.source}; "
-            "expected examples of their own: a model is surer of what it has learnt from, so that a temperature, "
-            "thresholds and figures from them do not hold for fresh inputs"
-        )
+    hashed = [hashes_of(examples.inputs, modality) for examples in sets]  # each input is read once
+    for (earlier, before), (examples, found) in combinations(zip(sets, hashed, strict=True), 2):
+        known = set(before or ())
+        share = sum(each in known for each in found or ()) / len(examples)
+        if share >= MOST:
+            raise InputError(
+                f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those of "
+                f"{earlier.source}; expected examples of their own: thresholds and figures from what was learnt from, "
+                "or chosen by, do not hold for fresh inputs"
+            )
+
+
+def check_words(role: str, examples: Examples | None) -> None:
+    """Refuse an empty text of data given in memory; a file's is refused where it is read, by its row.
+
+    Raises:
+        InputError: there is one.
+    """
+    for index, item in enumerate(() if examples is None or examples.ready else examples.inputs):
+        if empty := empty_text(item):
+            raise InputError(
+                f"{role} data {examples.source}: example {index} is {empty}; expected at least one word: give it, or "
+                "leave the example out"
+            )
 
 
 def _shares(examples: Examples, count: int, seed: int) -> list[Examples]:

@@ -11,7 +11,7 @@ from typing import Any
 from ..bundle.files import write_atomically
 from ..bundle.owned import discard, owned_folder, sweep
 from ..bundle.strict_json import to_json_bytes
-from ..errors import InputError, cut, is_whole, literal
+from ..errors import HydrantError, InputError, cut, is_whole, literal
 
 log = logging.getLogger(__name__)
 
@@ -52,19 +52,20 @@ class Workspace:
         """Do a stage, unless it is done, and return what it recorded (JSON-compatible).
 
         Raises:
-            InputError: its work raised one. Where no stage is done the folder is deleted, so that the next call may be
-                of something else; otherwise the message says that it stays.
+            HydrantError: its work raised one. Where no stage is done the folder is deleted, so that the next call may
+                be of something else; otherwise the message of an ``InputError`` says that it stays.
         """
         if name not in self._stages:
             try:
                 done = work()
-            except InputError as error:
+            except HydrantError as error:
                 if not self._stages:
                     self.remove()
+                if not self._stages or not isinstance(error, InputError):
                     raise
                 raise InputError(
-                    f"{error}; {self.folder} keeps what was done before: the same data and options go on from there, "
-                    "for others delete it"
+                    f"{error}; {self.folder} keeps what was done before, for the same data and options: delete it "
+                    "before you give others"
                 ) from error
             self._stages[name] = json.loads(json.dumps(done))
             self._write(self.folder)

@@ -19,7 +19,7 @@ from ...errors import InputError
 from ...progress import Progress
 from .circuits import Settings, find_circuits
 from .drawing import drawn_facts, drawn_scores
-from .options import Circuit, Method, Taylor, deviation, groups_of, name_of
+from .options import Circuit, Method, Taylor, deviation, groups_of, name_of, of_members
 from .selection import choose_heads, diversify
 from .taylor import taylor_scores
 from .trials import HeldOut
@@ -68,7 +68,7 @@ class Choice:
 
     def __init__(self, job: Job, methods: Sequence[Method], members: int) -> None:
         self.job = job
-        self._methods = tuple(methods) * (members if len(methods) == 1 else 1)
+        self._methods = of_members(methods, members)
         self._groups = groups_of(self._methods)
         self._searches: dict[tuple[tuple[int, ...], ...], tuple[list[Keep], dict[str, Any]]] = {}
         self._states: list[Path] = []

@@ -1,8 +1,9 @@
-"""Heads that are drawn at random: each member on its own, or all so that they share as few as they can."""
+"""Heads that are drawn at random: each member on its own, or all as one systematic sample."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,14 +26,17 @@ def drawn_scores(methods: Sequence[Method], layers: int, heads: int, seed: int) 
     return scores
 
 
-def drawn_facts(methods: Sequence[Method]) -> dict[str, bool]:
-    """What a plan records of how its members are drawn; nothing where each is on its own."""
-    systematic = any(isinstance(method, Random) and method.systematic for method in methods)
-    return {"systematic": True} if systematic else {}
+def drawn_facts(methods: Sequence[Method]) -> dict[str, Any]:
+    """What a plan records of how random members are drawn: nothing where each is on its own, a list if they differ."""
+    systematic = [method.systematic for method in methods if isinstance(method, Random)]
+    return {"systematic": all(systematic) or systematic} if any(systematic) else {}
 
 
 def systematic_scores(members: int, layers: int, heads: int, seed: int) -> np.ndarray:
-    """Scores [M, L, H] of a systematic sample (Madow & Madow 1944): members share as few heads as they can.
+    """Scores [M, L, H] of a systematic sample (Madow & Madow 1944).
+
+    Members that keep equally many heads share as few as they can, and each head is kept as often as any other to within
+    one.
 
     In every layer the heads stand on a circle in random order, and the members begin at places that are evenly spread
     on it, in random order, too. A member that keeps k heads keeps the k that follow: so k need not be known here.

@@ -96,9 +96,9 @@ class Random:
     """Keep any heads, each with the same probability.
 
     Attributes:
-        systematic: draw members that share as few heads as they can (a systematic sample of each layer's heads),
-            instead of each on its own. Where each of M members keeps k of a layer's H heads, every head is kept by
-            ⌊kM/H⌋ or ⌈kM/H⌉ of them.
+        systematic: draw a systematic sample of each layer's heads, by which members that keep equally many share as
+            few as they can, instead of each member on its own. Where each of M members keeps k of a layer's H heads,
+            every head is kept by ⌊kM/H⌋ or ⌈kM/H⌉ of them.
     """
 
     systematic: bool = False
@@ -200,6 +200,11 @@ def same_method(one: Method, other: Method) -> bool:
         or (field.name != "ood" and getattr(one, field.name) == getattr(other, field.name))
         for field in fields(one)
     )
+
+
+def of_members(methods: Sequence[Method], members: int) -> tuple[Method, ...]:
+    """The method of each member: one may stand for all."""
+    return tuple(methods) * (members if len(methods) == 1 else 1)
 
 
 def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:

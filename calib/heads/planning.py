@@ -25,7 +25,7 @@ from ...families.registry import architecture_of, prompts_of
 from ...progress import Progress, no_progress
 from .drawing import drawn_facts, drawn_scores
 from .held_out import split_examples
-from .options import Budget, Circuit, Dropout, Method, Random, Taylor, is_pseudo, methods_of, name_of
+from .options import Budget, Circuit, Dropout, Method, Random, Taylor, is_pseudo, methods_of, name_of, of_members
 from .selection import choose_heads, drop_heads, head_counts
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def plan_heads(
         chosen = drop_heads(*shape, fork, dropped.rate, seed)
         facts["rate"] = dropped.rate
     elif counts and all(isinstance(how, Random) for how in methods):
-        each = methods * (members if len(methods) == 1 else 1)
-        chosen = tuple(map(choose_heads, drawn_scores(each, *shape[1:], seed), counts))
+        chosen = tuple(map(choose_heads, drawn_scores(of_members(methods, members), *shape[1:], seed), counts))
         facts |= drawn_facts(methods)
     else:
         from .choosing import Choice, Job  # PyTorch

@@ -67,8 +67,8 @@ def plan_traced(
     if isinstance(method, Random):
         if method.systematic:
             raise InputError(
-                "systematic is given for a traced model, whose groups of heads stay together; expected members that "
-                "are each drawn alone: leave it out (--systematic)"
+                "systematic is given for a traced model, whose members are each drawn on their own; leave it out "
+                "(--systematic)"
             )
         scores = drawn_scores([method] * members, architecture.layers, architecture.heads, seed)
     else:
