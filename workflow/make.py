@@ -160,11 +160,12 @@ class _Job:
         tested = None if test is None else labelled(test)
         unknown = None if ood is None else unlabelled(ood)
         unknown_tested = None if test_ood is None else unlabelled(test_ood)
-        for role, examples in (("training", training), ("validation", judged), ("ood", unknown), ("test", tested),
-                               ("test_ood", unknown_tested)):  # fmt: skip
+        given = {"training": training, "validation": judged, "ood": unknown, "test": tested, "test_ood": unknown_tested}
+        there = {role: examples for role, examples in given.items() if examples is not None}
+        for role, examples in there.items():
             check_words(role, examples)
-        for apart in ((training, judged, tested), (unknown, unknown_tested)):
-            check_unseen([examples for examples in apart if examples is not None], self.architecture.modality)
+        for apart in (("training", "validation", "test"), ("ood", "test_ood")):
+            check_unseen([there[role] for role in apart if role in there], self.architecture.modality)
         return parted(training, judged, unknown, tested, unknown_tested, self.seed)
 
     def digests(self, parts: Parts) -> dict[str, str]:

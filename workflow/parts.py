@@ -94,13 +94,13 @@ def check_unseen(sets: Sequence[Examples], modality: Modality) -> None:
             )
 
 
-def check_words(role: str, examples: Examples | None) -> None:
+def check_words(role: str, examples: Examples) -> None:
     """Refuse an empty text of data given in memory; a file's is refused where it is read, by its row.
 
     Raises:
         InputError: there is one.
     """
-    for index, item in enumerate(() if examples is None or examples.ready else examples.inputs):
+    for index, item in enumerate(() if examples.ready else examples.inputs):
         if empty := empty_text(item):
             raise InputError(
                 f"{role} data {examples.source}: example {index} is {empty}; expected at least one word: give it, or "
