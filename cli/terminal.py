@@ -53,7 +53,7 @@ def program() -> str:
     own = Path(sys.argv[0])
     if shutil.which("hydrant") is not None or not own.is_file():
         return "hydrant"
-    if own.name == "__main__.py":
+    if own.parts[-2:] == ("hydrant", "__main__.py"):
         return "python -m hydrant"
     place = os.path.relpath(own)
     return "hydrant" if own.name != "hydrant" else place if os.sep in place else f"./{place}"

@@ -604,7 +604,8 @@ def test_it_is_called_by_its_path_where_only_an_environment_has_it(
     assert program() == "hydrant"
     monkeypatch.setattr(sys, "argv", ["/nowhere/pytest"])
     assert program() == "hydrant"
-    module = tmp_path / "__main__.py"
+    module = tmp_path / "hydrant/__main__.py"
+    module.parent.mkdir()
     module.write_text("")
     monkeypatch.setattr(sys, "argv", [str(module)])
     assert program() == "hydrant"
