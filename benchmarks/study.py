@@ -213,9 +213,10 @@ class Bundles:
         sizes = {name: len(part) for name, part in examples.items()}
         recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train)}
         recipe["distance"] = SETS if distance else ()
+        folder = bundle.name
         if further:
             recipe["further"] = {name: contents(part) for name, part in further.items()}
-        folder = f"{bundle.name}-and-more" if further else bundle.name
+            folder += f"-and-{hashlib.sha256(json.dumps(recipe['further']).encode()).hexdigest()[:12]}"
         kept = cached(self.work / "outputs" / folder, recipe, make)
         with np.load(kept / "outputs.npz") as arrays:
             logits = {name: arrays[f"{name}.logits"] for name in examples}
