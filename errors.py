@@ -151,8 +151,13 @@ def check_plain(options: Any) -> None:
 
 def cut(text: object, limit: int = 60) -> str:
     """``text`` on one line, quoted and shortened to ``limit`` characters, for messages."""
-    line = " ".join(_text(text).split())
-    return repr(line if len(line) <= limit else line[: limit - 1] + "…")
+    return repr(short(_text(text), limit))
+
+
+def short(text: str, limit: int) -> str:
+    """Text on one line of at most ``limit`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def literal(value: object, limit: int = 60) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import BundleError, cut
+from ..errors import BundleError, cut, short
 from .store import ENGINES, Bundle
 
 REPORT = "reports/verify.json"
+
+REMEDY = "run `hydrant verify` again"
 
 LONGEST = 200
 """Characters that are repeated of what a report says."""
@@ -47,15 +49,13 @@ class Verification:
             known = {name: digest for name, digest in now.items() if name in then or not name.startswith(f"{ENGINES}/")}
             told = _line(found["reference"]), _line(found["inputs"])
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BundleError(
-                f"{REPORT} of {bundle.path} is malformed ({type(error).__name__}: {cut(error)}); run `hydrant verify` "
-                "again"
-            ) from error
+            raise BundleError(f"malformed ({type(error).__name__}: {cut(error)}); {REMEDY}") from error
+        if not all(isinstance(held, bool) for _, held in named):
+            raise BundleError(f"malformed (a verdict that is neither true nor false); {REMEDY}")
         passed, failed = (tuple(name for name, held in named if held is verdict) for verdict in (True, False))
         return cls(passed, failed, *told, current=then in (now, known))
 
 
 def _line(value: object) -> str:
     """What the report of a stranger's bundle says, as it may stand within a line."""
-    line = " ".join(str(value).split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return "".join(sign if sign.isprintable() else "?" for sign in short(str(value), LONGEST))

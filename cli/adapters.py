@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .terminal import short
+from ..errors import short
 
 
 def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Mapping[str, Any]]) -> list[str]:

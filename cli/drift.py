@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import short
 from ..measure.drift import DriftReport, drift
 from ..measure.watch import LABELS, NAMES, bounds_text
 from . import shared
 from .options import Command, call
-from .terminal import short, show, table
+from .terminal import show, table
 from .words import positive, share
 
 EXAMPLE = "hydrant drift out/ --log predictions.jsonl"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..data.columns import Reading
+from ..errors import short
 from ..evaluation.figure_names import (
     BASELINE_FIGURES,
     BASELINES,
@@ -30,7 +31,7 @@ from ..evaluation.run import evaluate
 from ..evaluation.verdict import ALONE
 from . import shared
 from .options import Command, call
-from .terminal import short, show, table
+from .terminal import show, table
 from .words import positive
 
 EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare checkpoint/ --html report.html"

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..bundle.store import TOKENIZER_GRAPH
+from ..errors import short
 from .adapters import adapters_text
 from .calibrate import distance_text, inspected_calibration
-from .terminal import short, size, table
+from .terminal import size, table
 
 
 def inspect_text(facts: Mapping[str, Any]) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..data.columns import Reading
+from ..errors import InputError
 from ..workflow.make import make, workspace_of
-from ..workflow.options import Recipe
+from ..workflow.options import TUNING, Recipe
 from ..workflow.report import MakeReport
 from ..workflow.told import failed_gates
 from . import shared
@@ -49,6 +50,9 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make it, telling each stage's choice; status 1 when a gate failed."""
+    given = [f"--{name.replace('_', '-')}" for name in TUNING if hasattr(options, name)]
+    if given and hasattr(options, "fast"):
+        raise InputError(f"{given[0]} is given with --fast, which leaves the tuning out; leave one of the two out")
     chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **chosen)
     try:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .terminal import short, table
+from ..errors import short
+from .terminal import table
 
 
 def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -48,15 +49,20 @@ def told(
 def program() -> str:
     """How to call this program: by its name where the shell finds it, else as it was called.
 
-    That is by its path, where only an environment has it, or as a module; a path without a folder begins with ``./``.
+    That is by its path, where only an environment has it, or as a module of this Python.
     """
     own = Path(sys.argv[0])
     if shutil.which("hydrant") is not None or not own.is_file():
         return "hydrant"
     if own.parts[-2:] == ("hydrant", "__main__.py"):
-        return "python -m hydrant"
-    place = os.path.relpath(own)
-    return "hydrant" if own.name != "hydrant" else place if os.sep in place else f"./{place}"
+        return shlex.join([_path(Path(sys.executable)), "-m", "hydrant"])
+    return shlex.quote(_path(own)) if own.name == "hydrant" else "hydrant"
+
+
+def _path(file: Path) -> str:
+    """As it is typed where this process runs."""
+    place = os.path.relpath(file)
+    return place if os.sep in place else f"./{place}"
 
 
 def show(options: argparse.Namespace, facts: Any, text: str) -> None:
@@ -144,7 +150,9 @@ def open_streams() -> None:
 
 def discard_output() -> None:
     """Let what is still buffered for standard output go nowhere, so that nothing fails again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def members_of(count: int) -> str:
@@ -165,12 +173,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     ]
     ruled = [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
     return "\n".join(line.rstrip() for line in ruled)
-
-
-def short(text: str, limit: int) -> str:
-    """Text on one line of at most ``limit`` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def size(count: int) -> str:

@@ -88,8 +88,12 @@ def random_parts(examples: Examples, count: int, seed: int) -> list[Examples]:
     return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
 
 
-def check_apart(data: Any, ood: Any) -> None:
+def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -> None:
     """Refuse one file, or one object, given as both in- and out-of-distribution data.
+
+    Args:
+        data, ood: as they are given.
+        roles: what they are given as.
 
     Raises:
         InputError: they are the same.
@@ -97,7 +101,10 @@ def check_apart(data: Any, ood: Any) -> None:
     paths = isinstance(ood, str | Path) and isinstance(data, str | Path)
     if (paths and Path(ood).resolve() == Path(data).resolve()) or (ood is data and ood is not None):
         what = ood if paths else f"one {kind_of(ood)}"
-        raise InputError(f"{what} is given both as data and as ood; expected inputs of another distribution as ood")
+        raise InputError(
+            f"{what} is given both as {roles[0]} and as {roles[1]}; expected inputs of another distribution as "
+            f"{roles[1]}"
+        )
 
 
 def check_alike(data: Examples, ood: Examples | None) -> None:
@@ -121,6 +128,7 @@ def read_examples(
     limit: int | None = None,
     seed: int = 0,
     need_labels: bool = True,
+    role: str = "",
     task: str = "classification",
 ) -> Examples:
     """Read, sample and label-encode examples.
@@ -137,6 +145,7 @@ def read_examples(
         limit: keep a uniform random sample of this many, in their original order.
         seed: of the sample.
         need_labels: refuse data without labels.
+        role: what the data are given as, for messages.
         task: of the model. Of ``"tokens"`` labels are lists of tags, one for each word (``data.tags``); of
             ``"multi_label"`` an example may have several, or none (``data.label_sets``).
 
@@ -150,9 +159,11 @@ def read_examples(
     kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
     if not kept:
         raise InputError(f"data {source} holds no rows; expected at least one example")
-    for row in kept if isinstance(data, str | Path) else ():  # else told by their role where that is known
+    named = isinstance(data, str | Path)  # rows in memory are known by their role, here or once they are prepared
+    for row in kept if named or role else ():
         if empty := empty_text(row.input):
-            raise InputError(f"{row.where} is {empty}; expected at least one word: give it, or leave the row out")
+            where = row.where if named else f"{role} data {source}: {row.where}"
+            raise InputError(f"{where} is {empty}; expected at least one word: give it, or leave the row out")
     if labels is None:
         return Examples([row.input for row in kept], None, source)
     unlabelled = [row for row in kept if row.label is None]

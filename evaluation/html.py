@@ -161,7 +161,7 @@ def _titled(told: Told) -> str:
 def _temperature(model: ModelReport) -> str:
     """Of all classes, or from the lowest to the highest of the labels."""
     ends = (min(model.temperatures), max(model.temperatures)) if model.temperatures else (model.temperature,)
-    return " to ".join(f"{end:.3g}" for end in ends)
+    return " to ".join(dict.fromkeys(f"{end:.3g}" for end in ends))
 
 
 def _models(report: EvaluationReport) -> str:

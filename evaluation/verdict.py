@@ -11,7 +11,7 @@ from .report import Difference, Figure, ModelReport, Verdict
 BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "not judged"
 
 SCALED = ("nll", "ece", "label_ece")
-"""Figures that a temperature alone may better much."""
+"""Figures that a temperature alone may improve."""
 
 ALONE = (
     "Compared with no other model; --compare MODEL, the single model for one, shows what the bundle gains and loses."

@@ -74,9 +74,10 @@ class Gate:
 
     @property
     def told(self) -> str:
-        """The figure and its limit in words."""
-        bound = "at least" if self.name.startswith(RANKED) else "at most"
-        return f"{self.name} is {self.value:.6g}, expected {bound} {self.limit:g}"
+        """The figure, with as many digits as part it from its limit, and that, in words."""
+        bound, limit = "at least" if self.name.startswith(RANKED) else "at most", f"{self.limit:g}"
+        value = next((text for digits in (6, 9) if (text := f"{self.value:.{digits}g}") != limit), f"{self.value!r}")
+        return f"{self.name} is {value}, expected {bound} {limit}"
 
 
 @dataclass(frozen=True)
@@ -170,10 +171,10 @@ def judged(
     """The gates of figures that were measured.
 
     Args:
-        upper: name, figure and the most that it may be.
+        upper: name, figure and its upper limit.
         spearman: score → rank correlation, judged from :data:`RANKED_INPUTS` inputs on.
-        inputs: that they are of.
-        least: that a rank correlation may be.
+        inputs: number of inputs.
+        least: lower limit of a rank correlation.
     """
     bounded = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper if value is not None]
     known = {name: value for name, value in spearman.items() if value is not None and inputs >= RANKED_INPUTS}

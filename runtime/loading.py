@@ -60,8 +60,9 @@ def load(
             contradicts it.
         InputError: ``threads`` or ``trust`` cannot be used.
     """
-    predictor = _as_it_is(bundle, backend, checked_threads(threads), precision, trust)
-    _warn_of_failure(predictor)
+    predictor, failure = _as_it_is(bundle, backend, checked_threads(threads), precision, trust)
+    if failure:
+        log.warning("%s", failure, extra={"always": True})  # of each bundle, whatever was said of another
     return predictor
 
 
@@ -71,27 +72,27 @@ def _as_it_is(
     threads: int | None,
     precision: Precision | None,
     trust: str | Path | None,
-) -> Predictor:
-    """A predictor of a bundle that other processes may write meanwhile: of its files before, or after, not of both."""
+) -> tuple[Predictor, str]:
+    """A bundle that other processes may write meanwhile, opened: its files before, or after, not of both."""
     before = resolve(bundle).state()
     found = resolve(bundle)
     try:
-        predictor = _opened(found, backend, threads, precision, trust)
+        opened = _opened(found, backend, threads, precision, trust)
     except HydrantError:
         if found.state() == before:
             raise
     else:
         if found.state() == before:
-            return predictor
-        predictor.close()  # another process gave files other contents meanwhile: some may be of each kind
+            return opened
+        opened[0].close()  # another process gave files other contents meanwhile: some may be of each kind
     with found.kept() as still:
         return _opened(still, backend, threads, precision, trust)
 
 
 def _opened(
     bundle: Bundle, backend: str, threads: int | None, precision: Precision | None, trust: str | Path | None
-) -> Predictor:
-    """A predictor of a bundle as its manifest was read."""
+) -> tuple[Predictor, str]:
+    """A predictor of a bundle as its manifest was read, and what its last verification has against it, in words."""
     if trust is not None:
         check_signature(bundle, trust)
     architecture = bundle.any_architecture()
@@ -104,7 +105,7 @@ def _opened(
     check_all_graphs(bundle)
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
-        return Predictor(bundle, architecture, opened, fallbacks)
+        return Predictor(bundle, architecture, opened, fallbacks), _failure(bundle, f"{opened.name} {opened.precision}")
     except BaseException:
         opened.close()
         raise
@@ -126,17 +127,15 @@ def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
             )
 
 
-def _warn_of_failure(predictor: Predictor) -> None:
-    """Say that what was opened, a backend and its precision, did not pass the last verification of these files."""
+def _failure(bundle: Bundle, opened: str) -> str:
+    """That a backend and its precision did not pass the last verification of these files; nothing where they did."""
     try:
-        found = Verification.of(resolve(predictor.path))
+        found = Verification.of(bundle)
     except BundleError:
-        log.warning("the last verification of %s cannot be read; run `hydrant verify` again", predictor.path)
-        return
-    opened = f"{predictor.backend} {predictor.precision}"
-    if found is not None and found.current and opened in found.failed:
-        log.warning(
-            "%s failed the last verification of %s (against %s, %s): its answers differ from the reference by more "
-            "than the gates allow; `hydrant verify` says by how much",
-            opened, predictor.path, found.reference, found.inputs,
-        )  # fmt: skip
+        return f"the last verification of {bundle.path} cannot be read; run `hydrant verify` again"
+    if found is None or not found.current or opened not in found.failed:
+        return ""
+    return (
+        f"{opened} failed the last verification of {bundle.path} (against {found.reference}, {found.inputs}): its "
+        "answers differ from the reference by more than the gates allow; `hydrant verify` says by how much"
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -610,4 +612,4 @@ def test_it_is_called_by_its_path_where_only_an_environment_has_it(
     monkeypatch.setattr(sys, "argv", [str(module)])
     assert program() == "hydrant"
     monkeypatch.setenv("PATH", "/nowhere")
-    assert program() == "python -m hydrant"
+    assert shlex.split(program()) == [os.path.relpath(sys.executable), "-m", "hydrant"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydrant import Budget, HeadPlan, Random, Taylor, plan_heads
-from hydrant.calib.heads.drawing import drawn_scores, systematic_scores
+from hydrant.calib.heads.drawing import drawn_facts, drawn_scores, systematic_scores
 from hydrant.calib.heads.selection import choose_heads
 from hydrant.errors import InputError
 from hypothesis import given
@@ -69,6 +69,7 @@ def test_plans_say_so_with_counts_within_a_budget_and_beside_others(bert_checkpo
     assert same.members == budget.members
     mixed = plan_heads(bert_checkpoint, text_csv, [Taylor(), how, how], keep=HEADS // 2, seed=5)
     assert mixed.provenance["random"] == {"systematic": True}
+    assert drawn_facts([Random(), Taylor(), how]) == {"systematic": [False, None, True]}
     assert all(not set(one) & set(other) for one, other in zip(*mixed.members[1:], strict=True))
 
 

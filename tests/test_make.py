@@ -89,7 +89,7 @@ def test_it_is_what_the_verbs_make_one_after_the_other(
 ) -> None:
     read = lambda name, labels: hydrant.data.examples.read_examples(tables[name], labels)  # noqa: E731
     labels = list("abcde")
-    parts = parted(read("train", labels), read("validation", labels), read("ood", None), None, None, 0)
+    parts = parted(read("train", labels), read("validation", labels), None, read("ood", None), None, 0)
     plan = hydrant.plan_heads(bert_checkpoint, parts.choosing, members=2, keep=hydrant.Budget(1.2, to_tune=True))
     out = tmp_path / "out"
     processor = hydrant.families.checkpoint.load_processor(bert_checkpoint, "text")
@@ -126,7 +126,7 @@ def test_every_example_has_one_part(counts: tuple[int, int], tested: bool, unkno
 
     validation, ood = (examples(*pair) for pair in zip(("v", "o"), counts, strict=True))
     test = examples("t", 9) if tested else None
-    parts = parted(examples("train", 5), validation, ood if unknown else None, test, test, seed)
+    parts = parted(examples("train", 5), validation, test, ood if unknown else None, test, seed)
     used = [parts.choosing, parts.fitting, *([] if tested else [parts.reporting])]
     assert sorted(text for part in used for text in part.inputs) == sorted(validation.inputs)
     assert max(map(len, used)) - min(map(len, used)) <= 1
@@ -145,24 +145,24 @@ def test_too_few_examples_are_refused() -> None:
     few = Examples(["a"] * 59, np.zeros(59, int), "val.csv")
     with pytest.raises(InputError, match=r"val\.csv has 59 examples; expected at least 60, since 3 parts"):
         parted(few, few, None, None, None, 0)
-    assert len(parted(few, few, None, few, None, 0).choosing) == 30
+    assert len(parted(few, few, few, None, None, 0).choosing) == 30
 
 
 def test_data_to_judge_by_that_were_trained_on_are_refused(
     tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
     train, validation = tables["train"], tables["validation"]
-    with pytest.raises(InputError, match=r"100% of the 60 examples of .*train\.csv are among those of .*train\.csv"):
+    with pytest.raises(InputError, match=r"100% of the 60 examples of the validation data \(.*train\.csv\) are among"):
         make(bert_checkpoint, train, train, output=tmp_path / "out")
-    for tested, earlier in ((train, "train"), (validation, "validation")):
-        with pytest.raises(InputError, match=rf"100% of .* are among those of .*{earlier}\.csv; expected examples of"):
+    for tested, earlier in ((train, "training"), (validation, "validation")):
+        with pytest.raises(InputError, match=rf"100% of .* the test data .* of the {earlier} data .*; expected exam"):
             make(bert_checkpoint, train, validation, output=tmp_path / "out", test=tested)
     unknown = tables["ood"]
-    with pytest.raises(InputError, match=r"100% of .*ood\.csv are among those of .*ood\.csv"):
+    with pytest.raises(InputError, match=r"100% of the 72 examples of the test_ood data .* those of the ood data"):
         make(bert_checkpoint, train, validation, unknown, output=tmp_path / "out", test_ood=unknown)
-    with pytest.raises(InputError, match="both as data and as ood"):
+    with pytest.raises(InputError, match="both as test and as test_ood"):
         make(bert_checkpoint, train, validation, output=tmp_path / "out", test=unknown, test_ood=unknown)
-    with pytest.raises(InputError, match="validation data given in memory: example 30 is an empty text"):
+    with pytest.raises(InputError, match="validation data given in memory: example 30 is an empty text; expected"):
         make(bert_checkpoint, train, ([*["a b"] * 30, " "], ["a"] * 31), output=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -174,12 +174,12 @@ def test_half_of_them_is_too_many(count: int, shared: int, again: int) -> None:
     found = Examples([f"text {i}" for i in [*range(count), *[count - 1] * again]], None, "val.csv")
     seen = min(shared, count) + again * (shared >= count)
     if seen * 2 < count + again:
-        check_unseen([earlier, found], "text")
+        check_unseen({"training": earlier, "validation": found}, "text")
     else:
         with pytest.raises(
             InputError, match=rf"^{seen / (count + again):.0%} of .* of val\.csv are among those of train"
         ):
-            check_unseen([earlier, found], "text")
+            check_unseen({"training": earlier, "validation": found}, "text")
 
 
 def test_what_an_input_error_leaves_is_named(
@@ -318,6 +318,7 @@ def test_a_folder_of_something_else_is_refused(
         ({"members": 1}, "members is '1'; expected a whole number, 2 or more"),
         ({"budget": 0}, "budget is '0'; expected a positive number"),
         ({"fast": "yes"}, "fast is 'yes'; expected True or False"),
+        ({"fast": True, "epochs": 7}, "epochs = 7 is given with fast, which leaves the tuning out"),
         ({"mixed_precision": "fp16"}, "mixed_precision 'fp16' is unknown; expected no or bf16"),
     ],
 )
@@ -371,7 +372,7 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     assert "is given both as data and as ood" in again.stderr
     useless = run_cli(*command, "--force", "--epochs", 3)
     assert (useless.returncode, useless.stdout) == (2, "")
-    assert "epochs = 3 is given with fast (--fast), which leaves the tuning out; leave" in useless.stderr
+    assert "--epochs is given with --fast, which leaves the tuning out; leave one of the two out" in useless.stderr
     tables["blank"] = tmp_path / "blank.csv"
     tables["blank"].write_text(tables["train"].read_text() + " ,a\n")
     blank = run_cli("make", bert_checkpoint, "--data", tables["blank"], "--validation", tables["validation"], "-o", "x")

@@ -16,7 +16,7 @@ from hydrant.bundle.verification import Verification
 from hydrant.data.samples import synthetic_batches
 from hydrant.errors import BundleError
 from hydrant.families.checkpoint import load_processor
-from hydrant.metrics.gates import TOLERANCES, agreement, gates
+from hydrant.metrics.gates import TOLERANCES, Gate, agreement, gates
 from support import FAMILIES, make_model, random_plan, run_cli
 
 
@@ -79,14 +79,14 @@ def test_a_report_that_cannot_be_read_is_no_reason_not_to_predict(
 ) -> None:
     bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bundle")
     bundle.add({"reports/verify.json": b'{"backends": 1}'})
-    with pytest.raises(BundleError, match=r"verify\.json of .* is malformed \(TypeError: .*; run `hydrant v"):
+    with pytest.raises(BundleError, match=r"malformed \(TypeError: .*; run `hydrant verify` again"):
         Verification.of(Bundle.open(bundle.path))
     assert f"the last verification of {bundle.path} cannot be read" in warned_at_opening(bundle.path, caplog, "torch")
     failed = {"backend": "torch", "precision": "fp32", "passed": False}
-    told = {"files": bundle.digests(), "reference": "x" * 999, "inputs": "a)\nhydrant: error: b"}
+    told = {"files": bundle.digests(), "reference": "x" * 999, "inputs": "a)\n\x1b[1mhydrant: error: b"}
     bundle.add({"reports/verify.json": json.dumps({**told, "backends": [failed]}).encode()})
     (line,) = warned_at_opening(bundle.path, caplog, "torch").splitlines()
-    assert f"(against {'x' * 199}…, a) hydrant: error: b)" in line
+    assert f"(against {'x' * 199}…, a) ?[1mhydrant: error: b)" in line
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
@@ -113,6 +113,20 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
 def outputs(probabilities: np.ndarray, scores: np.ndarray) -> dict[str, np.ndarray]:
     names = ("predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
     return {"probabilities": probabilities, **dict.fromkeys(names, scores)}
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        (Gate("max |Δ energy|", 0.25, 0.05, False), "max |Δ energy| is 0.25, expected at most 0.05"),
+        (Gate("max |Δ energy|", 0.0500004, 0.05, False), "max |Δ energy| is 0.0500004, expected at most 0.05"),
+        (Gate("max |Δ energy|", 0.05 + 1e-12, 0.05, False), f"is {0.05 + 1e-12!r}, expected at most 0.05"),
+        (Gate("Spearman energy", 0.9989999, 0.999, False), "Spearman energy is 0.9989999, expected at least 0.999"),
+        (Gate("label flips", 3, 0, False), "label flips is 3, expected at most 0"),
+    ],
+)
+def test_a_gate_tells_what_parts_its_figure_from_its_limit(gate: Gate, words: str) -> None:
+    assert gate.told.endswith(words)
 
 
 def test_gates_judge_each_figure() -> None:

@@ -24,13 +24,13 @@ from ..bundle.strict_json import to_json_bytes
 from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
-from ..data.examples import check_apart, read_examples
+from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprint_of
 from ..errors import check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
-from .parts import Parts, check_unseen, check_words, parted
+from .parts import Parts, check_unseen, parted
 from .report import REPORT, MakeReport
 from .told import calibrated_line, evaluated_line, exported_line, fused_line, planned_line, tuned_line, verified_line
 from .workspace import Workspace
@@ -104,8 +104,9 @@ def make(
     check_replaceable(output, MANIFEST, force)
     if html is not None:
         check_file(Path(html))
-    for known, unknown in product((data, validation, test), (ood, test_ood)):
-        check_apart(known, unknown)
+    known, unknown = {"data": data, "validation": validation, "test": test}, {"ood": ood, "test_ood": test_ood}
+    for roles in product(known, unknown):
+        check_apart(known[roles[0]], unknown[roles[1]], roles)
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
@@ -156,17 +157,18 @@ class _Job:
         """All data, read and parted."""
         labelled = partial(read_examples, labels=self.labels, columns=self.reading, seed=self.seed, task=self.task)
         unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.seed)
-        training, judged = labelled(data, limit=self.reading.limit()), labelled(validation)
-        tested = None if test is None else labelled(test)
-        unknown = None if ood is None else unlabelled(ood)
-        unknown_tested = None if test_ood is None else unlabelled(test_ood)
-        given = {"training": training, "validation": judged, "ood": unknown, "test": tested, "test_ood": unknown_tested}
-        there = {role: examples for role, examples in given.items() if examples is not None}
-        for role, examples in there.items():
-            check_words(role, examples)
+        training = labelled(data, limit=self.reading.limit(), role="training")
+        judged = labelled(validation, role="validation")
+        further: dict[str, Examples | None] = {
+            "test": None if test is None else labelled(test, role="test"),
+            "ood": None if ood is None else unlabelled(ood, role="ood"),
+            "test_ood": None if test_ood is None else unlabelled(test_ood, role="test_ood"),
+        }
+        found = {"training": training, "validation": judged, **further}
         for apart in (("training", "validation", "test"), ("ood", "test_ood")):
-            check_unseen([there[role] for role in apart if role in there], self.architecture.modality)
-        return parted(training, judged, unknown, tested, unknown_tested, self.seed)
+            sets = {role: examples for role in apart if (examples := found[role]) is not None}
+            check_unseen(sets, self.architecture.modality)
+        return parted(training, judged, **further, seed=self.seed)
 
     def digests(self, parts: Parts) -> dict[str, str]:
         """SHA-256 of each thing that decides the result: what is interrupted goes on with the same only."""

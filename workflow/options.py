@@ -15,7 +15,7 @@ EVERY_TOKEN = 1.5
 
 
 TUNING = ("epochs", "learning_rate", "mixed_precision")
-"""What is said of the tuning."""
+"""Options of the tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Recipe:
         useless = [name for name in TUNING if getattr(self, name) != getattr(type(self), name)]
         if self.fast and useless:
             raise InputError(
-                f"{useless[0]} = {getattr(self, useless[0])} is given with fast (--fast), which leaves the tuning "
+                f"{useless[0]} = {getattr(self, useless[0])} is given with fast, which leaves the tuning "
                 "out; leave one of the two out"
             )
         if not is_whole(self.members, 2):

@@ -7,14 +7,13 @@ data choose with one half and report with the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
 from ..data.examples import Examples, random_parts
 from ..data.fingerprints import hashes_of
 from ..data.spec import Modality
-from ..data.text import empty_text
 from ..errors import InputError
 
 LEAST = 20
@@ -48,63 +47,49 @@ class Parts:
 def parted(
     training: Examples,
     validation: Examples,
-    unknown: Examples | None,
     test: Examples | None,
-    test_unknown: Examples | None,
+    ood: Examples | None,
+    test_ood: Examples | None,
     seed: int,
 ) -> Parts:
     """Give every example its part.
 
     Args:
         training, validation: labelled examples.
-        unknown: out-of-distribution examples.
         test: labelled examples to report on; without them a third of the validation data do.
-        test_unknown: out-of-distribution examples to report on; without them half of ``unknown`` do.
+        ood: out-of-distribution examples.
+        test_ood: out-of-distribution examples to report on; without them half of ``ood`` do.
         seed: of the shuffle.
 
     Raises:
         InputError: too few examples for the parts.
     """
     choosing, fitting, *rest = _shares(validation, 3 if test is None else 2, seed)
-    fitted, reported = unknown, test_unknown
-    if unknown is not None and test_unknown is None:
-        fitted, reported = _shares(unknown, 2, seed)
+    fitted, reported = ood, test_ood
+    if ood is not None and test_ood is None:
+        fitted, reported = _shares(ood, 2, seed)
     return Parts(training, choosing, fitting, rest[0] if test is None else test, fitted, reported)
 
 
-def check_unseen(sets: Sequence[Examples], modality: Modality) -> None:
+def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
     """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn.
 
     Args:
-        sets: what is learnt from, or chosen by, before what that is judged by.
+        sets: by their roles: what is learnt from, or chosen by, before what that is judged by.
         modality: of all.
 
     Raises:
         InputError: half of the examples of a set or more are among those of an earlier one.
     """
-    hashed = [hashes_of(examples.inputs, modality) for examples in sets]  # each input is read once
-    for (earlier, before), (examples, found) in combinations(zip(sets, hashed, strict=True), 2):
-        known = set(before or ())
-        share = sum(each in known for each in found or ()) / len(examples)
+    hashed = {role: hashes_of(examples.inputs, modality) for role, examples in sets.items()}  # each input is read once
+    for earlier, later in combinations(sets, 2):
+        known = set(hashed[earlier] or ())
+        share = sum(each in known for each in hashed[later] or ()) / len(sets[later])
         if share >= MOST:
             raise InputError(
-                f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those of "
-                f"{earlier.source}; expected examples of their own: thresholds and figures from what was learnt from, "
-                "or chosen by, do not hold for fresh inputs"
-            )
-
-
-def check_words(role: str, examples: Examples) -> None:
-    """Refuse an empty text of data given in memory; a file's is refused where it is read, by its row.
-
-    Raises:
-        InputError: there is one.
-    """
-    for index, item in enumerate(() if examples.ready else examples.inputs):
-        if empty := empty_text(item):
-            raise InputError(
-                f"{role} data {examples.source}: example {index} is {empty}; expected at least one word: give it, or "
-                "leave the example out"
+                f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source}) are among "
+                f"those of the {earlier} data ({sets[earlier].source}); expected examples of their own: thresholds and "
+                "figures from what was learnt from, or chosen by, do not hold for fresh inputs"
             )
 
 

@@ -27,9 +27,12 @@ def drawn_scores(methods: Sequence[Method], layers: int, heads: int, seed: int) 
 
 
 def drawn_facts(methods: Sequence[Method]) -> dict[str, Any]:
-    """What a plan records of how random members are drawn: nothing where each is on its own, a list if they differ."""
-    systematic = [method.systematic for method in methods if isinstance(method, Random)]
-    return {"systematic": all(systematic) or systematic} if any(systematic) else {}
+    """What a plan records of how random members are drawn: nothing where each is on its own, a list if they differ.
+
+    The list is by member, ``None`` where that is not drawn.
+    """
+    systematic = [method.systematic if isinstance(method, Random) else None for method in methods]
+    return {"systematic": True if False not in systematic else systematic} if True in systematic else {}
 
 
 def systematic_scores(members: int, layers: int, heads: int, seed: int) -> np.ndarray:
