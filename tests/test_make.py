@@ -176,9 +176,8 @@ def test_half_of_them_is_too_many(count: int, shared: int, again: int) -> None:
     if seen * 2 < count + again:
         check_unseen({"training": earlier, "validation": found}, "text")
     else:
-        with pytest.raises(
-            InputError, match=rf"^{seen / (count + again):.0%} of .* of val\.csv are among those of train"
-        ):
+        share = f"{seen / (count + again):.0%}"
+        with pytest.raises(InputError, match=rf"^{share} of .* \(val\.csv\) are among those of the training data"):
             check_unseen({"training": earlier, "validation": found}, "text")
 
 
