@@ -43,6 +43,16 @@ def load_model(source: str | Path) -> Any:
     return load_weights(name, config, class_name)
 
 
+def revision_of(source: str | Path) -> str | None:
+    """The commit of a hub name that was loaded, by the folder of the hub's cache; ``None`` for a local folder."""
+    from transformers.utils import cached_file
+
+    if Path(source).is_dir():
+        return None
+    found = cached_file(str(source), "config.json", local_files_only=True)
+    return None if found is None else Path(found).parent.name
+
+
 def load_dual_encoder(source: str | Path) -> Any:
     """Load a ``CLIPModel``, both towers, in float32 on the CPU, in evaluation mode.
 

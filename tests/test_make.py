@@ -6,6 +6,8 @@ import csv
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +223,29 @@ def test_the_name_of_a_checkpoint_on_the_hub(
     done = run_cli("make", "tiny/bert", *given, fresh=True)
     assert done.returncode == 0, done.stderr
     assert Bundle.open(out).members == 3
+    shutil.copytree(bert_checkpoint, kept / "snapshots" / ("1" * 40))
+    told = subprocess.run(
+        [sys.executable, "-c", DIGESTS, kept / "refs/main"], capture_output=True, text=True, check=True, cwd="/"
+    )
+    first, again, other = told.stdout.split()
+    assert first == again != other
+
+
+DIGESTS = """
+import sys
+from pathlib import Path
+
+from hydrant import Reading, Recipe
+from hydrant.data.examples import Examples
+from hydrant.workflow.make import _Job
+from hydrant.workflow.parts import Parts
+
+one = Examples(["hello"], None, "one")
+for revision in "001":  # which the hub may change while a making is interrupted
+    Path(sys.argv[1]).write_text(revision * 40)
+    job = _Job("tiny/bert", Path("out"), Recipe(), Reading(), 0, print, lambda steps, *_: steps)
+    print(job.digests(Parts(one, one, one, one, None, None))["model"])
+"""
 
 
 def stopping_at(stage: str) -> Callable[[str], None]:

@@ -142,13 +142,13 @@ class _Job:
         say: Say,
         progress: Progress,
     ) -> None:
-        from ..families.checkpoint import load_model, model_labels
+        from ..families.checkpoint import load_model, model_labels, revision_of
         from ..families.registry import architecture_of
 
         self.model, self.output, self.recipe = model, output, recipe
         self.reading, self.seed, self.say, self.progress = reading, seed, say, progress
         loaded = load_model(model)
-        self.revision: str | None = getattr(loaded.config, "_commit_hash", None)  # of a name on the hub
+        self.revision = revision_of(model)
         self.architecture: Architecture = architecture_of(loaded)
         self.task = self.architecture.task
         self.labels: Sequence[str] = model_labels(loaded.config)
