@@ -44,12 +44,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
 
 
-def finding_options(about_it: str | None, kinds: Collection[str]) -> argparse.Namespace:
-    """The command line of a program that asks one question of either study."""
+def finding_options(
+    about_it: str | None, kinds: Collection[str], further: Callable[[argparse.ArgumentParser], object] = lambda _: None
+) -> argparse.Namespace:
+    """The command line of a program that asks one question of either study; ``further`` adds options of its own."""
     parser = argparse.ArgumentParser(description=about_it, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=kinds, help="data set")
     add_options(parser)
     parser.add_argument("--document", type=Path, default=FINDINGS, help="gets the tables (default docs/findings.md)")
+    further(parser)
     return parser.parse_args()
 
 

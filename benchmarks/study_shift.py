@@ -1,7 +1,7 @@
 """What the model still gets right and a score flags all the same: typing errors and image corruptions, five severities.
 
     python benchmarks/study_shift.py clinc150 ../shared -o benchmarks/results/shift-clinc150.json
-    python benchmarks/study_shift.py vision ../shared -o benchmarks/results/shift-vision.json
+    python benchmarks/study_shift.py vision ../shared --no-control -o benchmarks/results/shift-vision.json
 
 The single model, the same tuned in the same way, and the tuned late fork within 1.05 times its operations, from every
 seed of plan, tuning and noise. Thresholds allow 5 % false alarms on the clean validation split; shares are of 1,500
@@ -121,7 +121,8 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     some = drawn(data.test)
     fork = list(rows.forks)[list(subject.settings.forks).index(LIMIT)] + TUNED
     found: dict[str, list[Rows]] = {}
-    for name, seed in product((SINGLE, CONTROL, fork), subject.settings.seeds):
+    names = [SINGLE, *([] if options.no_control else [CONTROL]), fork]
+    for name, seed in product(names, subject.settings.seeds):
         parts = corrupted(some, seed)
         bundle = rows.bundle(name, seed if seed in rows.seeds(name) else 0)
         outputs = rows.bundles.outputs(bundle, parts)
@@ -134,8 +135,13 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     tables.put_into(options.document, text, f"shift-{subject.name}")
 
 
+def control(parser: argparse.ArgumentParser) -> None:
+    """Whether the single model is tuned, too."""
+    parser.add_argument("--no-control", action="store_true", help="leave out the single model that is tuned alike")
+
+
 def main() -> None:
-    options = finding_options(__doc__, KINDS)
+    options = finding_options(__doc__, KINDS, control)
     run(open_subject(KINDS[options.study], options), options)
 
 

@@ -434,7 +434,7 @@ def test_a_grid_leaves_figures_tables_and_a_picture(ran: argparse.Namespace, tmp
 
 
 def test_shifted_inputs_are_measured_at_every_severity(ran: argparse.Namespace, tmp_path: Path) -> None:
-    options = argparse.Namespace(output=tmp_path / "shift.json", document=tmp_path / "findings.md")
+    options = argparse.Namespace(output=tmp_path / "shift.json", document=tmp_path / "findings.md", no_control=False)
     study_shift.run(subject(ran), options)
     models = json.loads(options.output.read_text())["models"]
     assert list(models) == ["single", "single, tuned", "fork at 1, keep 1, tuned"]
