@@ -187,7 +187,7 @@ def test_int8_is_offered_only_where_its_gates_hold(
     strict = {**gates.TOLERANCES, "int8": replace(gates.TOLERANCES["int8"], probability=1e-12)}
     monkeypatch.setattr("hydrant.export.quantize_search.TOLERANCES", strict)
     with pytest.raises(
-        HydrantError, match=r"INT8 does not hold for this model.*max \|Δ probability\| is .*limit 1e-12"
+        HydrantError, match=r"INT8 does not hold for this model.*max \|Δ probability\| is .*expected at most 1e-12"
     ):
         export_onnx(bundle, "int8", reading=Reading(examples=32), data=data)
     assert not (bundle / "model.int8.onnx").exists()
