@@ -34,7 +34,7 @@ from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
 from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.traced import CHECKPOINT
-from hydrant.bundle.verification import REPORT as VERIFIED
+from hydrant.bundle.verification import REPORT
 from hydrant.bundle.weights import check_fused
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
@@ -273,14 +273,14 @@ def _verified(bundle: Path, place: Path) -> Target:
     manifest = json.loads((bundle / MANIFEST).read_bytes())
     manifest["files"] = {PLAN: manifest["files"][PLAN]}
     digests = {name: entry["sha256"] for name, entry in manifest["files"].items()}
-    (small / VERIFIED).parent.mkdir(parents=True, exist_ok=True)
+    (small / REPORT).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(bundle / PLAN, small)
 
     def run(data: bytes) -> None:
-        (small / VERIFIED).write_bytes(data)
-        _fixed(small, manifest, VERIFIED, data)
+        (small / REPORT).write_bytes(data)
+        _fixed(small, manifest, REPORT, data)
         facts = inspect_bundle(small)
-        assert facts["files"][VERIFIED]["state"] != "altered"
+        assert facts["files"][REPORT]["state"] != "altered"
         inspect_text(facts)
         json.dumps(facts)
         with may_refuse("tell what passed"):

@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -120,13 +119,14 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     data = subject.data
     some = drawn(data.test)
     fork = list(rows.forks)[list(subject.settings.forks).index(LIMIT)] + TUNED
-    found: dict[str, list[Rows]] = {}
     names = [SINGLE, *([] if options.no_control else [CONTROL]), fork]
-    for name, seed in product(names, subject.settings.seeds):
+    found: dict[str, list[Rows]] = {name: [] for name in names}
+    for seed in subject.settings.seeds:
         parts = corrupted(some, seed)
-        bundle = rows.bundle(name, seed if seed in rows.seeds(name) else 0)
-        outputs = rows.bundles.outputs(bundle, parts)
-        found.setdefault(name, []).append(measure(outputs, data, figures.labels_of(some), parts))
+        for name in names:
+            bundle = rows.bundle(name, seed if seed in rows.seeds(name) else 0)
+            outputs = rows.bundles.outputs(bundle, parts)
+            found[name].append(measure(outputs, data, figures.labels_of(some), parts))
     report = {**about(data.sizes()), "inputs": len(some), "models": found}
     text = render(found)
     print(text)

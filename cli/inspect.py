@@ -29,7 +29,7 @@ from ..bundle.store import (
     resolve,
 )
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
-from ..bundle.verification import REPORT, Verification
+from ..bundle.verification import REMEDY, REPORT, Verification
 from ..bundle.weights import check_fused
 from ..cost.estimate import cost_of
 from ..engines.metadata import engine_names, engine_path, graph_digest, metadata_path, read_metadata
@@ -293,7 +293,7 @@ def _verified(look: _Look) -> str:
     if REPORT not in look.states:
         return "not yet; compare the backends with `hydrant verify`"
     if look.states[REPORT] != "ok":
-        return "the report cannot be used; run `hydrant verify` again"
+        return f"the report cannot be used; {REMEDY}"
     return look.words(REPORT, lambda: _verification(look.bundle)) or ""
 
 
@@ -302,7 +302,7 @@ def _verification(bundle: Bundle) -> str | None:
     if found is None:
         return None
     if not found.current:
-        return "not these files: the bundle has changed since; run `hydrant verify` again"
+        return f"not these files: the bundle has changed since; {REMEDY}"
     verdicts = (("passed", found.passed), ("FAILED", found.failed))
     named = [f"{word}: {', '.join(names)}" for word, names in verdicts if names]
     return f"{'; '.join(named)} (against {found.reference}, {found.inputs})"

@@ -13,7 +13,7 @@ from ..bundle.signature import check_signature
 from ..bundle.store import Bundle, resolve
 from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
-from ..bundle.verification import Verification
+from ..bundle.verification import REMEDY, Verification
 from ..errors import BundleError, HydrantError, InputError, is_whole
 from .backends.registry import open_backend
 from .predictor import Predictor
@@ -132,7 +132,7 @@ def _failure(bundle: Bundle, opened: str) -> str:
     try:
         found = Verification.of(bundle)
     except BundleError:
-        return f"the last verification of {bundle.path} cannot be read; run `hydrant verify` again"
+        return f"the last verification of {bundle.path} cannot be read; {REMEDY}"
     if found is None or not found.current or opened not in found.failed:
         return ""
     return (

@@ -169,6 +169,8 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     assert "--keep is given with --explore, which tries a grid of plans; leave it out" in refused.stderr
     drawn_alike = run_cli(*command, "--method", "random", "--systematic")
     assert "--systematic is given with --explore, which tries a grid of plans; leave it out" in drawn_alike.stderr
+    dropped = run_cli(*command, "--method", "dropout", "--rate", 0.2)
+    assert "--rate is given with --explore, which tries a grid of plans; leave it out" in dropped.stderr
     stray = run_cli("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--forks", 2)
     assert "--forks is given without --explore" in stray.stderr
     both = run_cli(*command, plan)

@@ -61,12 +61,12 @@ class Workspace:
             except HydrantError as error:
                 if not self._stages:
                     self.remove()
-                if not self._stages or not isinstance(error, InputError):
-                    raise
-                raise InputError(
-                    f"{error}; {self.folder} keeps what was done before, for the same data and options: delete it "
-                    "before you give others"
-                ) from error
+                elif isinstance(error, InputError):
+                    raise InputError(
+                        f"{error}; {self.folder} keeps what was done before, for the same data and options: delete it "
+                        "before you give others"
+                    ) from error
+                raise
             self._stages[name] = json.loads(json.dumps(done))
             self._write(self.folder)
         facts: dict[str, Any] = self._stages[name]

@@ -176,12 +176,12 @@ def _unreachable(budget: float, members: int, cheapest: Candidate, enough: float
     least = round_up(cheapest.ratio)
     most = max(least, round_up(enough or 0))
     costs = f"{least}" if most == least else f"{least} to {most}, by which heads they keep,"
-    fewer, later = members > 2, cheapest.fork < len(cheapest.counts) - 1  # a budget plans two members or more
-    others = " or ".join([*(["fewer members"] * fewer), *(["a later fork"] * later)])
+    left = {"fewer members": members > 2, "a later fork": cheapest.fork < len(cheapest.counts) - 1}
+    others = " or ".join(remedy for remedy, there_is in left.items() if there_is)
     return InputError(
         f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {costs} "
         f"× the single model's operations (fork at layer {cheapest.fork}); give a budget of at least {most}"
-        f"{', or ' * bool(others)}{others}"
+        f"{f', or {others}' if others else ''}"
     )
 
 

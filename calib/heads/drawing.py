@@ -32,7 +32,9 @@ def drawn_facts(methods: Sequence[Method]) -> dict[str, Any]:
     The list is by member, ``None`` where that is not drawn.
     """
     systematic = [method.systematic if isinstance(method, Random) else None for method in methods]
-    return {"systematic": True if False not in systematic else systematic} if True in systematic else {}
+    if True not in systematic:
+        return {}
+    return {"systematic": systematic if False in systematic else True}
 
 
 def systematic_scores(members: int, layers: int, heads: int, seed: int) -> np.ndarray:
