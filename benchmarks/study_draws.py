@@ -18,7 +18,7 @@ import numpy as np
 import study_figures as figures
 import study_table as tables
 from about import about
-from study import Fork
+from study import Data, Fork, Outputs
 from study_claims import read_taps
 from study_clinc150 import Clinc150
 from study_run import DOCUMENTS, Subject, add_options, open_subject
@@ -60,12 +60,14 @@ class Maker:
         tune = self.settings.tune
         name = f"{source.name}-{tune.learning_rate:g}-{tune.epochs}"
         tuned = self.bundles.tuned(name, source, tune, seed=seed, batch_size=self.settings.batch_size)
-        found = self.bundles.outputs(tuned)
-        every = figures.measure(found, self.data, figures.temperature_of(found, self.data))
-        every |= {
-            name: every[name.replace("distance", f"distance_{self.taps}")] for name in FIGURES if "distance" in name
-        }
-        return {name: every[name] for name in FIGURES} | {"operations": figures.cost(tuned, None)["operations"]}
+        found = reported(self.bundles.outputs(tuned), self.data, self.taps)
+        return found | {"operations": figures.cost(tuned, None)["operations"]}
+
+
+def reported(found: Outputs, data: Data, taps: str) -> dict[str, float]:
+    """:data:`FIGURES` of the test splits, at the temperature of the validation split; the distance by a set of taps."""
+    every = figures.measure(found, data, figures.temperature_of(found, data))
+    return {name: every[name.replace("distance", f"distance_{taps}")] for name in FIGURES}
 
 
 def render(rows: dict[str, list[dict[str, float]]]) -> str:

@@ -27,8 +27,10 @@ from hydrant.metrics.uncertainty import area_under_roc
 from study import Data, Outputs
 from study_clinc150 import Clinc150
 from study_rows import CONTROL, SINGLE, TUNED
+from study_rows import Rows as StudyRows
 from study_run import Subject, finding_options, open_subject
 from study_vision import Vision
+from training import in_parallel
 
 KINDS = {"clinc150": Clinc150, "vision": Vision}
 INPUTS = 1_500
@@ -114,20 +116,29 @@ def drawn(examples: Examples, count: int = INPUTS) -> Examples:
     return examples.take(np.sort(chosen))
 
 
+class Maker:
+    """Makes and measures a model of one seed, on noise of that seed."""
+
+    def __init__(self, subject: Subject, rows: StudyRows) -> None:
+        self.rows, self.data, self.some = rows, subject.data, drawn(subject.data.test)
+
+    def measured(self, row: tuple[str, int]) -> Rows:
+        name, seed = row
+        parts = corrupted(self.some, seed)
+        bundle = self.rows.bundle(name, seed if seed in self.rows.seeds(name) else 0)
+        found = self.rows.bundles.outputs(bundle, parts)
+        return measure(found, self.data, figures.labels_of(self.some), parts)
+
+
 def run(subject: Subject, options: argparse.Namespace) -> None:
     rows = subject.rows(deep=False, lora=False)
-    data = subject.data
-    some = drawn(data.test)
     fork = list(rows.forks)[list(subject.settings.forks).index(LIMIT)] + TUNED
-    names = [SINGLE, *([] if options.no_control else [CONTROL]), fork]
-    found: dict[str, list[Rows]] = {name: [] for name in names}
-    for seed in subject.settings.seeds:
-        parts = corrupted(some, seed)
-        for name in names:
-            bundle = rows.bundle(name, seed if seed in rows.seeds(name) else 0)
-            outputs = rows.bundles.outputs(bundle, parts)
-            found[name].append(measure(outputs, data, figures.labels_of(some), parts))
-    report = {**about(data.sizes()), "inputs": len(some), "models": found}
+    names, seeds = [SINGLE, *([] if options.no_control else [CONTROL]), fork], subject.settings.seeds
+    rows.bundle(SINGLE, 0)  # which others start from
+    maker = Maker(subject, rows)
+    measured = in_parallel([(maker.measured, (name, seed)) for name in names for seed in seeds], options.jobs)
+    found = {name: measured[place * len(seeds) :][: len(seeds)] for place, name in enumerate(names)}
+    report = {**about(subject.data.sizes()), "inputs": len(maker.some), "models": found}
     text = render(found)
     print(text)
     if options.output:

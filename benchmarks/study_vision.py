@@ -84,9 +84,9 @@ class Members:
         """The LoRA-Ensemble's base model, and its adapters."""
         return self.base(), in_parallel([(self.adapter, seed) for seed in range(count)], self.jobs)
 
-    def full(self, seed: int) -> Path:
-        """A checkpoint as the shared one, from another seed."""
-        recipe = replace(FULL, seed=seed)
+    def full(self, seed: int, epochs: int = FULL.epochs) -> Path:
+        """A checkpoint as the shared one, from another seed or of more epochs."""
+        recipe = replace(FULL, seed=seed, epochs=epochs)
 
         def make(folder: Path) -> dict[str, Any]:
             model = self._fresh(seed)
@@ -95,7 +95,8 @@ class Members:
             self.processor.save_pretrained(folder)
             return {"losses": losses}
 
-        return cached(self.work / f"member-{seed}", as_json(recipe, images=len(self.examples)), make)
+        name = f"member-{seed}" if epochs == FULL.epochs else f"trained-{epochs}-{seed}"
+        return cached(self.work / name, as_json(recipe, images=len(self.examples)), make)
 
     def base(self) -> Path:
         """The ImageNet weights at 96 pixels; the classifier is replaced by every adapter's own."""

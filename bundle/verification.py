@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ..errors import BundleError, cut, short
@@ -13,6 +14,9 @@ REMEDY = "run `hydrant verify` again"
 
 LONGEST = 200
 """Characters that are repeated of what a report says."""
+
+NAMES = re.compile(r"[a-z0-9-]{1,40} [a-z0-9]{1,20}")
+"""A backend and its precision; another name could read as several, or as the end of what passed."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,14 @@ class Verification:
             return None
         found = bundle.read_json(REPORT)
         try:
-            named = [(_line(f"{each['backend']} {each['precision']}"), each["passed"]) for each in found["backends"]]
+            named = [(f"{each['backend']} {each['precision']}", each["passed"]) for each in found["backends"]]
             now, then = bundle.digests(), found["files"]
             known = {name: digest for name, digest in now.items() if name in then or not name.startswith(f"{ENGINES}/")}
             told = _line(found["reference"]), _line(found["inputs"])
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BundleError(f"malformed ({type(error).__name__}: {cut(error)}); {REMEDY}") from error
+        if wrong := next((name for name, _ in named if not NAMES.fullmatch(name)), ""):
+            raise BundleError(f"malformed ({_line(wrong)!r} is no backend with its precision); {REMEDY}")
         if not all(isinstance(held, bool) for _, held in named):
             raise BundleError(f"malformed (a verdict that is neither true nor false); {REMEDY}")
         passed, failed = (tuple(name for name, held in named if held is verdict) for verdict in (True, False))

@@ -87,6 +87,10 @@ def test_a_report_that_cannot_be_read_is_no_reason_not_to_predict(
     bundle.add({"reports/verify.json": json.dumps({**told, "backends": [failed]}).encode()})
     (line,) = warned_at_opening(bundle.path, caplog, "torch").splitlines()
     assert f"(against {'x' * 199}…, a) ?[1mhydrant: error: b)" in line
+    several = {**failed, "backend": "onnxruntime fp32, openvino", "passed": True}
+    bundle.add({"reports/verify.json": json.dumps({**told, "backends": [several]}).encode()})
+    with pytest.raises(BundleError, match=r"malformed \('onnxruntime fp32, openvino fp32' is no backend with its"):
+        Verification.of(Bundle.open(bundle.path))
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
