@@ -55,7 +55,9 @@ class Verification:
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BundleError(f"malformed ({type(error).__name__}: {cut(error)}); {REMEDY}") from error
         if wrong := next((name for name, _ in named if not NAMES.fullmatch(name)), ""):
-            raise BundleError(f"malformed ({_line(wrong)!r} is no backend with its precision); {REMEDY}")
+            raise BundleError(
+                f"malformed ({_line(wrong)!r} is no backend with its precision, as 'onnxruntime fp32' is); {REMEDY}"
+            )
         if not all(isinstance(held, bool) for _, held in named):
             raise BundleError(f"malformed (a verdict that is neither true nor false); {REMEDY}")
         passed, failed = (tuple(name for name, held in named if held is verdict) for verdict in (True, False))

@@ -137,10 +137,7 @@ def _history(history: Sequence[Epoch]) -> str:
 def _outcome(report: TuneReport) -> list[str]:
     """What stands where, and what follows."""
     if not report.improved:
-        return [
-            f"no epoch was better than the weights as they were: {report.bundle} holds them unchanged; "
-            "a lower --learning-rate may do better"
-        ]
+        return [f"no epoch was better than the weights as they were: {report.bundle} holds them unchanged"]
     kept = "the merged members" if report.members else f"the weights after epoch {report.best_epoch}"
     lines = [f"wrote {report.bundle}: {kept}; exported again: {', '.join(report.graphs) or 'no graph, there was none'}"]
     before, after = report.accuracy_before, report.accuracy_after

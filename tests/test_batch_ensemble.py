@@ -29,7 +29,6 @@ from hydrant import (
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
-from hydrant.cli.tune import tune_text
 from hydrant.errors import HydrantError, InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
@@ -322,7 +321,6 @@ def test_it_is_judged_against_the_members_without_factors(bundle: Path) -> None:
     assert report.nll_before == pytest.approx(plain.nll_before, abs=1e-6)
     assert report.history[1].nll > report.nll_before + 0.1
     assert not report.improved
-    assert tune_text(report).endswith(f"{bundle} holds them unchanged; a lower --learning-rate may do better")
     assert state(bundle).keys() == before.keys()
 
 

@@ -23,6 +23,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import study_claims
 import study_clinc150
+import study_control
 import study_draws
 import study_figures
 import study_grid
@@ -434,7 +435,9 @@ def test_a_grid_leaves_figures_tables_and_a_picture(ran: argparse.Namespace, tmp
 
 
 def test_shifted_inputs_are_measured_at_every_severity(ran: argparse.Namespace, tmp_path: Path) -> None:
-    options = argparse.Namespace(output=tmp_path / "shift.json", document=tmp_path / "findings.md", no_control=False)
+    options = argparse.Namespace(
+        output=tmp_path / "shift.json", document=tmp_path / "findings.md", no_control=False, jobs=1
+    )
     study_shift.run(subject(ran), options)
     models = json.loads(options.output.read_text())["models"]
     assert list(models) == ["single", "single, tuned", "fork at 1, keep 1, tuned"]
@@ -454,6 +457,46 @@ def test_shifted_inputs_are_measured_at_every_severity(ran: argparse.Namespace, 
     assert f"| severity 5 | {mean['accuracy']:.3f} |" in text
     assert mean["accuracy"] == pytest.approx(np.mean([rows[5]["accuracy"] for rows in seeds]))
     assert mean["scores"].keys() == seeds[0][5]["scores"].keys()
+
+
+def test_the_control_is_tuned_at_every_rate_from_a_checkpoint_of_its_own_training(
+    ran: argparse.Namespace, tmp_path: Path
+) -> None:
+    options = argparse.Namespace(
+        rates=(1e-3, 1e-9), epochs=3, jobs=1, output=tmp_path / "control.json", document=tmp_path / "control.md"
+    )
+    study_control.run(subject(ran), options)
+    report = json.loads(options.output.read_text())
+    rows = {(row["model"], row["rate"]): row["seeds"] for row in report["rows"]}
+    assert list(rows) == [
+        ("single", None), ("late fork", None),
+        *((model, rate) for model in ("single", "late fork") for rate in (1e-3, 1e-9)),
+    ]  # fmt: skip
+    assert [len(seeds) for seeds in rows.values()] == [1, 2, 2, 2, 2, 2]
+    assert {seed["tuned"] for seed in rows["single", None]} == {0}
+    for model in ("single", "late fork"):
+        slow, fast = rows[model, 1e-9][0], rows[model, 1e-3][0]
+        assert slow["validation NLL"] == pytest.approx(rows[model, None][0]["validation NLL"], abs=1e-4)
+        assert fast["tuned"] == 0 or fast["validation NLL"] < slow["validation NLL"]
+    notes = [json.loads(note.read_text())["recipe"] for note in ran.work.glob("bundles/control-*-0.001-*/recipe.json")]
+    assert {note["tune"]["learning_rate"] for note in notes} == {1e-3}
+    assert len(notes) == 4
+    trained = json.loads((ran.work / "trained-3-0/recipe.json").read_text())["recipe"]
+    assert (trained["epochs"], report["checkpoint epochs"]) == (3, 3)
+    assert "| late fork, 0.001 | " in options.document.read_text()
+
+
+@pytest.mark.parametrize(("study", "epochs", "message"), [
+    ("clinc150", "3", "leave --epochs out: CLINC150's checkpoint"), ("vision", "0", "expected 1 or more"),
+])  # fmt: skip
+def test_epochs_that_say_nothing_are_refused(
+    study: str, epochs: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["study_control.py", study, "shared", "--epochs", epochs])
+    with pytest.raises(SystemExit) as left:
+        study_control.main()
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_shifted_inputs_are_of_all_classes() -> None:
