@@ -67,6 +67,7 @@ VERBS = {
     "tune": Verb(["tune", "{now}/out", *DATA, "--epochs", "1"], needs="accelerate", goes_on=True),
     "export": Verb(["export", "{now}/out", "--member-outputs"]),
     "export --precision fp16": Verb(["export", "{now}/out", "--precision", "fp16"]),
+    "export --tokenizer": Verb(["export", "{now}/out", "--tokenizer"], needs="onnxruntime_extensions"),
     "calibrate": Verb(["calibrate", "{now}/out", *DATA, "--fit", "{data}"], needs="sklearn"),
     "verify": Verb(["verify", "{now}/out", "--backend", "onnxruntime", "--examples", "4"], needs="onnxruntime"),
     "evaluate": Verb(
