@@ -38,7 +38,7 @@ def arguments(command: Command) -> None:
     command.take((plan_heads, explore), "data", metavar="FILE")
     shared.prompts(command)
     shared.columns(command)
-    command.take(Reading, "examples", metavar="N", also=f" (default: {EXAMPLES})")
+    command.take(Reading, "examples", metavar="N", also=f" (default: {EXAMPLES}; to explore, all)")
     command.take(Reading, "batch_size", type=positive, metavar="N")
     command.heading("members")
     command.take((plan_heads, explore), "members", type=positive, metavar="M")
@@ -49,7 +49,8 @@ def arguments(command: Command) -> None:
     command.take(plan_heads, "fork_from", metavar="LAYER")
     command.take(plan_heads, "traced")
     command.heading("method")
-    command.take(plan_heads, "method", action="store", metavar="METHOD")
+    method = " (default: taylor; to explore, taylor,random)"
+    command.take(plan_heads, "method", action="store", metavar="METHOD", also=method)
     command.take((Taylor, Circuit), "diversity")
     command.take((Taylor, Circuit), "noise")
     command.take(Random, "systematic", also="; for random")
@@ -69,7 +70,7 @@ def arguments(command: Command) -> None:
     command.take(explore, "compare", metavar="MODEL")
     command.take(Grid, "forks", type=numbers_from(0), action="store", metavar="LAYERS")
     command.take(Grid, "heads", type=numbers_from(1), action="store", metavar="COUNTS")
-    command.take(Jointly, "epochs", type=positive, metavar="N", also="; where a grid is tuned")
+    command.take(Jointly, "epochs", type=positive, metavar="N", also="; where a grid is tuned (default: 2)")
     command.heading("output")
     command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file to write the plan to")
 

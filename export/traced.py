@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..bundle.plan import HeadPlan
 from ..bundle.traced import Traced
-from ..errors import GateError, UnsupportedModelError, cut, require
+from ..errors import GateError, MissingExtraError, UnsupportedModelError, cut, require
 from ..tracing.members import members_of, probes, run_member
 from ..tracing.slices import differing
 from ..version import __version__
@@ -324,7 +324,8 @@ def _compare(
     try:
         session = open_graph(model, "compare the graph with PyTorch")
     except Exception as error:  # it is not installed, or cannot read the graph; `hydrant verify` will say so
-        if type(error).__name__ == "MissingExtraError":
+        if isinstance(error, MissingExtraError):
+            log.warning("the graph was not compared with PyTorch: %s", error)
             return
         raise UnsupportedModelError(
             f"ONNX Runtime cannot load the graph of {architecture.model_class} ({cut(error, 200)}); run the bundle "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
+import onnx
 import pytest
 import torch
 from hydrant import Jointly, PerMember
@@ -74,6 +76,8 @@ def table(path: Path, kind: str, count: int = 96) -> Path:
 @pytest.mark.parametrize("kind", ["relevance", "regression"])
 def test_tuning_lowers_the_loss_from_the_command_line(kind: str, bundle: Path, tmp_path: Path) -> None:
     data = table(tmp_path / "train.csv", kind)
+    bundle = shutil.copytree(bundle, tmp_path / "untuned")
+    hydrant.export_onnx(bundle, form=hydrant.GraphForm(member_outputs=True))
     ran = run_cli("tune", bundle, "--data", data, "--epochs", 3, "--learning-rate", 0.003, "--batch-size", 16,
                   "--output", tmp_path / "tuned")  # fmt: skip
     assert ran.returncode == 0, ran.stderr
@@ -91,6 +95,8 @@ def test_tuning_lowers_the_loss_from_the_command_line(kind: str, bundle: Path, t
     else:
         assert np.corrcoef(second, labels)[0, 1] > np.corrcoef(first, labels)[0, 1]
     assert run_cli("inspect", tmp_path / "tuned").returncode == 0
+    outputs = [output.name for output in onnx.load(tmp_path / "tuned/model.fp32.onnx").graph.output]
+    assert "member_scores" in outputs, "the graph has the form that it had"
 
 
 def test_members_alone_and_what_is_refused(bundle: Path, tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ import transformers
 from cpp import lines, refused, run
 from cpp_server import binary_body, raw, serving
 from hydrant import Bundle
+from hydrant.bundle.graphs import check_graph
 from hydrant.bundle.store import TOKENIZER_GRAPH
+from hydrant.data.examples import Examples
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.export.fuzzed import fuzzed_texts
@@ -92,6 +94,18 @@ def test_command_line(bundles: dict[str, Bundle]) -> None:
     assert "tokenizer.onnx" in done.stdout
     assert re.search(r"same ids as the tokenizer on \d{4} texts and \d{3} pairs", done.stdout)
     assert "tokenizer.onnx" in run_cli("inspect", bundles["bytes"].path).stdout
+
+
+def test_a_tuned_bundle_keeps_it(bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    bundle = bundles["bytes"]
+    data = Examples(["th he", "he th th", "the", "hh"] * 4, np.array([0, 1, 2, 0] * 4), "made here")
+    tuned = tmp_path / "tuned"
+    hydrant.tune(bundle.path, data, hydrant.Jointly(epochs=1, learning_rate=1e-2), validation=data, output=tuned)
+    made = Bundle.open(tuned)
+    assert made.digests()["fused.safetensors"] != bundle.digests()["fused.safetensors"]
+    assert made.file(TOKENIZER_GRAPH).read_bytes() == bundle.file(TOKENIZER_GRAPH).read_bytes()
+    check_graph(made, TOKENIZER_GRAPH)
+    assert run_cli("inspect", tuned).returncode == 0
 
 
 def test_the_corpus_is_of_its_seed_and_reaches_all_planes() -> None:

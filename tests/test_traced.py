@@ -22,7 +22,7 @@ import transformers
 from hydrant import GraphForm, HeadPlan
 from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
-from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
+from hydrant.errors import BundleError, InputError, MissingExtraError, PlanError, UnsupportedModelError
 from hydrant.evaluation.baselines import is_whole_model
 from hydrant.families.checkpoint import load_model
 from hydrant.fusion import TracedClassifier, load_reference
@@ -229,6 +229,20 @@ def test_other_classes_are_refused() -> None:
     tagger = transformers.DebertaV2ForTokenClassification(transformers.DebertaV2Config(**{**TEXT, "num_labels": 1}))
     with pytest.raises(UnsupportedModelError, match="num_labels = 1, which hydrant does not support"):
         prepared(tagger)
+
+
+def test_a_graph_that_could_not_be_compared_is_told(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from hydrant.export import traced
+
+    def absent(model: Any, purpose: str) -> Any:
+        raise MissingExtraError(f"onnxruntime is not installed; it is needed to {purpose}")
+
+    monkeypatch.setattr(traced, "open_graph", absent)
+    hydrant.export_onnx(shutil.copytree(bundle.path, tmp_path / "bundle"))
+    said = "the graph was not compared with PyTorch: onnxruntime is not installed; it is needed to compare the graph"
+    assert said in caplog.text
 
 
 def test_experts_are_batched_while_a_graph_is_written() -> None:

@@ -13,7 +13,8 @@ from ..bundle.files import check_replaceable, copy_folder, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.owned import locked, owned_folder, sweep
 from ..bundle.precision import Precision
-from ..bundle.store import WEIGHTS, Bundle, onnx_name, resolve
+from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, onnx_name, resolve
+from ..bundle.tasks import MEMBER_OUTPUTS
 from ..bundle.writing import new_bundle
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
@@ -124,8 +125,8 @@ def write_tuned(
 ) -> Graphs:
     """Write the tuned bundle, whole or not at all; it may take the place of the untuned one.
 
-    FP32 and BF16 graphs are exported again in their form. FP16 and INT8 graphs, engines, reports and the
-    calibration spoke of the untuned weights and stay behind.
+    FP32 and BF16 graphs are exported again in their form; the tokenizer's graph is copied. FP16 and INT8 graphs,
+    engines, reports and the calibration spoke of the untuned weights and stay behind.
 
     Raises:
         InputError: the bundle was changed meanwhile, or the place cannot be written.
@@ -144,6 +145,8 @@ def write_tuned(
         ends.enter_context(locked(stage))  # it is a folder of `save_bundle`'s, which holds its lock no longer
         for precision, form in graphs.again.items():
             export(stage, precision, form)
+        if now.has(TOKENIZER_GRAPH):  # of the processor alone, which is the same
+            Bundle.open(stage).add({TOKENIZER_GRAPH: now.file(TOKENIZER_GRAPH).read_bytes()})
         for state in states:
             ends.enter_context(state.aside())  # until the bundle has its place
     return graphs
@@ -177,7 +180,7 @@ def _form(path: Path) -> GraphForm:
         facts = {entry.key: entry.value for entry in graph.metadata_props}
         lowering: Any = facts["hydrant.lowering"]
         attention: Any = facts["hydrant.attention"]
-        members = any(output.name == "member_probabilities" for output in graph.graph.output)
+        members = any(output.name in MEMBER_OUTPUTS.values() for output in graph.graph.output)
         return GraphForm(lowering=lowering, attention=attention, member_outputs=members)
     except Exception as error:  # protobuf raises several kinds
         raise BundleError(f"{path} is not a graph of hydrant's ({error}); export it again, then tune") from error
