@@ -114,12 +114,33 @@ def sweep(parent: Path, purpose: str, ending: str = ENDING) -> None:
                 place.unlink(missing_ok=True)
 
 
-def hold(descriptor: int) -> None:
-    """Hold the lock of an open file or folder until it is closed, where there are locks."""
-    with contextlib.suppress(ImportError, OSError):
+def hold(descriptor: int) -> bool:
+    """Hold the lock of an open file or folder until it is closed, where there are locks; false where another has it."""
+    try:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # neither Windows nor some file systems lock folders
+        pass
+    return True
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[bool]:
+    """Whether no other process, nor thread, is in such a block with ``folder``; none waits for it.
+
+    Raises:
+        OSError: the folder is not there.
+    """
+    with contextlib.ExitStack() as stack:
+        free = True
+        if sys.platform != "win32":  # which opens no folders
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            free = hold(descriptor)
+        yield free
 
 
 def take_place(stage: Path, target: Path) -> None:

@@ -104,11 +104,12 @@ def drift(
     own = Own.of(bundle)
     rows = rows_of_file(log, own) if isinstance(log, str | Path) else rows_given(log, own)
     names: list[str] | None = None
+    decided = [name for name in RATES if name in reference.rates]
     for chunk in progress(_chunks(rows, window), 0, "reading the log"):
         found, where = zip(*chunk, strict=True)
         if names is None:
             names = _names(found, reference, where)
-        seen = observed_rows(found, names or (), where)
+        seen = observed_rows(found, decided if names is None else names, where)  # until then texts without a span
         watch.add(seen)
     if not watch.total.inputs:
         raise InputError(

@@ -120,7 +120,7 @@ def spans_in(texts: np.ndarray, tags: Sequence[str]) -> list[Span]:
     """
     ends: list[int] = (np.flatnonzero(np.diff(texts, append=-1)) + 1).tolist()
     found = []
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+    for start, end in zip([0, *ends], ends, strict=False):
         for kind, first, last in find_spans(tags[start:end]):
             found.append(Span(int(texts[start]), kind, start + first, start + last))
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import combinations
 from typing import Literal, get_args
 
 import numpy as np
@@ -171,8 +170,11 @@ def pairwise_divergence(member_probabilities: np.ndarray) -> np.ndarray:
 
 def pairwise_disagreement(member_probabilities: np.ndarray) -> np.ndarray:
     """Share of pairs of members whose best classes differ, [N]; zeros for one member."""
-    labels = member_probabilities.argmax(axis=2)  # [N, M]
-    pairs = list(combinations(range(labels.shape[1]), 2))
-    if not pairs:
-        return np.zeros(len(labels))
-    return np.mean([labels[:, a] != labels[:, b] for a, b in pairs], axis=0)
+    count, members, classes = member_probabilities.shape
+    if members == 1:
+        return np.zeros(count)
+    votes = np.zeros((count, classes), np.int64)
+    for labels in member_probabilities.argmax(axis=2).T:  # of one member, [N]
+        votes[np.arange(count), labels] += 1
+    alike = (votes * (votes - 1)).sum(axis=1)  # pairs of members with one best class, each twice
+    return 1 - alike / (members * (members - 1))

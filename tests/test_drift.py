@@ -17,7 +17,7 @@ import pytest
 from hydrant import Bundle, HydrantError, calibrate, drift, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.reference import Histogram, Rate, TrafficReference
-from hydrant.calib.decisions.profile import bin_edges
+from hydrant.calib.decisions.profile import LEVELS, bin_edges
 from hydrant.families.checkpoint import load_processor
 from hydrant.measure.log import Own
 from hydrant.measure.watch import Watch
@@ -178,6 +178,9 @@ def test_edges_are_quantiles_with_a_finer_uncertain_end() -> None:
     assert binned(known, np.array(bin_edges(known))).tolist() == [100] * 9 + [50, 40, 10]
     assert binned(known, np.array(bin_edges(-known, turned=True))).tolist() == [10, 40, 50] + [100] * 9
     assert bin_edges(np.random.default_rng(0).random(500).astype(np.float32) * 1e-5) == [], "rounding"
+    small = (np.random.default_rng(0).random(500) * 1e-5).astype(np.float32)
+    assert len(bin_edges(small, own_units=True)) == len(LEVELS), "of scores in units of their own"
+    assert bin_edges(np.float32(1e4) + small, own_units=True) == [], "rounding of these"
     thirds = np.array([0, 1 / 3, 2 / 3] * 5, np.float32)
     assert bin_edges(thirds) == pytest.approx([1 / 6, 1 / 2])
     neighbours = np.array([0, 1, np.nextafter(np.float32(1), np.float32(2)), 2], np.float32)
@@ -531,6 +534,10 @@ def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
     assert report.passed
     assert report.inputs == 200
     assert report.rates["abstain"]["found"]["count"] == flagged["abstain"]
+    nothing: list[dict[str, Any]] = [{"spans": []}] * 2000
+    silent = drift(tmp_path / "out", nothing)
+    assert (silent.passed, silent.rates["abstain"]["found"]) == (False, {"share": 0.0, "count": 0, "n": 2000})
+    assert drift(tmp_path / "out", [*nothing, *rows]).rates["abstain"]["found"]["n"] == 2200
 
 
 def test_the_program_that_measures_it(

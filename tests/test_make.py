@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from hydrant.bundle.uses import NEAR, SEEN
 from hydrant.cli.make import make_text
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
+from hydrant.progress import no_progress
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.parts import LEAST, check_unseen, parted
+from hydrant.workflow.make import _Job
+from hydrant.workflow.parts import LEAST, Parts, check_unseen, parted
 from hydrant.workflow.told import evaluated_line, fused_line, verified_line
 from hydrant.workflow.workspace import Workspace
 from hypothesis import given
@@ -272,6 +274,71 @@ def test_an_interrupted_making_goes_on_where_it_stopped(
     assert [line.split()[0] for line in said] == list(finished.stages)
     assert digests(report.bundle) == digests(finished.bundle)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_labels_that_move_to_other_texts_are_other_data(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    train = tmp_path / "train.csv"
+    head, first, second, *rest = tables["train"].read_text().splitlines()
+    changed = {**tables, "train": train}
+    train.write_text("\n".join([head, first, second, *rest]) + "\n")
+    with pytest.raises(KeyboardInterrupt):
+        made_once(changed, bert_checkpoint, tmp_path / "out", say=stopping_at("plan"))
+    texts, labels = zip(*(line.split(",") for line in (first, second, *rest)), strict=True)
+    turned = [f"{text},{label}" for text, label in zip(texts[1:] + texts[:1], labels, strict=True)]
+    train.write_text("\n".join([head, *turned]) + "\n")
+    with pytest.raises(InputError, match="holds an interrupted making with other data; run"):
+        made_once(changed, bert_checkpoint, tmp_path / "out")
+
+
+def test_data_of_a_method_are_digested_too(bert_checkpoint: Path, tmp_path: Path) -> None:
+    def digest(ood: Any) -> dict[str, str]:
+        recipe = Recipe(method=hydrant.Circuit(ood=ood))
+        job = _Job(bert_checkpoint, tmp_path / "out", recipe, hydrant.Reading(), 0, print, no_progress)
+        return job.digests(Parts(*[None] * len(fields(Parts))))  # type: ignore[arg-type]
+
+    file = tmp_path / "ood.csv"
+    file.write_text("text\nhello\nworld\n")
+    before = digest(file)
+    assert digest(str(file)) == digest(["hello", "world"]) == before
+    file.write_text("text\nhello\nmoney\n")
+    after = digest(file)
+    assert [name for name in before if before[name] != after[name]] == ["data"]
+    assert [name for name in before if before[name] != digest("auto")[name]] == ["data"]
+
+
+def test_two_that_make_the_same_are_kept_apart(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def second(line: str) -> None:
+        if line.startswith("plan"):
+            with pytest.raises(InputError) as error:
+                made_once(tables, bert_checkpoint, tmp_path / "out")
+            refused.append(str(error.value))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made_once(tables, bert_checkpoint, tmp_path / "out", say=second)
+    assert refused == [f"{tmp_path / 'out.make'} is used by another process; wait for it, or choose another output"]
+    space = Workspace(tmp_path / "gone.make", {})
+    space.remove()
+    with pytest.raises(InputError, match="is gone: another process finished or deleted it"), space.alone():
+        pass
+
+
+def test_a_page_that_was_not_written_is_written_by_the_same_call_again(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    with pytest.raises(KeyboardInterrupt):
+        made_once(tables, bert_checkpoint, tmp_path / "out", say=stopping_at("evaluate"))
+    for inside in (tmp_path / "out/report.html", tmp_path / "out.make/report.html"):
+        with pytest.raises(InputError, match=r"html .* lies in .*, which is replaced as a whole; choose another place"):
+            made_once(tables, bert_checkpoint, tmp_path / "out", html=inside, force=True)
+    report = made_once(tables, bert_checkpoint, tmp_path / "out", html=page)
+    assert report.stages["evaluate"]["html"] == str(page)
+    assert page.read_text().startswith("<!DOCTYPE html>")
 
 
 def test_what_a_stage_recorded_and_was_damaged_since_is_refused(tmp_path: Path) -> None:

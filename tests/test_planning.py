@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydrant import HeadPlan, Reading, Taylor, plan_heads
+from hydrant import Circuit, HeadPlan, Reading, Taylor, plan_heads
+from hydrant.calib.heads.options import groups_of
 from hydrant.calib.heads.selection import choose_heads, diversify, head_counts
-from hydrant.calib.heads.taylor import gated_heads, taylor_scores
+from hydrant.calib.heads.taylor import finite, gated_heads, taylor_scores
 from hydrant.data.examples import Examples
 from hydrant.errors import HydrantError, InputError, UnsupportedModelError
 from oracle import OUTPUT_PROJECTIONS
@@ -406,3 +407,20 @@ def test_a_negative_seed_is_refused(bert_checkpoint: Path, text_csv: Path) -> No
 def test_unsupported_model_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="architecture Linear is not supported; supported: Bert"):
         plan_heads(torch.nn.Linear(2, 2), method="random", keep=1)
+
+
+def test_importance_that_is_not_finite_chooses_no_heads() -> None:
+    scores = np.ones((2, 3, 4), np.float32)
+    assert finite(scores, "bert") is scores
+    scores[1, 2, 3] = np.nan
+    with pytest.raises(InputError, match=r"importance of a head of this 'bert' model is not finite .* --method random"):
+        finite(scores, "bert")
+
+
+def test_members_of_one_method_are_told_apart_by_their_data() -> None:
+    data = ["a text"]
+    for one, other, alike in (
+        (Path("a.csv"), "a.csv", True), ("a.csv", "b.csv", False), (data, data, True), (data, ["a text"], False),
+    ):  # fmt: skip
+        groups = groups_of([Circuit(ood=one), Circuit(ood=other)])
+        assert [members for _, members in groups] == ([[0, 1]] if alike else [[0], [1]])

@@ -69,6 +69,7 @@ def test_spans_do_not_run_on_from_text_to_text() -> None:
     texts, tags = np.array([0, 0, 2, 2]), ["O", "B-PER", "I-PER", "O"]
     found = [(span.text, span.kind, span.first, span.last) for span in spans_in(texts, tags)]
     assert found == [(0, "PER", 1, 1), (2, "PER", 2, 2)]
+    assert spans_in(np.array([], int), []) == []
 
 
 def test_a_span_is_as_sure_as_its_least_sure_word() -> None:

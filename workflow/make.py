@@ -22,11 +22,12 @@ from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
 from ..calib.heads.held_out import accuracy_kept, error_kept
+from ..calib.heads.options import PSEUDO, Circuit, is_pseudo
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
-from ..data.fingerprints import fingerprint_of
-from ..errors import check_seed, require
+from ..data.fingerprints import hashes_of
+from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
@@ -92,7 +93,7 @@ def make(
 
     Raises:
         InputError: unusable data or options, data to judge by that were trained on, an output that exists, or an
-            interrupted making of something else.
+            interrupted making of something else, or one that still runs.
         UnsupportedModelError: the architecture is not supported.
         MissingExtraError: an extra that a stage needs is not installed; before any long work.
         BackendError: the model gives values that are not finite.
@@ -103,6 +104,9 @@ def make(
     output = Path(output)
     check_replaceable(output, MANIFEST, force)
     if html is not None:
+        for place in (output, workspace_of(output)):
+            if Path(html).resolve().is_relative_to(place.resolve()):
+                raise InputError(f"html {html} lies in {place}, which is replaced as a whole; choose another place")
         check_file(Path(html))
     known, unknown = {"data": data, "validation": validation, "test": test}, {"ood": ood, "test_ood": test_ood}
     for roles in product(known, unknown):
@@ -112,9 +116,10 @@ def make(
         job = _Job(model, output, recipe, reading, seed, say, progress)
         parts = job.read(data, validation, ood, test, test_ood)
         space = Workspace(workspace_of(output), job.digests(parts))
-        stages = job.stages(space, parts, None if html is None else Path(html))
-        report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
-        job.publish(space, report, force)
+        with space.alone():
+            stages = job.stages(space, parts, None if html is None else Path(html))
+            report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
+            job.publish(space, report, force)
     return report
 
 
@@ -176,18 +181,23 @@ class _Job:
         files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in source.glob("*"))
         data: dict[str, Any] = {}
         for name, examples in vars(parts).items():
-            found = None if examples is None else fingerprint_of(examples.inputs, self.architecture.modality)
             labels = None if examples is None or examples.labels is None else np.asarray(examples.labels).tobytes()
-            data[name] = [
-                None if found is None else found.to_json()["sha256"],
-                None if labels is None else hashlib.sha256(labels).hexdigest(),
-            ]
+            data[name] = [self._inputs(examples), None if labels is None else hashlib.sha256(labels).hexdigest()]
+        recipe, method = self.recipe, self.recipe.method
+        if isinstance(method, Circuit) and method.ood is not None and not is_pseudo(method.ood):
+            data["method"] = self._inputs(read_examples(method.ood, None, columns=self.reading))
+            recipe = replace(recipe, method=replace(method, ood=PSEUDO))
         facts = {
             "model": [str(source.resolve()), files] if source.is_dir() else [str(source), self.revision],
             "data": data,
-            "options": [repr(self.recipe), repr(self.reading), self.seed],
+            "options": [repr(recipe), repr(self.reading), self.seed],
         }
         return {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}
+
+    def _inputs(self, examples: Examples | None) -> str | None:
+        """SHA-256 of inputs in their order, to which labels belong; none where they have no lasting form."""
+        found = None if examples is None else hashes_of(examples.inputs, self.architecture.modality)
+        return None if found is None else hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
     def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
         """Every stage that is not done yet, in order."""
@@ -204,6 +214,8 @@ class _Job:
         stage("export", exported_line, lambda: self._export(bundle))
         stage("calibrate", calibrated_line, lambda: self._calibrate(bundle, parts))
         stage("verify", verified_line, lambda: self._verify(bundle, parts))
+        if html is not None and not (html.is_file() and space.recorded("evaluate").get("html") == str(html)):
+            space.forget("evaluate")  # the page is drawn with it
         stage("evaluate", evaluated_line, lambda: self._evaluate(bundle, parts, html))
         return found
 

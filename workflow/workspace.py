@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..bundle.files import write_atomically
-from ..bundle.owned import discard, owned_folder, sweep
+from ..bundle.owned import alone_in, discard, owned_folder, sweep
 from ..bundle.strict_json import to_json_bytes
 from ..errors import HydrantError, InputError, cut, is_whole, literal
 
@@ -48,6 +49,25 @@ class Workspace:
         except OSError as error:
             raise InputError(f"cannot create {folder}: {error.strerror or error}") from error
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others who make the same out for as long as the block runs, where the system has locks.
+
+        Raises:
+            InputError: another process is at it, or was until now.
+        """
+        with ExitStack() as stack:
+            try:
+                free = stack.enter_context(alone_in(self.folder))
+            except OSError as error:
+                raise InputError(
+                    f"{self.folder} is gone: another process finished or deleted it; look at the output first"
+                ) from error
+            if not free:
+                raise InputError(f"{self.folder} is used by another process; wait for it, or choose another output")
+            self._stages = _read(self.folder, self._digests)  # another may have gone on until now
+            yield
+
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Do a stage, unless it is done, and return what it recorded (JSON-compatible).
 
@@ -75,6 +95,15 @@ class Workspace:
     def done(self, name: str) -> bool:
         """Whether a stage is done."""
         return name in self._stages
+
+    def recorded(self, name: str) -> dict[str, Any]:
+        """What a stage recorded; nothing where it is not done."""
+        return dict(self._stages.get(name, {}))
+
+    def forget(self, name: str) -> None:
+        """Have a stage done again, if it is done."""
+        if self._stages.pop(name, None) is not None:
+            self._write(self.folder)
 
     def told(self, name: str, line: Callable[[dict[str, Any]], str]) -> str:
         """What a stage did, in words.

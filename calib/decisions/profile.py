@@ -22,7 +22,8 @@ LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Shares of examples below the edges of a histogram, from the most certain on: deciles, and the uncertain end finer."""
 
 RESOLUTION = 1e-4
-"""Least width of a bin, beyond 1 relative to the value: what lies closer is told apart by rounding, as of a backend."""
+"""Least width of a bin, beyond 1 relative to the value: what lies closer is told apart by rounding, as of a backend.
+Of a score in units of its own it is relative to how far its values spread, too."""
 
 
 def class_profile(
@@ -128,17 +129,19 @@ def _histograms(known: Mapping[str, Any]) -> dict[str, Histogram]:
     found = {}
     for name, values in known.items():
         if values.ndim == 1 and len(values):
-            edges = bin_edges(uncertainty(known, name), turned=SIDES.get(name) == "below")
+            own_units = name in ("score", "score_variance")
+            edges = bin_edges(uncertainty(known, name), turned=SIDES.get(name) == "below", own_units=own_units)
             found[name] = Histogram(tuple(edges), tuple(binned(values, np.array(edges)).tolist()))
     return found
 
 
-def bin_edges(values: np.ndarray, *, turned: bool = False) -> list[float]:
+def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = False) -> list[float]:
     """Edges of a histogram of these values, each between two of them, where rounding moves none across.
 
     Args:
         values: [N] float32, higher for the less certain.
         turned: whether the score itself is −values.
+        own_units: whether they are in the units of the labels, so that no absolute width is too small to tell apart.
 
     Returns:
         Ascending, at :data:`LEVELS` and fewer where values tie or nearly do; of few distinct values all between them.
@@ -153,15 +156,15 @@ def bin_edges(values: np.ndarray, *, turned: bool = False) -> list[float]:
     edges = {gap(ordered, int(low), most) for low in lows if ordered[low] < most}
     if turned:  # an edge belongs to the bin of the larger scores: half way alone, not at the value below it
         edges = {edge for edge in edges if np.float32(edge) not in distinct}
-    kept = _apart(edges, least, most)
+    kept = _apart(edges, least, most, min(1.0, most - least) if own_units else 1.0)
     return sorted(-edge for edge in kept) if turned else sorted(kept)
 
 
-def _apart(edges: Iterable[float], least: float, most: float) -> list[float]:
+def _apart(edges: Iterable[float], least: float, most: float, unit: float) -> list[float]:
     """Those of some edges that are :data:`RESOLUTION` apart, and from the ends; the most uncertain stay first."""
     kept: list[float] = []
     for edge in sorted(edges, reverse=True):
-        step = RESOLUTION * max(1.0, abs(edge))
+        step = RESOLUTION * max(unit, abs(edge))
         if min(kept[-1] - edge if kept else math.inf, edge - least, most - edge) >= step:
             kept.append(edge)
     return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -196,10 +197,15 @@ def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> li
 def same_method(one: Method, other: Method) -> bool:
     """Whether two methods are the same, data that they read included."""
     return type(one) is type(other) and all(
-        getattr(one, field.name) is getattr(other, field.name)
-        or (field.name != "ood" and getattr(one, field.name) == getattr(other, field.name))
+        (_same_data if field.name == "ood" else operator.eq)(getattr(one, field.name), getattr(other, field.name))
         for field in fields(one)
     )
+
+
+def _same_data(one: Any, other: Any) -> bool:
+    """Whether two arguments name the same data: one object, or one path."""
+    named = isinstance(one, str | Path) and isinstance(other, str | Path)
+    return one is other or (named and Path(one) == Path(other))
 
 
 def of_members(methods: Sequence[Method], members: int) -> tuple[Method, ...]:

@@ -21,6 +21,7 @@ from ...data.batching import item_batches
 from ...data.examples import Examples
 from ...data.processor import Processor
 from ...data.tags import IGNORED, batch_labels
+from ...errors import InputError
 from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress
 from ..label_loss import label_losses
@@ -51,6 +52,9 @@ def taylor_scores(
     Returns:
         [N, L, H] float32, in the order of ``examples``. Its mean over the first axis is the
         importance.
+
+    Raises:
+        InputError: a score is not finite.
     """
     architecture = architecture_of(model)
     scores = np.empty((len(examples), architecture.layers, architecture.heads), np.float32)
@@ -67,9 +71,24 @@ def taylor_scores(
         for indices, items, arrays in steps:
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             known = batch_labels(items, labels[indices], arrays)
-            scores[indices] = _batch_scores(model, tensors, torch.from_numpy(known), loss)
+            scores[indices] = finite(_batch_scores(model, tensors, torch.from_numpy(known), loss), architecture.family)
     finally:
         model.train(training)
+    return scores
+
+
+def finite(scores: np.ndarray, family: str) -> np.ndarray:
+    """The same scores [B, L, H].
+
+    Raises:
+        InputError: one is not finite, by which heads would be chosen in their order.
+    """
+    if not np.isfinite(scores).all():
+        raise InputError(
+            f"the importance of a head of this {family!r} model is not finite (NaN or infinity) for some example; "
+            "expected activations and gradients within float32: look for an input or weights that overflow, or plan "
+            "with --method random"
+        )
     return scores
 
 

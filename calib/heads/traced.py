@@ -28,7 +28,7 @@ from ...tracing.slices import shared_copy
 from .drawing import drawn_scores
 from .options import Budget, Method, Random, Taylor, deviation, name_of
 from .selection import choose_heads, counts_of_layers, diversify
-from .taylor import Losses, losses_of
+from .taylor import Losses, finite, losses_of
 
 
 def plan_traced(
@@ -164,7 +164,8 @@ def taylor_scores(
     for places, items, arrays in progress(steps, -(-len(examples) // batch_size), "scoring attention heads"):
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         known = torch.from_numpy(batch_labels(items, labels[places], arrays))
-        scores[places] = _batch_scores(model, architecture.blocks, tensors, known, loss)
+        found = _batch_scores(model, architecture.blocks, tensors, known, loss)
+        scores[places] = finite(found, architecture.family)
     return scores
 
 
