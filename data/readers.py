@@ -83,7 +83,7 @@ def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
         where = f"line {number} of {name}"
         check_length(len(line), where, "bytes")
         try:
-            yield Row(line.decode().rstrip("\r\n"), None, where)
+            yield Row(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"), None, where)
         except UnicodeDecodeError as error:
             raise InputError(f"{where} is not UTF-8 ({error.reason}); convert it first") from error
 

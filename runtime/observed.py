@@ -40,6 +40,11 @@ class Observed:
     failed: int = 0
 
 
+def is_counted(prediction: Prediction) -> bool:
+    """Whether :func:`observed` counts something of a prediction: of tokens, whether their words are known."""
+    return prediction.mask is None or (prediction.words is not None and prediction.offsets is not None)
+
+
 def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None = None) -> Observed:
     """What is counted of a prediction; of tokens from ready tensors, whose words are not known, nothing.
 
@@ -71,8 +76,9 @@ def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibra
 
 
 def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None) -> Observed:
-    if prediction.words is None or prediction.offsets is None:
+    if not is_counted(prediction):
         return Observed()
+    assert prediction.words is not None
     rows = [
         {"spans": [span.to_json() for span in spans_of(words, labels)]}
         for words, failed in zip(words_of(prediction, "first", calibration), prediction.failed, strict=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..measure.watch import Alarm, Counts, Watch, check_limits
-from ..runtime.observed import Observed, observed
+from ..runtime.observed import Observed, is_counted, observed
 from ..runtime.prediction import Prediction
 from .log import ALWAYS
 
@@ -170,6 +170,8 @@ class ModelStats:
     def take(self, prediction: Prediction, now: float) -> list[Alarm]:
         """Keep a prediction, and look at those kept if it is time; gives the alarms that they raise."""
         alarms = self.look() if now - self._came >= 1 else []
+        if not is_counted(prediction):  # joined with others, these would not be counted either
+            return alarms
         self._waiting.append(prediction)
         self._together += len(prediction)
         self._came = now

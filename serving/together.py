@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.calibration import Calibration
-from ..runtime.observed import Observed, observed
+from ..runtime.observed import Observed, is_counted, observed
 from ..runtime.prediction import Prediction
 from .figures import Figures
 from .stats import Stats, Watching
@@ -189,7 +189,8 @@ class Teller:
         """What was predicted, model by model."""
         of: dict[int, list[Prediction]] = {}
         for number, prediction in predictions:
-            of.setdefault(number, []).append(prediction)
+            if is_counted(prediction):
+                of.setdefault(number, []).append(prediction)
         found = []
         for number, parts in of.items():
             about = self._models[number]

@@ -411,6 +411,8 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     with pytest.raises(InputError, match="line 2 of standard input has more than 1000 bytes"):
         list(stream_lines(io.BytesIO(b"a\n" + b"b" * 1001)))
     assert [row.input for row in stream_lines(io.BytesIO(b"a\n" + b"b" * 1000))] == ["a", "b" * 1000]
+    marked = "\ufeffa\n\ufeffb\n".encode()
+    assert [row.input for row in stream_lines(io.BytesIO(marked))] == ["a", "\ufeffb"], "a mark at the beginning alone"
 
 
 def test_long_texts_change_no_setting_of_the_process(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hydrant
@@ -30,7 +31,8 @@ from hydrant.metrics.drift import (
     same_p_value,
     stability_index,
 )
-from hydrant.runtime.observed import Observed, observed, observed_rows
+from hydrant.runtime.observed import Observed, is_counted, observed, observed_rows
+from hydrant.serving.stats import ModelStats, Watching
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -516,10 +518,18 @@ def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
         prediction = predictor.predict(given)
         found = observed(prediction, predictor.labels, predictor.calibration)
         rows = predictor.rows(prediction)
-        tensors = observed(predictor.predict(tokens), predictor.labels, predictor.calibration)
+        unread = predictor.predict(tokens)
+        tensors = observed(unread, predictor.labels, predictor.calibration)
     assert reference is not None
     assert reference.inputs == found.inputs == 200
     assert tensors == Observed(), "whose words nobody knows"
+    assert not is_counted(unread)
+    served: Any = SimpleNamespace(name="tags", version="1", predictor=predictor)
+    counted = ModelStats(served, Watching(), 0)
+    for each in (unread, prediction[:3], unread):
+        counted.take(each, 0.0)
+    counted.look()
+    assert counted.inputs == 3, "texts count, whoever else asks"
     flagged = {name: sum(any(span[name] for span in row["spans"]) for row in rows) for name in reference.rates}
     assert {name: int(values.sum()) for name, values in found.decisions.items()} == flagged
     for name, rate in reference.rates.items():

@@ -17,6 +17,7 @@ import pytest
 from backends import OnCpu, OnCpuInParts
 from fake_tensorrt import Device, add_engine, make_library, text_profile
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
+from hydrant.bundle.traced import Traced
 from hydrant.engines.gpu import NO_GPU, this_gpu
 from hydrant.engines.metadata import graph_digest
 from hydrant.errors import BackendError, BundleError, InputError, MissingExtraError
@@ -392,6 +393,17 @@ def test_a_provider_that_did_not_start_is_no_silent_fallback(
         assert Path(options["trt_engine_cache_path"]).is_relative_to(tmp_path)
         assert options["trt_profile_max_shapes"] == "input_ids:32x40,attention_mask:32x40,token_type_ids:32x40"
         assert not any("fp16" in key or "int8" in key or "bf16" in key for key in options)
+
+
+def test_a_traced_bundle_is_passed_over_by_the_provider_that_asks_for_sizes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: Any = Traced.__new__(Traced)
+    monkeypatch.setattr(Bundle, "any_architecture", lambda self: found)
+    provider = OnnxRuntimeTensorRtBackend.provider
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [provider, "CPUExecutionProvider"])
+    with pytest.raises(BackendError, match="not known of a traced bundle; use onnxruntime-cuda"):
+        OnnxRuntimeTensorRtBackend(Bundle.open(path))
 
 
 @pytest.fixture

@@ -139,6 +139,19 @@ def test_a_cursor_reads_any_run_of_rows(
         assert [row.input for row in cursor.rows(wanted)] == [f"row {index}" for index in wanted]
 
 
+@pytest.mark.parametrize("text", ["text\na\nb\nc\n", "text\na\n"])
+def test_a_file_that_grew_or_shrank_since_it_was_counted_is_refused(text: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "1.csv", tmp_path / "2.csv"
+    first.write_text("text\na\nb\n")
+    second.write_text("text\nx\ny\n")
+    sources = named([first, second])
+    survey = sources.survey()
+    first.write_text(text)
+    with pytest.raises(InputError, match=r"1\.csv no longer holds the 2 rows that were counted; leave the data"):
+        list(Cursor(sources, survey).rows(range(4)))
+    assert [row.input for row in Cursor(sources, survey).rows(range(2, 4))] == ["x", "y"]
+
+
 def test_names_are_read_in_their_order_and_patterns_by_theirs(tmp_path: Path) -> None:
     for name in "cab":
         (tmp_path / f"{name}.csv").write_text(f"text\n{name}\n")
@@ -153,15 +166,16 @@ def test_names_are_read_in_their_order_and_patterns_by_theirs(tmp_path: Path) ->
         Sources.named([str(tmp_path / "x*.csv")]).survey()
 
 
-def test_images_have_a_digest_of_names_and_sizes(tmp_path: Path) -> None:
+def test_images_have_a_digest_of_names_and_contents(tmp_path: Path) -> None:
     for name in "ab":
         Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / f"{name}.png")
     pattern, folder = Sources.named([str(tmp_path / "*.png")]), Sources.named([str(tmp_path)])
     alone = Sources.named([str(tmp_path / "a.png"), str(tmp_path / "b.png")])
     assert pattern.survey().digest == folder.survey().digest == alone.survey().digest
     assert alone.survey().counts == (1, 1)
-    (tmp_path / "b.png").write_bytes(b"shorter")
-    assert pattern.survey().digest != Survey((2,), "").digest != alone.survey().digest
+    before, content = alone.survey().digest, (tmp_path / "b.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert pattern.survey().digest == alone.survey().digest != before, "of the same size"
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=3), st.tuples(st.text(max_size=2), st.text(max_size=2))),
@@ -372,6 +386,29 @@ def test_failed_rows_are_kept_apart(predictor: Predictor, bundle: Path, tmp_path
     with pytest.raises(InputError, match=r"x\.jsonl, row 4 has no text"):
         predict_part(predictor, bundle, named([tmp_path / "x.jsonl"]), Scoring(), Division(output=tmp_path / "y"))
     assert not (tmp_path / "y.chunks").exists()
+
+
+def test_rows_that_an_earlier_run_skipped_are_not_taken_over_without_a_word(
+    predictor: Predictor, bundle: Path, tmp_path: Path
+) -> None:
+    sources = named([tmp_path / "x.jsonl"], missing=True)
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", "", "b", "c")))
+    division = Division(output=tmp_path / "rows.csv", chunk=2)
+    local = local_engine(predictor, sources, Scoring(skip_invalid=True))
+
+    def stopping(chunks: Chunks, missing: list[int], survey: Survey) -> Iterable[int]:
+        yield next(iter(local(chunks, missing, survey)))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_part(predictor, bundle, sources, Scoring(skip_invalid=True), division, engine=stopping)
+    with pytest.raises(
+        InputError, match=r"rows\.csv\.chunks holds 1 rows that could not be used, from a run that skip"
+    ):
+        predict_part(predictor, bundle, sources, Scoring(), division)
+    predict_part(predictor, bundle, sources, Scoring(skip_invalid=True), division)
+    with pytest.raises(InputError, match=r"rows\.csv holds 1 rows that could not be used, .*--skip-invalid"):
+        predict_part(predictor, bundle, sources, Scoring(), division)
 
 
 @pytest.fixture(scope="module")

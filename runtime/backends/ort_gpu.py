@@ -13,6 +13,7 @@ import numpy as np
 
 from ...bundle.architecture import Architecture
 from ...bundle.store import Bundle
+from ...bundle.traced import Traced
 from ...engines.metadata import graph_digest
 from ...errors import BackendError, cut, require
 from .dlpack import CUDA, DeviceArray, borrow, check_borrowed
@@ -192,8 +193,12 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
         return min(ROWS, super().chunk(inputs))
 
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
+        architecture = bundle.any_architecture()
+        if isinstance(architecture, Traced):
+            raise BackendError(
+                f"{self.name} is given ranges of sizes, which are not known of a traced bundle; use onnxruntime-cuda"
+            )
         folder = private_folder("onnxruntime-tensorrt", f"{graph_digest(bundle, graph.name)}-{self._ort.__version__}")
-        architecture = bundle.architecture()
         return {
             "device_id": 0,
             "trt_engine_cache_enable": folder is not None,

@@ -85,6 +85,10 @@ class Chunks:
         for number in range(len(self)):
             yield from self._read(number)
 
+    def failed(self, number: int) -> int:
+        """How many rows of a chunk that is there could not be used."""
+        return sum(row.get("error") is not None for row in self._read(number))
+
     def _whole(self, number: int) -> bool:
         if not self.file(number).exists():
             return False
@@ -202,7 +206,10 @@ def _alone(folder: Path) -> Iterator[None]:
         with contextlib.suppress(ImportError):
             import fcntl
 
-            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                descriptor = os.open(folder, os.O_RDONLY)
+            except FileNotFoundError as error:
+                raise _gone(folder) from error
             stack.callback(os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -212,4 +219,10 @@ def _alone(folder: Path) -> Iterator[None]:
                 ) from error
             except OSError as error:  # a file system without locks: chunks are whole or absent there, too
                 log.info("%s cannot be locked: %s", folder, error)
+            if not (folder.is_dir() and os.path.samestat(os.fstat(descriptor), folder.stat())):
+                raise _gone(folder)
         yield
+
+
+def _gone(folder: Path) -> InputError:
+    return InputError(f"{folder} is gone: another process ended that run or removed it; run the command again")

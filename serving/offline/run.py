@@ -120,20 +120,25 @@ def predict_part(
         BackendError: as of ``Predictor.predict``.
     """
     sources.check_kept(division.output, division.errors)
+    stated = json.dumps(Bundle.open(bundle).stated(), sort_keys=True)  # as it was opened: to read the data takes long
     survey = sources.survey()
     if survey.total == 0:
         raise InputError(f"{sources} holds no rows; expected at least one input")
     rows = division.shard.rows(survey.total)
-    job = _job(predictor, bundle, sources, scoring, survey.digest, division)
+    job = _job(predictor, stated, sources, scoring, survey.digest, division)
     wanted = Part(division.output, job, division.shard, survey.total, 0, {}, division.errors)
     chunks_of = Chunks(Path(), rows, division.chunk)
     described = {**job, "shard": str(division.shard), "rows": survey.total}
     if (part := _made(wanted)) is not None:
         drop(division.output, described)
+        _check_failed(part.failed, division.output, scoring)
         return Outcome(part, rows, len(chunks_of), len(chunks_of), made_before=True)
     example = _example(predictor, scoring, division)
     with kept(division.output, described, rows, division.chunk) as chunks:
         missing = chunks.missing()
+        if not scoring.skip_invalid:
+            found = sorted(set(range(len(chunks))) - set(missing))
+            _check_failed(sum(chunks.failed(number) for number in found), chunks.folder, scoring)
         run = engine or local_engine(predictor, sources, scoring)
         for _ in progress(run(chunks, missing, survey), len(missing), "predicting chunks"):
             pass
@@ -146,12 +151,11 @@ def predict_part(
 
 
 def _job(
-    predictor: Predictor, bundle: str | Path, sources: Sources, scoring: Scoring, inputs: str, division: Division
+    predictor: Predictor, stated: str, sources: Sources, scoring: Scoring, inputs: str, division: Division
 ) -> dict[str, Any]:
     """All that the rows depend on but the shard; skipping invalid inputs changes none of the others."""
     told = asdict(scoring)
     told.pop("skip_invalid")
-    stated = json.dumps(Bundle.open(bundle).stated(), sort_keys=True)
     return {
         "hydrant": __version__,
         "bundle": hashlib.sha256(stated.encode()).hexdigest(),
@@ -183,6 +187,15 @@ def _made(wanted: Part) -> Part | None:
         )
     same = [None if part.errors is None else part.errors.resolve() for part in (found, wanted)]
     return None if found.altered() or same[0] != same[1] else found
+
+
+def _check_failed(failed: int, where: Path, scoring: Scoring) -> None:
+    """Refuse to take over rows that failed, where these are not to be skipped."""
+    if failed and not scoring.skip_invalid:
+        raise InputError(
+            f"{where} holds {failed} rows that could not be used, from a run that skipped them; skip them again "
+            "(--skip-invalid), or remove it to begin anew"
+        )
 
 
 def _example(predictor: Predictor, scoring: Scoring, division: Division) -> Answer:

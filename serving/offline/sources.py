@@ -11,12 +11,12 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...bundle.files import sha256_of
 from ...data.columns import Columns
 from ...data.images import has_image_name
 from ...data.readers import Row
@@ -70,17 +70,18 @@ class Sources:
     def __str__(self) -> str:
         return listing(map(source_name, self.names), 3)
 
-    def rows(self, first: int = 0) -> Iterator[Row]:
+    def rows(self, first: int = 0, end: int | None = None) -> Iterator[Row]:
         """The rows from one source on.
 
         Args:
             first: place of the source among the names.
+            end: place of the first one that is left out; without it all are read.
 
         Raises:
             InputError: data are missing, or cannot be read.
             MissingExtraError: what reads them is not installed.
         """
-        for name in self.names[first:]:
+        for name in self.names[first:end]:
             yield from self._of(name)
 
     def survey(self) -> Survey:
@@ -110,7 +111,7 @@ class Survey:
 
     Attributes:
         counts: rows of each source.
-        digest: SHA-256 of all inputs in order; of an image file, its name and size.
+        digest: SHA-256 of all inputs in order.
     """
 
     counts: tuple[int, ...]
@@ -131,35 +132,43 @@ class Cursor:
     """
 
     def __init__(self, sources: Sources, survey: Survey) -> None:
-        self._sources, self._survey = sources, survey
+        self._sources = sources
+        self._begins = np.cumsum([0, *survey.counts])  # of each source, and the end of the last
+        self._source, self._next = -1, -1  # what is read, and the row that comes next
         self._stream: Iterator[Row] = iter(())
-        self._next = survey.total
 
     def rows(self, wanted: range) -> Iterator[Row]:
         """Consecutive rows by their indices.
 
         Raises:
-            InputError: there are fewer than the survey counted; or as :meth:`Sources.rows`.
+            InputError: a source has fewer or more than the survey counted; or as :meth:`Sources.rows`.
         """
-        self._go(wanted.start)
-        for _ in wanted:
-            row = next(self._stream, None)
-            if row is None:
-                raise InputError(
-                    f"{self._sources} holds fewer than the {self._survey.total} rows that were counted; leave the data "
-                    "as they are while they are read, and run the command again"
-                )
-            self._next += 1
-            yield row
+        for index in wanted:
+            if index != self._next or index == self._begins[self._source + 1]:
+                self._go(index)
+            yield self._read()
 
     def _go(self, index: int) -> None:
         """Stand before a row."""
-        begins = np.cumsum([0, *self._survey.counts])
-        source = int(np.searchsorted(begins, index, side="right")) - 1
-        if not begins[source] <= self._next <= index:
-            self._stream, self._next = self._sources.rows(source), int(begins[source])
-        skipped = sum(1 for _ in islice(self._stream, index - self._next))
-        self._next += skipped
+        source = int(np.searchsorted(self._begins, index, side="right")) - 1
+        if source != self._source or index < self._next:
+            self._stream, self._source = self._sources.rows(source, source + 1), source
+            self._next = int(self._begins[source])
+        while self._next < index:
+            self._read()
+
+    def _read(self) -> Row:
+        """The next row; of the last one of a source, whether it is that."""
+        row = next(self._stream, None)
+        self._next += 1
+        last = self._next == self._begins[self._source + 1]
+        if row is None or (last and next(self._stream, None) is not None):
+            counted = self._begins[self._source + 1] - self._begins[self._source]
+            raise InputError(
+                f"{source_name(self._sources.names[self._source])} no longer holds the {counted} rows that were "
+                "counted; leave the data as they are while they are read, and run the command again"
+            )
+        return row
 
 
 def _files(name: str) -> list[str]:
@@ -175,7 +184,7 @@ def _place(name: str) -> str:
 
 
 def _bytes(value: Any) -> Iterable[bytes]:
-    """An input as bytes that no other input has; the content of an image file is not read."""
+    """An input as bytes that no other input has; of the file of an image or a sound its name and digest."""
     match value:
         case str():
             data = value.encode("utf-8", "surrogatepass")
@@ -183,7 +192,7 @@ def _bytes(value: Any) -> Iterable[bytes]:
         case bytes():
             yield b"b%d:" % len(value) + value
         case Path():
-            yield from _bytes((str(value), value.stat().st_size if value.is_file() else None))
+            yield from _bytes((str(value), sha256_of(value) if value.is_file() else None))
         case tuple() | list():
             yield b"l%d:" % len(value)
             for part in value:
@@ -195,4 +204,4 @@ def _bytes(value: Any) -> Iterable[bytes]:
         case _ if hasattr(value, "tobytes"):  # an image of Pillow
             yield from _bytes((str(getattr(value, "mode", "")), str(getattr(value, "size", "")), value.tobytes()))
         case _:
-            yield from _bytes(repr(value))
+            yield from _bytes(("of another kind", repr(value)))
