@@ -379,6 +379,8 @@ class Bundle:
                 with locked(self.path) as held, uninterrupted():
                     settle(self.path, held)  # who held the lock may have been killed
                     manifest = dict(Bundle._read(self.path).manifest)
+                    if not stage.is_dir():  # it went with the folder that stood here
+                        raise InputError(f"bundle {self.path} {MEANWHILE}")
                     for name in unchanged:
                         if manifest["files"].get(name) != self.manifest["files"].get(name):
                             raise InputError(f"{self.path / name} {MEANWHILE}")

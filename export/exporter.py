@@ -14,7 +14,7 @@ from ..bundle.density import Density
 from ..bundle.journal import PURPOSE
 from ..bundle.owned import owned_folder
 from ..bundle.precision import PRECISIONS, Precision
-from ..bundle.store import CALIBRATION, DENSITY, Bundle, onnx_name, resolve
+from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
 from ..bundle.traced import LACKS, Traced
 from ..data.columns import Reading
 from ..data.samples import model_inputs
@@ -136,7 +136,7 @@ def _write(bundle: Bundle, model: onnx.ModelProto, name: str) -> None:
     try:
         with owned_folder(bundle.path, PURPOSE) as folder:
             files = write_model(model, folder / name)
-            bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY])
+            bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY, WEIGHTS, PLAN])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
 

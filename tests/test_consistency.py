@@ -30,7 +30,8 @@ from hydrant import (
 )
 from hydrant.bundle.files import sha256_of, write_atomically
 from hydrant.bundle.graphs import graph_metadata
-from hydrant.export import onnx_file
+from hydrant.errors import InputError
+from hydrant.export import exporter, onnx_file
 from support import make_inputs, make_model, random_plan, run_cli
 
 
@@ -333,3 +334,20 @@ def test_metadata_are_those_that_onnx_reads(path: Path) -> None:
 def test_metadata_of_no_graph_are_none(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.onnx").write_bytes(content)
     assert graph_metadata(tmp_path / "x.onnx") == {}
+
+
+@pytest.mark.parametrize("changed", ["fused.safetensors", "calibration.json"])
+def test_a_graph_of_what_changed_meanwhile_is_not_stored(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write = tmp_path / "out", exporter.write_model
+    save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), path)
+
+    def meanwhile(*given: Any) -> Any:
+        Bundle.open(path).add({changed: (path / changed).read_bytes() + b" "})
+        return write(*given)
+
+    monkeypatch.setattr(exporter, "write_model", meanwhile)
+    with pytest.raises(InputError, match=rf"{changed} was changed by another process meanwhile; run the command again"):
+        export_onnx(path)
+    assert not (path / "model.fp32.onnx").exists()

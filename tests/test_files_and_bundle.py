@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hydrant import Bundle, HeadPlan
-from hydrant.bundle import owned
+from hydrant.bundle import owned, store
 from hydrant.bundle.files import atomic_file, copy_folder, sha256_of, staged_folder, write_atomically
 from hydrant.bundle.journal import NEW
 from hydrant.bundle.manifest import MAX_MANIFEST_BYTES
@@ -529,6 +529,24 @@ def test_malformed_plan_of_a_bundle_is_refused(content: bytes, tmp_path: Path) -
     bundle = put(make_bundle(tmp_path / "out"), "plan.json", content)
     with pytest.raises((BundleError, PlanError), match="plan"):
         bundle.plan()
+
+
+def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, read = make_bundle(tmp_path / "out"), store.entry_of
+
+    def meanwhile(part: Path) -> dict[str, Any]:
+        found = read(part)
+        make_bundle(bundle.path, force=True, members=3)
+        return found
+
+    monkeypatch.setattr(store, "entry_of", meanwhile)
+    with pytest.raises(InputError, match="out was changed by another process meanwhile; run the command again"):
+        bundle.add({"reports/x.json": b"{}"})
+    found = Bundle.open(bundle.path)
+    assert (found.members, "reports/x.json" in found.manifest["files"]) == (3, False)
+    assert not [path.name for path in bundle.path.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("broken", ["one.txt", "hydrant.json"])

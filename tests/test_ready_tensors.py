@@ -12,7 +12,8 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant import Budget, Circuit, Figures, Jointly, Reading, load, plan_heads
+import torch
+from hydrant import Budget, Circuit, Figures, HeadPlan, Jointly, Reading, load, plan_heads
 from hydrant.data.examples import read_examples
 from hydrant.data.tensors import TensorProcessor, checked_tensors
 from hydrant.errors import InputError
@@ -20,8 +21,10 @@ from hydrant.evaluation import evaluate
 from hydrant.export import export
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of
-from hydrant.tuning import tune
-from support import make_model, make_tokenizer, run_cli
+from hydrant.progress import no_progress
+from hydrant.tuning import trunk, tune
+from hydrant.tuning.examples import Source
+from support import HEADS, LAYERS, make_model, make_tokenizer, run_cli
 
 LABELS = list("abcde")
 
@@ -235,3 +238,23 @@ def test_models_of_another_vocabulary_are_not_compared_on_tensors(bundle: Path, 
     make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "other")
     with pytest.raises(InputError, match="out and other read different ones: vocabulary 99 and 120; compare models of"):
         evaluate(bundle, tensors, compare=[tmp_path / "other"])
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_padding_stays_where_it_stands_above_a_trunk(
+    room: bool, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, between and behind tokens: what runs above the activations of a trunk is what runs above the trunk."""
+    if not room:
+        monkeypatch.setattr(trunk, "_room", lambda *_: None)
+    members = tuple(((0, 1, 2, 3), own, own[:1]) for own in ((0, 1), (2, 3)))
+    module = hydrant.fuse(bare, HeadPlan("bert", LAYERS, HEADS, members, "random"))
+    ids = np.array([[0, 0, 0, 7], [0, 5, 6, 7], [5, 0, 6, 7], [5, 6, 7, 8], [5, 6, 0, 0]])
+    np.savez(tmp_path / "x.npz", input_ids=ids, attention_mask=(ids != 0).astype(np.int64), y=np.zeros(5, np.int64))
+    examples = read_examples(tmp_path / "x.npz", LABELS)
+    source = Source(examples, examples.processor(module.architecture, lambda: None), module.architecture)
+    order, device = np.array([4, 0, 3, 1, 2]), torch.device("cpu")
+    with trunk.activations([source], module, 1, 2, device, no_progress) as [kept], torch.no_grad():
+        above = trunk.member_logits(module, trunk.on_device(kept.batch(order)[0], device), 1)
+        whole = trunk.member_logits(module, trunk.on_device(source.batch(order)[0], device), 0)
+    torch.testing.assert_close(above, whole, atol=1e-5, rtol=1e-5)

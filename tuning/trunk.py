@@ -83,6 +83,7 @@ class Activations(Source):
         tokens = np.full(len(source), module.architecture.max_sequence) if fixed else source.lengths.astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(tokens)])
         self._kept = _room(int(self._starts[-1]), width, file)
+        self._real = np.ones(int(self._starts[-1]), bool)  # padding may stand before and between tokens, too
         if self._kept is None:
             log.info("the disk has no room for the activations of %s: the trunk runs in every epoch", source.title)
             return
@@ -90,7 +91,9 @@ class Activations(Source):
         for places in progress(batches, len(batches), f"running the trunk on {source.title}"):
             hidden, real = self._run(places)
             for row, place in enumerate(places):
-                self._kept[self._starts[place] : self._starts[place + 1]] = hidden[row, real[row]]
+                here = slice(self._starts[place], self._starts[place + 1])
+                count = here.stop - here.start
+                self._kept[here], self._real[here] = hidden[row, :count], real[row, :count]
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Activations [B, T, d], their mask [B, T], and labels [B], or [B, T], of some examples."""
@@ -98,22 +101,21 @@ class Activations(Source):
             hidden, real = self._run(indices)
             return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
         counts = self._starts[indices + 1] - self._starts[indices]
-        real = np.arange(counts.max())[None] < counts[:, None]
+        real = np.zeros((len(indices), counts.max()), bool)
         hidden = np.zeros((*real.shape, self._kept.shape[1]), np.float32)
         for row, place in enumerate(indices):
-            hidden[row, : counts[row]] = self._kept[self._starts[place] : self._starts[place + 1]]
+            here = slice(self._starts[place], self._starts[place + 1])
+            hidden[row, : counts[row]], real[row, : counts[row]] = self._kept[here], self._real[here]
         return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
 
     def _run(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What the trunk gives for some examples [B, T, d], real tokens first, and which are real [B, T]."""
+        """What the trunk gives for some examples [B, T, d], and which tokens are real [B, T]."""
         tensors, _ = self._source.batch(places)
         hidden = self._module.trunk_output(self._layers, **on_device(tensors, self._device)).cpu().numpy()
         mask = tensors.get("attention_mask")
         if mask is None:
             return hidden, np.ones(hidden.shape[:2], bool)
-        order = np.argsort(mask == 0, axis=1, kind="stable")  # padding may stand on either side
-        real = np.take_along_axis(mask, order, axis=1).astype(bool)
-        return np.take_along_axis(hidden, order[..., None], axis=1), real
+        return hidden, mask != 0
 
 
 def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
