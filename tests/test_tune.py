@@ -443,7 +443,9 @@ def test_engines_and_reports_are_named_with_their_commands(bundle: Path, tmp_pat
     facts = EngineFile("tensorrt-rtx", "1.7", "fp16", (shapes,), (), "linux-x86_64", "model.fp16.onnx", digest, digest)
     files = {"engines/quick.engine": b"", "engines/quick.json": to_json_bytes(facts.to_json())}
     found = Bundle.open(bundle).add({**files, "reports/evaluation.json": b"{}", "model.int8.onnx": b""})
+    (bundle / "hydrant.sig").write_bytes(b"{}")
     assert Graphs.of(found, Path("out")).dropped == {
+        "hydrant.sig": "hydrant sign out --key KEY",
         "model.int8.onnx": "hydrant export out --precision int8 --data FILE",
         "engines/quick.engine": "hydrant build out --backend tensorrt-rtx --precision fp16",
         "reports/evaluation.json": "hydrant evaluate out --data FILE",

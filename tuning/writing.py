@@ -13,6 +13,7 @@ from ..bundle.files import check_replaceable, copy_folder, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.owned import locked, owned_folder, sweep
 from ..bundle.precision import Precision
+from ..bundle.signature import SIGNATURE
 from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, onnx_name, resolve
 from ..bundle.tasks import MEMBER_OUTPUTS
 from ..bundle.writing import new_bundle
@@ -112,6 +113,8 @@ class Graphs:
                 f"hydrant build {target} --backend {facts.library} --precision {facts.precision}"
             )
         dropped |= {name: f"hydrant {command.format(target)}" for name, command in REPORTS.items() if bundle.has(name)}
+        if (bundle.path / SIGNATURE).is_file():
+            dropped[SIGNATURE] = f"hydrant sign {target} --key KEY"
         return cls(again, dropped)
 
 
