@@ -61,10 +61,11 @@ class Maker:
             bundle = self.bundles.tuned(name, bundle, how, seed=seed, batch_size=batch_size)
             kept = note_of(bundle.parent)["report"]["best_epoch"] > 0
         found = self.bundles.outputs(bundle)
-        probabilities, _ = figures.scores_of(found, "validation", figures.temperature_of(found, self.data))
-        labels = figures.labels_of(self.data.validation)
-        known = Answers.of(probabilities, labels, {}).loss.mean()
-        return {"validation NLL": float(known), "tuned": float(kept), **reported(found, self.data, self.taps)}
+        temperature = figures.temperature_of(found, self.data)
+        probabilities, _ = figures.scores_of(found, "validation", temperature)
+        known = Answers.of(probabilities, figures.labels_of(self.data.validation), {}).loss.mean()
+        told = reported(found, self.data, temperature, self.taps)
+        return {"validation NLL": float(known), "tuned": float(kept), **told}
 
 
 def render(rows: list[dict[str, Any]]) -> str:

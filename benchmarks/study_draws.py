@@ -60,13 +60,14 @@ class Maker:
         tune = self.settings.tune
         name = f"{source.name}-{tune.learning_rate:g}-{tune.epochs}"
         tuned = self.bundles.tuned(name, source, tune, seed=seed, batch_size=self.settings.batch_size)
-        found = reported(self.bundles.outputs(tuned), self.data, self.taps)
-        return found | {"operations": figures.cost(tuned, None)["operations"]}
+        found = self.bundles.outputs(tuned)
+        told = reported(found, self.data, figures.temperature_of(found, self.data), self.taps)
+        return told | {"operations": figures.cost(tuned, None)["operations"]}
 
 
-def reported(found: Outputs, data: Data, taps: str) -> dict[str, float]:
-    """:data:`FIGURES` of the test splits, at the temperature of the validation split; the distance by a set of taps."""
-    every = figures.measure(found, data, figures.temperature_of(found, data))
+def reported(found: Outputs, data: Data, temperature: float, taps: str) -> dict[str, float]:
+    """:data:`FIGURES` of the test splits, at a temperature; the distance by a set of taps."""
+    every = figures.measure(found, data, temperature)
     return {name: every[name.replace("distance", f"distance_{taps}")] for name in FIGURES}
 
 

@@ -1,7 +1,7 @@
 """What the model still gets right and a score flags all the same: typing errors and image corruptions, five severities.
 
     python benchmarks/study_shift.py clinc150 ../shared -o benchmarks/results/shift-clinc150.json
-    python benchmarks/study_shift.py vision ../shared --no-control -o benchmarks/results/shift-vision.json
+    python benchmarks/study_shift.py vision ../shared -o benchmarks/results/shift-vision.json
 
 The single model, the same tuned in the same way, and the tuned late fork within 1.05 times its operations, from every
 seed of plan, tuning and noise. Thresholds allow 5 % false alarms on the clean validation split; shares are of 1,500

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import secrets
@@ -132,7 +133,7 @@ def alone_in(folder: Path) -> Iterator[bool]:
     """Whether no other process, nor thread, is in such a block with ``folder``; none waits for it.
 
     Raises:
-        OSError: the folder is not there.
+        OSError: the folder is not there, or another took its name meanwhile.
     """
     with contextlib.ExitStack() as stack:
         free = True
@@ -140,6 +141,8 @@ def alone_in(folder: Path) -> Iterator[bool]:
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)
             free = hold(descriptor)
+            if free and not os.path.samestat(os.fstat(descriptor), folder.stat()):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         yield free
 
 

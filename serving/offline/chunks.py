@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...bundle.files import atomic_file, write_atomically
-from ...bundle.owned import discard, sweep
+from ...bundle.owned import alone_in, discard, sweep
 from ...errors import InputError, listing
 from .scoring import Answer
 from .tables import json_line
@@ -203,26 +202,12 @@ def _alone(folder: Path) -> Iterator[None]:
         InputError: one does.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):
-            import fcntl
-
-            try:
-                descriptor = os.open(folder, os.O_RDONLY)
-            except FileNotFoundError as error:
-                raise _gone(folder) from error
-            stack.callback(os.close, descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(
-                    f"another process works on the chunks in {folder}; wait for it, or choose another output"
-                ) from error
-            except OSError as error:  # a file system without locks: chunks are whole or absent there, too
-                log.info("%s cannot be locked: %s", folder, error)
-            if not (folder.is_dir() and os.path.samestat(os.fstat(descriptor), folder.stat())):
-                raise _gone(folder)
+        try:
+            free = stack.enter_context(alone_in(folder))
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{folder} is gone: another process ended that run or removed it; run the command again"
+            ) from error
+        if not free:
+            raise InputError(f"another process works on the chunks in {folder}; wait for it, or choose another output")
         yield
-
-
-def _gone(folder: Path) -> InputError:
-    return InputError(f"{folder} is gone: another process ended that run or removed it; run the command again")
