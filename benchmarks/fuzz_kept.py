@@ -31,10 +31,10 @@ from hydrant.errors import InputError
 from hydrant.measure.drift import drift
 from hydrant.measure.log import Own, rows_of_file
 from hydrant.runtime.observed import observed_rows
-from hydrant.serving.offline.chunks import DESCRIPTION, drop, folder_of
+from hydrant.serving.offline.chunks import DESCRIPTION, Chunks, drop, folder_of
 from hydrant.serving.offline.chunks import kept as kept_chunks
 from hydrant.serving.offline.parts import manifest_of, merge_parts
-from hydrant.serving.offline.tables import FORMS, filed, json_line, split
+from hydrant.serving.offline.tables import FORMS, json_line, opened, split
 from hydrant.workflow import told
 from hydrant.workflow.workspace import STATE, Workspace
 
@@ -250,32 +250,36 @@ JOB = {"hydrant": "0.2.0", "inputs": "x", "columns": ["text", None], "shard": "1
 
 
 def _chunk(folder: Path) -> Target:
-    """The first of two chunks that an interrupted prediction left: it is taken, or predicted again."""
-    folder.mkdir(exist_ok=True)
+    """The first of two chunks that an interrupted prediction left: it is taken, or predicted again.
+
+    All rows are then written in the form that the number of bytes chooses: seeds come in several lengths.
+    """
     rows, last = range(4), {name: value for name, value in TOLD.items() if name != "error"}
     first, again, second = (b"".join(json_line({**row, "index": index}) for index, row in each) for each in (
         ((0, last), (1, {"input": "b", "error": "it is empty"})), ((0, last), (1, last)), ((2, last), (3, last)),
     ))  # fmt: skip
+    chunks, forms = Chunks(folder, rows, 2), list(FORMS.values())
+    folder.mkdir(exist_ok=True)
+    chunks.keep(1, second)
 
     def read(data: bytes) -> None:
-        for output in (folder / f"rows{ending}" for ending in FORMS):
-            with kept_chunks(output, JOB, rows, 2) as chunks:
-                chunks.keep(0, data)
-                chunks.keep(1, second)
-                missing = chunks.missing()
-                assert missing in ([], [0])
-                with may_refuse(f"go on, to {output.name}"):
-                    if missing:
-                        raise InputError("it is predicted again")
-                if missing:
-                    chunks.keep(0, again)
-                taken = list(chunks.answers())
-                assert [row["index"] for row in taken] == list(rows)
-                with may_refuse(f"write {output.name}"), filed(output, TOLD) as table:
-                    split(taken, table.write, None)
+        chunks.file(0).write_bytes(data)
+        missing = chunks.missing()
+        assert missing in ([], [0])
+        with may_refuse("go on"):
+            if missing:
+                raise InputError("it is predicted again")
+        if missing:
+            chunks.file(0).write_bytes(again)
+        taken = list(chunks.answers())
+        assert [row["index"] for row in taken] == list(rows)
+        form = forms[len(data) % len(forms)]
+        with may_refuse(f"write {form.__name__}"), opened(form, io.BytesIO(), TOLD) as table:
+            split(taken, table.write, None)
 
     surrogate = first.replace(b'"prediction_set": ["a"]', b'"prediction_set": ["\\ud800"]')
-    return Target(read, (first, again, surrogate), deep=True)
+    padded = (seed[:-1] + b" " * more + seed[-1:] for seed in (first, again, surrogate) for more in range(len(forms)))
+    return Target(read, tuple(padded), deep=True)
 
 
 def _job(folder: Path) -> Target:

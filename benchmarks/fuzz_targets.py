@@ -32,7 +32,7 @@ from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.onnx_message import graph_tensors
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
-from hydrant.bundle.tasks import TASKS
+from hydrant.bundle.tasks import TASKS, Task
 from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.verification import REPORT
 from hydrant.bundle.weights import check_fused
@@ -342,40 +342,49 @@ def _inspected(made: Callable[[], Path], place: Path, file: str) -> Target:
 
 
 def _rows(path: Path) -> Target:
-    """Rows to predict, and labelled ones of a task, which the number of bytes chooses: seeds come in several lengths.
+    """Rows to predict, or labelled ones of a task, which the number of bytes chooses: seeds come in several lengths.
 
-    Of ``.npz`` files the arrays are damaged as well: in the archive a checksum would tell.
+    Of ``.npz`` files, which are read as both, the arrays are damaged as well: in the archive a checksum would tell.
     """
-    tasks = [task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]]
 
-    def run(data: bytes) -> None:
-        path.write_bytes(_archive(data) if path.suffix == ".npz" and not data.startswith(b"PK") else data)
+    def stream() -> None:
         with may_refuse("stream"):
             for _ in itertools.islice(stream_rows(path, Columns()), ROWS):
                 pass
-        task = tasks[len(data) % len(tasks)]
-        with may_refuse("read arrays" if path.suffix == ".npz" else f"read for {task}"):
-            if path.suffix == ".npz":
-                read_npz(path)
-            else:
-                labels = ["score"] if task == "score" else ["a", "b"]
-                found = read_examples(path, labels, task=task, limit=ROWS)
-                assert found.labels is not None
-                assert len(found.labels) == len(found.inputs)
+
+    def arrays() -> None:
+        with may_refuse("read arrays"):
+            read_npz(path)
+
+    def examples(task: Task) -> None:
+        with may_refuse(f"read for {task}"):
+            found = read_examples(path, ["score"] if task == "score" else ["a", "b"], task=task, limit=ROWS)
+            assert found.labels is not None
+            assert len(found.labels) == len(found.inputs)
+
+    tasks = [task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]]
+    uses = [stream, *(partial(examples, task) for task in tasks)]
+
+    def run(data: bytes) -> None:
+        archived = path.suffix == ".npz" and not data.startswith(b"PK")
+        path.write_bytes(_archive(data) if archived else data)
+        for use in (stream, arrays) if path.suffix == ".npz" else (uses[len(data) % len(uses)],):
+            use()
 
     if path.suffix == ".parquet":
-        return Target(run, tuple(_tables()))
+        return Target(run, tuple(_tables(len(uses))))
     seeds = SEEDS[path.suffix[1:]]
     if path.suffix == ".npz":
         return Target(run, seeds + seeds_of("arrays"))
-    padded = (seed + b"\n" * more for seed in seeds for more in range(len(tasks)))
+    padded = (seed + b"\n" * more for seed in seeds for more in range(len(uses)))
     return Target(run, tuple(padded), deep=path.suffix == ".jsonl")
 
 
-def _tables() -> Iterator[bytes]:
+def _tables(lengths: int) -> Iterator[bytes]:
     """Parquet files: whole pages, compressed ones, lists, texts by their places in a dictionary or by what is new.
 
-    For every task one of each.
+    Args:
+        lengths: so many of each, in lengths that differ by one.
     """
     import pyarrow
     from pyarrow import parquet
@@ -383,7 +392,7 @@ def _tables() -> Iterator[bytes]:
     def written(compression: str, shared: str = "", **columns: Any) -> Iterator[bytes]:
         table = pyarrow.table(columns)
         others = {"use_dictionary": False, "data_page_version": "2.0", "column_encoding": {shared: "DELTA_BYTE_ARRAY"}}
-        for more in range(len(TASKS)):
+        for more in range(lengths):
             file, padding = io.BytesIO(), {"padding": "x" * more}
             padded = table.replace_schema_metadata(padding)
             parquet.write_table(padded, file, compression=compression, row_group_size=2, **(others if shared else {}))

@@ -156,10 +156,13 @@ class GrpcFront:
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
             counted = name not in OPEN  # whoever has no token must not fill the places of those who have one
             self._here += counted
-            call = _Call(context)
+            call, bodies, came = _Call(context), self._service.bodies, 0
             try:
                 self._let_in(name, context)
                 raw = await _first(messages, self._service.settings.timeout)
+                came = len(raw)
+                bodies.take(came)
+                bodies.check(came)
                 return (await verb(_parsed(request_class, raw), call)).SerializeToString()
             except Exception as error:
                 found = refusal(error)
@@ -174,6 +177,7 @@ class GrpcFront:
                 return await context.abort(code, found.message, again)
             finally:
                 self._here -= counted
+                bodies.give_back(came)
 
         return answered
 

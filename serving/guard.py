@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import cut
+from .bodies import Bodies
 from .connection import error_body
 from .errors import ServeError
 from .settings import ServeSettings, is_loopback
@@ -28,12 +28,6 @@ HEALTH = ("/v2/health/live", "/v2/health/ready")
 FIGURES = ("/metrics", "/stats")
 """What tells how busy the service is is not refused because it is; it needs the token as all else."""
 
-BODIES = 4
-"""Bodies of the largest size that may be here at a time, or as much of smaller ones."""
-
-SMALL = 2**16
-"""Bytes of a body that is let in however much of others is here."""
-
 COUNTED = "hydrant.counted"
 """In the ``state`` of a request that the observers are told of."""
 
@@ -46,6 +40,7 @@ class Guard:
         settings: token, limits, and origins.
         open_paths: that need no token, beside those of :data:`HEALTH`.
         refused: told of the status of each refused request that reached no model, of which the observers hear nothing.
+        bodies: shared with what else takes requests; its own if left out.
     """
 
     def __init__(
@@ -54,11 +49,12 @@ class Guard:
         settings: ServeSettings,
         open_paths: Collection[str] = (),
         refused: Callable[[int], None] = lambda status: None,  # noqa: ARG005
+        bodies: Bodies | None = None,
     ) -> None:
         self._app, self._settings, self._refused = app, settings, refused
         self._open = {*HEALTH, *open_paths}
         self._here = 0
-        self._bodies = _Bodies(BODIES * settings.max_bytes)
+        self._bodies = bodies or Bodies.of_size(settings.max_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or let it in."""
@@ -84,7 +80,7 @@ class Guard:
             await self._in_time(scope, limited, send)
         finally:
             self._here -= 1
-            self._bodies.held -= limited.came
+            self._bodies.give_back(limited.came)
 
     async def _in_time(self, scope: Scope, receive: _Limited, send: Send) -> None:
         """Let a request in, which is given up when its time has passed; but for verbs that open bundles."""
@@ -127,33 +123,21 @@ class Guard:
             raise ServeError(503, f"{self._here} requests are here already; ask again", retry_after=1)
 
 
-@dataclass
-class _Bodies:
-    """Bytes of the bodies that are here, and how many there may be."""
-
-    most: int
-    held: int = 0
-
-
 class _Limited:
     """Receives a body that may not be too large, by itself or with the others, and knows whether all of it is here."""
 
-    def __init__(self, receive: Receive, most: int, bodies: _Bodies, empty: bool) -> None:
+    def __init__(self, receive: Receive, most: int, bodies: Bodies, empty: bool) -> None:
         self._receive, self._most, self._bodies, self.came, self.ended = receive, most, bodies, 0, empty
 
     async def __call__(self) -> MutableMapping[str, Any]:
         message = await self._receive()
         size = len(message.get("body", b""))
         self.came += size
-        self._bodies.held += size
         self.ended = not message.get("more_body", False)
+        self._bodies.take(size)
         if self.came > self._most:
             raise _too_large(self._most)
-        if self._bodies.held > self._bodies.most and self.came > SMALL:
-            raise ServeError(
-                503, f"the bodies of other requests fill the {self._bodies.most} bytes that there are; ask again",
-                retry_after=1,
-            )  # fmt: skip
+        self._bodies.check(self.came)
         return message
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.tensors import checked_tensors
 from ..data.text import is_pair
 from ..data.words import is_words
 from ..errors import InputError, listing
@@ -42,19 +43,31 @@ def length_of(given: Any) -> int:
     return sum(map(length_of, given)) if isinstance(given, list | tuple) else 1
 
 
-def check_inputs(inputs: Inputs, predictor: Predictor) -> None:
+def checked_inputs(inputs: Inputs, predictor: Predictor, most: int) -> Inputs:
     """Refuse what a request must not say, above all a path: strings are texts, and images and sounds are bytes.
+
+    Ready tensors are checked before they run in parts, so that a message names a row by its place in the request.
+
+    Args:
+        inputs: of one request.
+        predictor: that is asked.
+        most: inputs that may wait.
+
+    Returns:
+        What the model reads.
 
     Raises:
         InputError: an input of another kind than the model reads; it is named by its index.
-        ServeError: 413, a text that is longer than any model reads by far.
+        ServeError: 413, more inputs than may wait, or a text that is longer than any model reads by far.
     """
     if isinstance(inputs, Mapping):
         sizes = {name: np.shape(array)[:1] for name, array in inputs.items()}
         if () in sizes.values() or len(set(sizes.values())) > 1:
             told = listing(f"{name} {list(np.shape(array))}" for name, array in inputs.items())
             raise InputError(f"tensors have the shapes {told}; expected one first axis for all, the batch")
-        return
+        check_count(count_of(inputs), most)
+        return checked_tensors(inputs, predictor.spec)
+    check_count(len(inputs), most)
     if not predictor.takes_raw:
         raise InputError("this model has no processor, so it takes no raw inputs; send its ready tensors")
     for index, given in enumerate(inputs):
@@ -67,6 +80,7 @@ def check_inputs(inputs: Inputs, predictor: Predictor) -> None:
             raise ServeError(
                 413, f"input {index} has {length_of(given)} characters; send {MOST_CHARACTERS} at most, its beginning"
             )
+    return inputs
 
 
 def each_of(inputs: Inputs) -> Sequence[Any]:

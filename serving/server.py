@@ -53,8 +53,8 @@ def assembled(service: Service, monitor: Monitor | None = None) -> App:
     add_page(framework, service)
     app = Direct(service, framework)
     if monitor is None:
-        return Guard(app, service.settings, OPEN_PATHS)
-    return Guard(monitor.around(app), service.settings, OPEN_PATHS, monitor.stats.refuse)
+        return Guard(app, service.settings, OPEN_PATHS, bodies=service.bodies)
+    return Guard(monitor.around(app), service.settings, OPEN_PATHS, monitor.stats.refuse, service.bodies)
 
 
 def serve_alone(

@@ -21,9 +21,10 @@ from ..runtime.loading import load
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
 from .batcher import RUN, RUN_ON_GPU, Batcher
+from .bodies import Bodies
 from .catalog import Versions, found_bundles, in_order
 from .errors import ServeError
-from .inputs import Inputs, check_count, check_inputs, each_of
+from .inputs import Inputs, checked_inputs, each_of
 from .log import ALWAYS, changes
 from .observe import Observer, Observers
 from .settings import ServeSettings
@@ -75,6 +76,7 @@ class Service:
     Attributes:
         settings: the same.
         observer: tells all observers; fronts tell it of their requests.
+        bodies: counts what requests bring, over every front.
         leaving: whether the process is to end: what is begun is answered, and nobody should send more.
 
     Raises:
@@ -89,6 +91,7 @@ class Service:
         opens: Opens | None = None,
     ) -> None:
         self.settings, self.observer = settings, Observers(*observers)
+        self.bodies = Bodies.of_size(settings.max_bytes)
         self._folder = Path(folder)
         self._models = {name: _Model() for name in found_bundles(folder)}
         self._opens = opens or self._open
@@ -182,9 +185,7 @@ class Service:
         """
         most = self.settings.timeout
         served = self.served(model, version)
-        if not isinstance(inputs, Mapping):
-            check_count(len(inputs), self.settings.queue)
-        check_inputs(inputs, served.predictor)
+        inputs = checked_inputs(inputs, served.predictor, self.settings.queue)
         found = await served.batcher.submit(inputs, most if timeout is None else min(timeout, most), on_error)
         self.observer.predicted(served, each_of(inputs), found)
         return served, found

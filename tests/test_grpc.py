@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import InputError
+from hydrant.serving.bodies import SMALL
 from hydrant.serving.datatypes import DATATYPES
 from hydrant.serving.errors import STATUSES, ServeError
 from hydrant.serving.grpc_codec import CONTENTS, fill_message, parameters_of, read_message
@@ -242,6 +243,20 @@ async def refused(work: Awaitable[Any]) -> tuple[str, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await work
     return caught.value.code().name, caught.value.details()
+
+
+def test_messages_and_bodies_are_bounded_together(models: Path) -> None:
+    async def test(call: Calls, service: Service) -> None:
+        large = texts("x" * SMALL)
+        service.bodies.take(service.bodies.most - SMALL)  # of other requests, over REST
+        code, told = await refused(call("ModelInfer", large))
+        assert code == "UNAVAILABLE" and f"the bodies of other requests fill the {service.bodies.most} bytes" in told
+        assert (await call("ModelInfer", texts("ab"))).model_name == "m", "a small one is let in"
+        service.bodies.give_back(SMALL)
+        assert (await call("ModelInfer", large)).model_name == "m", "there is room again"
+        assert service.bodies.held == service.bodies.most - 2 * SMALL, "every message was given back"
+
+    serving(models, test)
 
 
 def test_every_verb(models: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from hydrant.export import export
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.progress import no_progress
+from hydrant.serving.service import Service
+from hydrant.serving.settings import ServeSettings
 from hydrant.tuning import trunk, tune
 from hydrant.tuning.examples import Source
 from support import HEADS, LAYERS, make_model, make_tokenizer, run_cli
@@ -258,3 +261,25 @@ def test_padding_stays_where_it_stands_above_a_trunk(
         above = trunk.member_logits(module, trunk.on_device(kept.batch(order)[0], device), 1)
         whole = trunk.member_logits(module, trunk.on_device(source.batch(order)[0], device), 0)
     torch.testing.assert_close(above, whole, atol=1e-5, rtol=1e-5)
+
+
+def test_a_service_names_a_row_by_its_place_in_the_request(bundle: Path) -> None:
+    """Rows of ready tensors run in batches of the service."""
+
+    async def main() -> None:
+        service = Service(bundle, ServeSettings(batch_size=2))
+        await service.start()
+        try:
+            ids = np.full((6, 4), 5, np.int64)
+            mask = np.ones_like(ids)
+            _, found = await service.predict({"input_ids": ids, "attention_mask": mask})
+            assert len(found) == 6
+            mask[4] = 0
+            with pytest.raises(InputError, match="attention_mask masks all of row 4;"):
+                await service.predict({"input_ids": ids, "attention_mask": mask})
+            with pytest.raises(InputError, match="tensors are named attention_mask; expected "):
+                await service.predict({"attention_mask": mask})
+        finally:
+            await service.drain()
+
+    asyncio.run(main())

@@ -18,10 +18,11 @@ import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
 from hydrant.serving import batcher, workers
+from hydrant.serving.bodies import SMALL
 from hydrant.serving.catalog import found_bundles
 from hydrant.serving.direct import Direct
 from hydrant.serving.errors import ServeError, refusal
-from hydrant.serving.guard import SMALL, Guard
+from hydrant.serving.guard import Guard
 from hydrant.serving.inputs import MOST_CHARACTERS
 from hydrant.serving.log import calm_log
 from hydrant.serving.observe import Silent
