@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
+from .upgrade import Plainly
+
 MOST_HEAD = 65_536
 """Bytes of the first line and the headers of a request; of what stands behind a body in chunks, too."""
 
@@ -116,6 +118,7 @@ class Guarded:
     seconds: float
     loop: Any
     transport: Any
+    parser: Any
     cycle: Any = None
     timeout_keep_alive: float
     timeout_keep_alive_task: Any = None
@@ -129,6 +132,7 @@ class Guarded:
     def connection_made(self, transport: Any) -> None:
         """A client came."""
         self._begun = deque()
+        self.parser = Plainly(self.parser, self)
         super().connection_made(Gathered(transport, self.loop))  # type: ignore[misc]
         self._expect_headers()
 
@@ -162,6 +166,8 @@ class Guarded:
 
     def on_headers_complete(self) -> None:
         """Its headers are here."""
+        if self.parser.should_upgrade():
+            return  # it is read anew
         self._stop_timer()
         while self._begun and self._begun[0].response_complete:  # they are answered in their order
             self._begun.popleft()
@@ -179,6 +185,8 @@ class Guarded:
 
     def on_message_complete(self) -> None:
         """All of it is here."""
+        if self.parser.should_upgrade():
+            return
         self._dry, self._amid = 0, False
         self._stop_timer()
         super().on_message_complete()  # type: ignore[misc]
@@ -209,6 +217,10 @@ class Guarded:
         """It is no HTTP."""
         self._refuse(400, "this is not HTTP/1.1; check the request line, the headers and the port")
 
+    def refuse_tunnel(self) -> None:
+        """It asks for a tunnel, as of a proxy."""
+        self._refuse(501, "CONNECT asks for a tunnel, and this is no proxy; ask the service itself")
+
     def shutdown(self) -> None:
         """The service ends: what is idle is closed, in TLS too, where a client that does not read never agrees."""
         super().shutdown()  # type: ignore[misc]
@@ -226,9 +238,6 @@ class Guarded:
         self._stop_timer()
         waits = self.transport.get_write_buffer_size()
         self._timer = self.loop.call_later(self.seconds if waits else FAREWELL, self.transport.abort)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """It asks for web sockets or HTTP/2, and is answered in HTTP/1.1: nothing that the log's readers could mend."""
 
     def _expect_headers(self) -> None:
         self._dry = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -48,6 +49,10 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     while path.startswith("read") and (message := await receive())["type"] == "http.request" and message["more_body"]:
         pass
     body = b"x" * LARGE if path == "large" else path.encode()
+    while path == "echo" and (message := await receive())["type"] == "http.request":
+        body += b"(" + message["body"] + b")" if message["body"] else b""
+        if not message["more_body"]:
+            break
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 
@@ -277,3 +282,36 @@ def test_who_asks_after_a_client_left_is_told_at_once() -> None:
     assert told == ["listens"]
     leaving.then(lambda: told.append("after"))
     assert told == ["listens", "after"]
+
+
+ASKING = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+"""What clients of Java send with a request whose answer may be of HTTP/2."""
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 100], ids=["at-once", "head-first", "in-pieces"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+def test_a_request_that_asks_for_another_protocol_keeps_its_body(server: Server, pieces: int, chunked: bool) -> None:
+    length = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(SMUGGLED)
+    head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\n" + ASKING + length + b"\r\n\r\n"
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED) if chunked else SMUGGLED
+    last = b"GET /last HTTP/1.1\r\nhost: localhost\r\nconnection: Close, upgrade\r\nupgrade: websocket\r\n\r\n"
+    whole = head + body + REQUEST % b"next" + last
+    cuts = {1: [], 2: [len(head)], 100: list(range(7, len(whole), 7))}[pieces]
+    with connected(server) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for begin, end in itertools.pairwise([0, *cuts, len(whole)]):
+            client.sendall(whole[begin:end])
+            time.sleep(0.3 * SECONDS if pieces == 2 else 0)
+        answers = rest_of(client)
+    echoed = b"echo(" + SMUGGLED + b")"
+    assert paths(answers.replace(b")(", b"")) == [echoed, b"next", b"last"], "the body may be read in parts"
+
+
+def test_no_tunnel_is_opened(server: Server) -> None:
+    with connected(server) as client:
+        client.sendall(b"CONNECT example.com:443 HTTP/1.1\r\nhost: example.com\r\n\r\n" + SMUGGLED)
+        answers = rest_of(client)
+    assert answers.startswith(b"HTTP/1.1 501 Not Implemented\r\n")
+    assert answers.count(b"HTTP/1.1") == 1
+    assert b"this is no proxy" in answers
