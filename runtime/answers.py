@@ -37,8 +37,17 @@ def answer(
     Raises:
         InputError: an aggregation for a model that answers for whole inputs.
     """
-    if aggregation is not None and predictor.task != "tokens":
-        raise InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
-    further: dict[str, Any] = {} if aggregation is None else {"aggregation": aggregation}
-    rows = predictor.rows(prediction, inputs, probabilities=probabilities, **further)
+    of_words = aggregation_of(predictor, aggregation)
+    rows = predictor.rows(prediction, inputs, probabilities=probabilities, aggregation=of_words)
     return {**about(predictor), "predictions": rows}
+
+
+def aggregation_of(predictor: Predictor, asked: Aggregation | None) -> Aggregation:
+    """What a word takes of its tokens, where a request says so or leaves it out.
+
+    Raises:
+        InputError: it was asked of a model that answers for whole inputs.
+    """
+    if asked is not None and predictor.task != "tokens":
+        raise InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
+    return asked or "first"

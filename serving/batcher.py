@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import accumulate
@@ -134,7 +135,8 @@ class Batcher:
         self._wake = asyncio.Event()
         self._seconds = 0.0  # a run takes, lately
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hydrant-batches")
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        # in a context of its own: that of whoever asked for the model is not that of its batches
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     @property
     def depth(self) -> int:
@@ -244,12 +246,12 @@ class Batcher:
 
     def _share(self, job: _Job, items: Sequence[Item], found: Prediction) -> Prediction | BaseException:
         """The rows of one request; where one of its inputs cannot be used, why, unless it asked for rows."""
-        if job.on_error == "row" or found.error is None:
+        if found.error is None:
             return found
-        for item, error in zip(items, found.error, strict=True):
-            if error is not None:
-                return self._why(item, error)
-        return replace(found, error=None)
+        reasons = (error and self._why(item, error) for item, error in zip(items, found.error, strict=True))
+        if job.on_error == "row":
+            return replace(found, error=np.array([each and str(each) for each in reasons], object))
+        return next(filter(None, reasons), replace(found, error=None))
 
     def _why(self, item: Item, error: str) -> BaseException:
         """What ``Predictor.predict`` raises of an input, which it names by its place in the request."""

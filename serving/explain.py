@@ -14,7 +14,7 @@ import numpy as np
 from ..bundle.calibration import UNFITTED
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
-from ..runtime.words import words_of
+from ..runtime.words import Aggregation, words_of
 
 SHOWN = 8
 """Classes that are shown of an input, the likeliest first."""
@@ -54,13 +54,16 @@ def _reference(told: dict[str, Any] | None) -> dict[str, Any] | None:
     return told and {name: told[name] for name in told if name != "labels"}
 
 
-def explanations(predictor: Predictor, prediction: Prediction, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+def explanations(
+    predictor: Predictor, prediction: Prediction, inputs: Sequence[Any], aggregation: Aggregation = "first"
+) -> list[dict[str, Any]]:
     """One JSON-ready object for each input.
 
     Args:
         predictor: that made the prediction.
         prediction: of the inputs.
         inputs: as they were given, to be repeated in the rows; images are not.
+        aggregation: what a word takes of its tokens.
 
     Returns:
         Of each input its ``row``, and unless it failed what its task has: ``classes``, the :data:`SHOWN` likeliest with
@@ -70,8 +73,8 @@ def explanations(predictor: Predictor, prediction: Prediction, inputs: Sequence[
         a list of these; ``None`` where the graph does not give it.
     """
     shown = inputs if predictor.modality == "text" else None
-    rows = predictor.rows(prediction, shown)
-    said = _of_words(predictor, prediction) if prediction.mask is not None else None
+    rows = predictor.rows(prediction, shown, aggregation=aggregation)
+    said = _of_words(predictor, prediction, aggregation) if prediction.mask is not None else None
     found: list[dict[str, Any]] = []
     for place, row in enumerate(rows):
         if "error" in row:
@@ -118,10 +121,12 @@ def _voices(each: np.ndarray | None, labels: Sequence[str]) -> list[dict[str, An
     return [{"label": labels[int(one.argmax())], "confidence": float(one.max())} for one in each]
 
 
-def _of_words(predictor: Predictor, prediction: Prediction) -> list[list[list[dict[str, Any]] | None] | None]:
+def _of_words(
+    predictor: Predictor, prediction: Prediction, aggregation: Aggregation
+) -> list[list[list[dict[str, Any]] | None] | None]:
     """Of every text, of every word, what each member says."""
     found: list[Any] = []
-    for words in words_of(prediction, calibration=predictor.calibration):
+    for words in words_of(prediction, aggregation, predictor.calibration):
         each = words.prediction.member_probabilities  # [W, M, C]
         found.append(None if each is None else [_voices(word, predictor.labels) for word in each])
     return found

@@ -73,7 +73,7 @@ class GrpcFront:
         self._refused = refused
         self._grpc = require("grpc", "serve", PURPOSE)
         self._aio = require("grpc.aio", "serve", PURPOSE)
-        self._service, self._made, self._here = service, message_classes(), 0
+        self._service, self._made = service, message_classes()
         self._server: Any = None
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -155,14 +155,16 @@ class GrpcFront:
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
             counted = name not in OPEN  # whoever has no token must not fill the places of those who have one
-            self._here += counted
-            call, bodies, came = _Call(context), self._service.bodies, 0
+            call, room, entered, came = _Call(context), self._service.room, False, 0
             try:
-                self._let_in(name, context)
+                if counted:
+                    self._let_in(context)
+                    room.here += 1
+                    entered = True
                 raw = await _first(messages, self._service.settings.timeout)
                 came = len(raw)
-                bodies.take(came)
-                bodies.check(came)
+                room.held += came
+                room.check_bodies(came)
                 return (await verb(_parsed(request_class, raw), call)).SerializeToString()
             except Exception as error:
                 found = refusal(error)
@@ -176,21 +178,18 @@ class GrpcFront:
                 )
                 return await context.abort(code, found.message, again)
             finally:
-                self._here -= counted
-                bodies.give_back(came)
+                room.here -= entered
+                room.held -= came
 
         return answered
 
-    def _let_in(self, name: str, context: Any) -> None:
+    def _let_in(self, context: Any) -> None:
         """Refuse who has no token, and too many at a time."""
         settings = self._service.settings
-        if name in OPEN:
-            return
         if settings.token is not None:
             given = dict(context.invocation_metadata() or ()).get("authorization", "")
             check_token(given.encode() if isinstance(given, str) else given, settings.token)
-        if self._here > settings.requests:
-            raise ServeError(503, f"{self._here - 1} requests are here already; ask again", retry_after=1)
+        self._service.room.check_requests()
 
     async def _check(self, message: Any, _: Any) -> Any:
         if message.service not in ("", SERVICE):

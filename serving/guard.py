@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import cut
-from .bodies import Bodies
 from .connection import error_body
 from .errors import ServeError
+from .room import Room
 from .settings import ServeSettings, is_loopback
 
 Scope = MutableMapping[str, Any]
@@ -40,7 +40,7 @@ class Guard:
         settings: token, limits, and origins.
         open_paths: that need no token, beside those of :data:`HEALTH`.
         refused: told of the status of each refused request that reached no model, of which the observers hear nothing.
-        bodies: shared with what else takes requests; its own if left out.
+        room: shared with what else takes requests; its own if left out.
     """
 
     def __init__(
@@ -49,12 +49,11 @@ class Guard:
         settings: ServeSettings,
         open_paths: Collection[str] = (),
         refused: Callable[[int], None] = lambda status: None,  # noqa: ARG005
-        bodies: Bodies | None = None,
+        room: Room | None = None,
     ) -> None:
         self._app, self._settings, self._refused = app, settings, refused
         self._open = {*HEALTH, *open_paths}
-        self._here = 0
-        self._bodies = bodies or Bodies.of_size(settings.max_bytes)
+        self._room = room or Room.of(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or let it in."""
@@ -74,13 +73,13 @@ class Guard:
             return
         scope.setdefault("state", {})
         empty = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
-        limited = _Limited(receive, self._settings.max_bytes, self._bodies, empty)
-        self._here += 1
+        limited = _Limited(receive, self._settings.max_bytes, self._room, empty)
+        self._room.here += 1
         try:
             await self._in_time(scope, limited, send)
         finally:
-            self._here -= 1
-            self._bodies.give_back(limited.came)
+            self._room.here -= 1
+            self._room.held -= limited.came
 
     async def _in_time(self, scope: Scope, receive: _Limited, send: Send) -> None:
         """Let a request in, which is given up when its time has passed; but for verbs that open bundles."""
@@ -119,25 +118,25 @@ class Guard:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > settings.max_bytes:
             raise _too_large(settings.max_bytes)
-        if self._here >= settings.requests and scope["path"] not in (*HEALTH, *FIGURES):
-            raise ServeError(503, f"{self._here} requests are here already; ask again", retry_after=1)
+        if scope["path"] not in (*HEALTH, *FIGURES):
+            self._room.check_requests()
 
 
 class _Limited:
     """Receives a body that may not be too large, by itself or with the others, and knows whether all of it is here."""
 
-    def __init__(self, receive: Receive, most: int, bodies: Bodies, empty: bool) -> None:
-        self._receive, self._most, self._bodies, self.came, self.ended = receive, most, bodies, 0, empty
+    def __init__(self, receive: Receive, most: int, room: Room, empty: bool) -> None:
+        self._receive, self._most, self._room, self.came, self.ended = receive, most, room, 0, empty
 
     async def __call__(self) -> MutableMapping[str, Any]:
         message = await self._receive()
         size = len(message.get("body", b""))
         self.came += size
         self.ended = not message.get("more_body", False)
-        self._bodies.take(size)
+        self._room.held += size
         if self.came > self._most:
             raise _too_large(self._most)
-        self._bodies.check(self.came)
+        self._room.check_bodies(self.came)
         return message
 
 
@@ -210,4 +209,5 @@ def headers_of(error: ServeError) -> dict[str, str]:
     """What the headers of a refusal say beside its message."""
     found = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
     found |= {"www-authenticate": "Bearer"} if error.status == 401 else {}
-    return found | ({"connection": "close"} if error.status in (408, 413) else {})  # what still comes is not read
+    # of what is too large the rest is passed over for a while: a plain client sends all of it before it reads
+    return found | ({"connection": "close"} if error.status == 408 else {})

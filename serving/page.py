@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.answers import aggregation_of
 from ..version import __version__
 from .asked import inputs_for, read_asked
 from .direct import Call, observed, read_body, unless_left
@@ -124,11 +125,12 @@ def add_page(app: FastAPI, service: Service) -> None:
             call.served = named = service.served(asked.model, asked.version)
             check_count(len(asked.inputs), service.settings.queue)
             inputs, shown = inputs_for(asked, named.predictor)
+            of_words = aggregation_of(named.predictor, asked.aggregation)
             work = service.predict(
                 inputs, model=named.name, version=asked.version, timeout=asked.timeout, on_error="row"
             )
             answering, prediction = await unless_left(request.scope, request.receive, work)
-            found = await asyncio.to_thread(explanations, answering.predictor, prediction, shown)
+            found = await asyncio.to_thread(explanations, answering.predictor, prediction, shown, of_words)
             return json_response({"model": answering.name, "version": answering.version, "explanations": found})
 
     app.add_route("/describe", describe, methods=["GET"])

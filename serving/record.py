@@ -213,7 +213,7 @@ def _rows(served: Served, prediction: Prediction) -> list[dict[str, Any]]:
 def _decided(prediction: Prediction, name: str) -> np.ndarray | None:
     """[B] bool, of tokens whether any is."""
     found = getattr(prediction, name)
-    return None if found is None else found.reshape(len(prediction), -1).any(axis=1)
+    return None if found is None else found.any(axis=tuple(range(1, found.ndim)))
 
 
 def _size(given: Any) -> int:

@@ -53,8 +53,8 @@ def assembled(service: Service, monitor: Monitor | None = None) -> App:
     add_page(framework, service)
     app = Direct(service, framework)
     if monitor is None:
-        return Guard(app, service.settings, OPEN_PATHS, bodies=service.bodies)
-    return Guard(monitor.around(app), service.settings, OPEN_PATHS, monitor.stats.refuse, service.bodies)
+        return Guard(app, service.settings, OPEN_PATHS, room=service.room)
+    return Guard(monitor.around(app), service.settings, OPEN_PATHS, monitor.stats.refuse, service.room)
 
 
 def serve_alone(
@@ -168,9 +168,8 @@ async def _run(
             starting.result()
             _settle()
             scheme = "http" if service.settings.tls_cert is None else "https"
-            models = {name: service.served(name).version for name in service.names}
             told = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
-            announce({**told, "workers": service.settings.workers, "models": models})
+            announce({**told, "workers": service.settings.workers, "models": service.answering})
         await serving
     finally:
         service.leaving = server.should_exit = True

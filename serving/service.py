@@ -21,12 +21,12 @@ from ..runtime.loading import load
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
 from .batcher import RUN, RUN_ON_GPU, Batcher
-from .bodies import Bodies
 from .catalog import Versions, found_bundles, in_order
 from .errors import ServeError
 from .inputs import Inputs, checked_inputs, each_of
 from .log import ALWAYS, changes
 from .observe import Observer, Observers
+from .room import Room
 from .settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Service:
     Attributes:
         settings: the same.
         observer: tells all observers; fronts tell it of their requests.
-        bodies: counts what requests bring, over every front.
+        room: counts what requests take, over every front.
         leaving: whether the process is to end: what is begun is answered, and nobody should send more.
 
     Raises:
@@ -91,7 +91,7 @@ class Service:
         opens: Opens | None = None,
     ) -> None:
         self.settings, self.observer = settings, Observers(*observers)
-        self.bodies = Bodies.of_size(settings.max_bytes)
+        self.room = Room.of(settings)
         self._folder = Path(folder)
         self._models = {name: _Model() for name in found_bundles(folder)}
         self._opens = opens or self._open
@@ -112,6 +112,12 @@ class Service:
         """Names of the models."""
         return sorted(self._models)
 
+    @property
+    def answering(self) -> dict[str, str]:
+        """Models that are loaded, and the version of each that answers for its name."""
+        found = {name: self._models[name].current for name in self.names}
+        return {name: version for name, version in found.items() if version is not None}
+
     def versions(self, name: str) -> list[str]:
         """Versions of a model that are loaded, the oldest first."""
         return sorted(self._models[name].loaded, key=in_order) if name in self._models else []
@@ -130,7 +136,7 @@ class Service:
         """The model that a request is meant for.
 
         Args:
-            name: of the model; may be left out where there is one.
+            name: of the model; may be left out where one is loaded.
             version: of the model; without it the one that answers for the name.
 
         Raises:
@@ -139,20 +145,19 @@ class Service:
         """
         if self._draining:
             raise ServeError(503, "the service is stopping; ask another one, or later", retry_after=1)
-        if name is None and len(self._models) > 1:
-            raise ServeError(400, f"several models are served; name one of {listing(self.names)}")
-        model = self._models.get(self.names[0] if name is None else name)
+        name = self._only() if name is None else name
+        model = self._models.get(name)
         if model is None:
             raise ServeError(404, f"no model is called {cut(name)}; there are: {listing(self.names)}")
         wanted = model.current if version is None else version
         found = None if wanted is None else model.loaded.get(wanted)
         if found is not None:
             return found
-        called = cut(self.names[0] if name is None else name)
+        called = cut(name)
         if not self._started or "LOADING" in {state for state, _ in model.states.values()}:
             raise ServeError(503, f"model {called} is being loaded; ask again", retry_after=1)
         if version is None:
-            verb = f"/v2/repository/models/{self.names[0] if name is None else name}/load"
+            verb = f"/v2/repository/models/{name}/load"
             raise ServeError(404, f"model {called} is not loaded; load it with POST {verb}")
         raise ServeError(
             404, f"model {called} has no version {cut(version)} loaded; loaded are: {listing(model.loaded)}"
@@ -339,6 +344,13 @@ class Service:
             model.states[served.version] = ("UNAVAILABLE", "unloaded")
             if not self._draining:  # until its end a service tells what it counted
                 self.observer.gone(served)
+
+    def _only(self) -> str:
+        """The model that a request means which names none."""
+        names = (list(self.answering) if self._started else []) or self.names
+        if len(names) > 1:
+            raise ServeError(400, f"several models are served; name one of {listing(names)}")
+        return names[0]
 
     def _found(self) -> Mapping[str, Versions]:
         """What lies in the folder now."""

@@ -93,7 +93,7 @@ class Tracing(Silent):
         span.set_attribute("hydrant.inputs", len(prediction))
         for name in ("abstain", "out_of_distribution"):
             if (found := getattr(prediction, name)) is not None:
-                span.set_attribute(f"hydrant.{name}", int(found.reshape(len(prediction), -1).any(axis=1).sum()))
+                span.set_attribute(f"hydrant.{name}", int(found.any(axis=tuple(range(1, found.ndim))).sum()))
 
     def _over(self, name: str, seconds: float, attributes: dict[str, Any], kind: Any) -> None:
         end = time.time_ns()

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,36 @@ async def held(echo: Echo, batcher: Batcher) -> asyncio.Task[Prediction]:
 def energies(found: Prediction) -> list[float]:
     assert found.energy is not None
     return found.energy.tolist()
+
+
+def test_an_input_that_fails_is_named_by_its_place_in_the_request(echo: Echo) -> None:
+    async def test(batcher: Batcher) -> None:
+        first = await held(echo, batcher)
+        alone = asyncio.create_task(batcher.submit(["a"] * 9 + [""], 20, "row"))
+        others = [asyncio.create_task(batcher.submit([text], 20, "row")) for text in ("", "b", "")]
+        await asyncio.sleep(0.01)
+        echo.gate.set()
+        await first
+        assert (await alone).error.tolist() == [None] * 9 + ["input 9 is empty"]  # type: ignore[union-attr]
+        told = [(await each).error.tolist() for each in others]  # type: ignore[union-attr]
+        assert told == [["input 0 is empty"], [None], ["input 0 is empty"]]
+
+    run(echo, test)
+
+
+def test_batches_run_in_no_context_of_whoever_asked_for_the_model(echo: Echo) -> None:
+    asked: ContextVar[str] = ContextVar("asked", default="nobody")
+    found: list[str] = []
+
+    async def test(batcher: Batcher) -> None:
+        await batcher.submit(["a"], 20)
+
+    def start() -> None:
+        asked.set("a request that loads it")
+        run(echo, test, ran=lambda size, seconds: found.append(asked.get()))
+
+    copy_context().run(start)
+    assert found == ["nobody"]
 
 
 def test_what_waits_runs_together_and_a_lone_request_waits_for_nobody(echo: Echo) -> None:

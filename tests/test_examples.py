@@ -88,10 +88,11 @@ def test_lora(bert_checkpoint: Path, tmp_path: Path) -> None:
 def test_abstention(bundle: Path, text_csv: Path, tmp_path: Path) -> None:
     outside = tmp_path / "ood.csv"
     outside.write_text("text\n" + "".join(f"{'weather ' * (1 + index % 7)}is\n" for index in range(30)))
-    texts = ["hello world", "the money", "weather weather is"]
+    texts = ["hello world", "the money", "", "weather weather is"]
     lines = run("05_abstention", bundle, text_csv, outside, given="\n".join(texts) + "\n")
     answers = [json.loads(line) for line in lines]
     assert len(answers) == len(texts)
+    assert answers.pop(2)["reason"].startswith("input 0 is an empty text")
     for answer in answers:
         assert (answer["label"] is None) == (answer["reason"] in {"out of distribution", "uncertain"})
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import InputError
-from hydrant.serving.bodies import SMALL
 from hydrant.serving.datatypes import DATATYPES
 from hydrant.serving.errors import STATUSES, ServeError
 from hydrant.serving.grpc_codec import CONTENTS, fill_message, parameters_of, read_message
@@ -22,6 +21,7 @@ from hydrant.serving.grpc_front import CODES, GrpcFront
 from hydrant.serving.grpc_messages import HEALTH, SERVICE, message_classes
 from hydrant.serving.messages import InferResponse, Tensor
 from hydrant.serving.observe import Silent
+from hydrant.serving.room import SMALL
 from hydrant.serving.service import Service
 from hydrant.serving.settings import ServeSettings
 from hypothesis import given, settings
@@ -248,13 +248,19 @@ async def refused(work: Awaitable[Any]) -> tuple[str, str]:
 def test_messages_and_bodies_are_bounded_together(models: Path) -> None:
     async def test(call: Calls, service: Service) -> None:
         large = texts("x" * SMALL)
-        service.bodies.take(service.bodies.most - SMALL)  # of other requests, over REST
+        service.room.held += service.room.most_bytes - SMALL  # of other requests, over REST
         code, told = await refused(call("ModelInfer", large))
-        assert code == "UNAVAILABLE" and f"the bodies of other requests fill the {service.bodies.most} bytes" in told
+        assert code == "UNAVAILABLE"
+        assert f"the bodies of other requests fill the {service.room.most_bytes} bytes" in told
         assert (await call("ModelInfer", texts("ab"))).model_name == "m", "a small one is let in"
-        service.bodies.give_back(SMALL)
+        service.room.held -= SMALL
         assert (await call("ModelInfer", large)).model_name == "m", "there is room again"
-        assert service.bodies.held == service.bodies.most - 2 * SMALL, "every message was given back"
+        assert service.room.held == service.room.most_bytes - 2 * SMALL, "every message was given back"
+
+        service.room.here += service.room.most  # of other requests, over REST
+        code, told = await refused(call("ModelInfer", texts("ab")))
+        assert (code, told) == ("UNAVAILABLE", f"{service.room.most} requests are here already; ask again")
+        assert service.room.here == service.room.most
 
     serving(models, test)
 

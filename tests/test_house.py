@@ -93,8 +93,8 @@ FLOORS: list[dict[str, str]] = [
             triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
             triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
             __init__ errors observe log stats snapshot metrics figures together tracing record settings monitor catalog
-            inputs batcher service datatypes json_body messages protocol multipart asked connection guard direct verbs
-            rest grpc_messages grpc_codec grpc_front explain page server workers run
+            room inputs batcher service datatypes json_body messages protocol multipart asked upgrade connection guard
+            direct verbs rest grpc_messages grpc_codec grpc_front explain page server workers run
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run offline.files ray_cluster offline.ray_engine ray_serve
         """,

@@ -420,6 +420,7 @@ def test_abstained_and_flagged_inputs_are_recorded(
     inputs, prediction = found
     path = tmp_path / "record.jsonl"
     recorder = Recorder(Recording(path))
+    recorder.predicted(Model(predictor), [], predictor.predict([]))
     recorder.predicted(Model(predictor), inputs, prediction)
     recorder.close()
     rows = rows_of(path)
@@ -699,6 +700,7 @@ def test_spans_where_opentelemetry_is_installed(
     model = Model(predictor)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        made.predicted(model, [], predictor.predict([]))
         made.predicted(model, *found)
         made.request(model, "rest", 0.02, 503)
         await send({"type": "http.response.start", "status": 503, "headers": []})

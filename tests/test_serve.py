@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import importlib.util
 import io
 import itertools
@@ -337,6 +338,11 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     assert (answer.status_code, list(answer.json())) == (413, ["error"])
     answer = client.post("/predict", content=iter([b"x" * 50_000] * 5))  # chunked: nobody says how long it is
     assert (answer.status_code, list(answer.json())) == (413, ["error"])
+    for _ in range(3):  # a plain client sends all of a body before it reads an answer
+        plain = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+        plain.request("POST", "/predict", body=b"x" * 9_000_000)
+        assert plain.getresponse().status == 413
+        plain.close()
     answer = client.post("/predict", content=b"", headers={"content-encoding": "gzip"})
     assert answer.status_code == 415
     head = b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import shutil
 import signal
 import threading
 import weakref
@@ -18,7 +19,6 @@ import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
 from hydrant.serving import batcher, workers
-from hydrant.serving.bodies import SMALL
 from hydrant.serving.catalog import found_bundles
 from hydrant.serving.direct import Direct
 from hydrant.serving.errors import ServeError, refusal
@@ -28,6 +28,7 @@ from hydrant.serving.log import calm_log
 from hydrant.serving.observe import Silent
 from hydrant.serving.page import add_page
 from hydrant.serving.rest import rest_app
+from hydrant.serving.room import SMALL
 from hydrant.serving.server import assembled, end_signals
 from hydrant.serving.service import Service
 from hydrant.serving.settings import ServeSettings
@@ -179,6 +180,31 @@ def test_a_bundle_that_cannot_be_opened_changes_nothing(models: Path) -> None:
         assert row["state"] == "UNAVAILABLE"
         assert "it is broken" in row["reason"]
 
+    run(models, test)
+
+
+def test_a_model_that_is_not_loaded_is_no_choice_of_a_request_that_names_none(models: Path) -> None:
+    async def test(service: Service) -> None:
+        assert await version_that_answers(service) == "10"
+        for name in ("birds/1/hydrant.json", "birds/1/broken"):
+            (models / name).parent.mkdir(parents=True, exist_ok=True)
+            (models / name).touch()
+        with pytest.raises(ServeError, match="it is broken"):
+            await service.load("birds")
+        assert await version_that_answers(service) == "10"
+        (models / "birds/1/broken").unlink()
+        await service.load("birds")
+        with pytest.raises(ServeError, match="several models are served; name one of birds, cats"):
+            service.served()
+        assert service.answering == {"birds": "1", "cats": "10"}
+        await service.unload("birds")
+        assert await version_that_answers(service) == "10"
+        await service.unload("cats")
+        assert service.answering == {}, "which is told where a service begins"
+        with pytest.raises(ServeError, match="several models are served; name one of birds, cats"):
+            service.served()
+
+    shutil.rmtree(models / "dogs")
     run(models, test)
 
 

@@ -19,7 +19,7 @@ import pytest
 from fake_tensorrt import add_engine, text_profile
 from golden import images_case, labels_case, scores_case, text_case
 from google.protobuf import text_format
-from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
+from hydrant import Bundle, GraphForm, Prediction, TritonSettings, load, triton_repository
 from hydrant.bundle import files, owned
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.graphs import graph_metadata
@@ -29,6 +29,7 @@ from hydrant.bundle.store import CALIBRATION
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import BundleError, InputError
 from hydrant.serving.triton import repository as writing
+from hydrant.serving.triton.answers import predicted
 from hydrant.serving.triton.pbtxt import to_pbtxt
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -417,6 +418,19 @@ def test_ready_images_are_measured_with_zeros(tmp_path: Path) -> None:
             assert_same(answer.arrays, predictor.predict(given_here), predictor.labels)
 
 
+def test_ready_tensors_of_tokens_come_back_whole_whatever_runs_beside_them(bundles: dict[str, Path]) -> None:
+    """Padding may stand before and between tokens that a user made, and each request keeps its own shape."""
+    ids = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
+    masks = ([1, 1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 0, 1, 0])
+    requests: list[Any] = [{"input_ids": ids, "attention_mask": np.array([mask])} for mask in masks]
+    with load(bundles["tokens"], "onnxruntime") as predictor:
+        alone = [predictor.predict(request) for request in requests]
+        for found, expected in zip(predicted(predictor, requests), alone, strict=True):
+            assert isinstance(found, Prediction)
+            assert found.label.shape == (1, 8)
+            np.testing.assert_array_equal(found.label, expected.label)
+
+
 def test_a_model_that_tags_tokens_has_no_ensemble(bundles: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tags tokens, whose words and spans .*; use --device cpu"):
         triton_repository(bundles["tokens"], tmp_path / "r", "gpu")
@@ -466,6 +480,10 @@ def test_an_engine_takes_the_place_of_the_graph(
         ({"stripped": True}, "holds no weights"),
         ({"onnx_sha256": "0" * 64}, "was built from another model.fp32.onnx"),
         ({"profiles": (text_profile((2, 4, 8), (4, 8, 16), TEXT_INPUTS),)}, "takes no batch of one"),
+        (
+            {"profiles": tuple(text_profile((1, 4, 8), (each, each, each), TEXT_INPUTS) for each in (40, 16))},
+            "takes texts of 16 tokens and of 40, and none between",
+        ),
     ],
 )
 def test_engines_that_triton_cannot_run(

@@ -60,7 +60,7 @@ def predicted(predictor: Predictor, requests: Sequence[Given]) -> list[Predictio
         except HydrantError:
             return [_alone(predictor, request) for request in requests]
         return [
-            _alone(predictor, request) if part.failed.any() else part.shortened(_longest(part))
+            _alone(predictor, request) if part.failed.any() else _own(part, request)
             for request, part in zip(requests, _parts(found, requests), strict=True)
         ]
     return [_alone(predictor, request) for request in requests]
@@ -171,6 +171,8 @@ def _alone(predictor: Predictor, request: Given) -> Prediction | HydrantError:
         return error
 
 
-def _longest(prediction: Prediction) -> int:
-    """Tokens of the longest text: what is behind them is padding that other requests needed."""
-    return 0 if prediction.mask is None else int(prediction.mask.sum(axis=1).max())
+def _own(part: Prediction, request: Given) -> Prediction:
+    """A request's part without the padding that texts of other requests needed; its own tensors are as they were."""
+    if part.mask is None or not isinstance(request, list):
+        return part
+    return part.shortened(int(part.mask.sum(axis=1).max()))

@@ -95,6 +95,20 @@ def _unusable(bundle: Bundle, facts: EngineFile) -> str | None:
         return f"was built from another {facts.onnx} than the bundle has now"
     if max(_axis(facts, 0, 0)) > 1:
         return "takes no batch of one"
+    if gap := _gap(facts):
+        return f"takes texts of {gap[0]} tokens and of {gap[1]}, and none between: build it with profiles that meet"
+    return None
+
+
+def _gap(facts: EngineFile) -> tuple[int, int] | None:
+    """Numbers of tokens between which no profile takes any; ``None`` where there are no such, and for images."""
+    texts = [shapes for profile in facts.profiles for shapes in profile.values() if len(shapes[0]) == 2]
+    ranges = sorted((shapes[0][1], shapes[2][1]) for shapes in texts)
+    reach = ranges[0][1] if ranges else 0
+    for least, most in ranges:
+        if least > reach + 1:
+            return reach, least
+        reach = max(reach, most)
     return None
 
 
