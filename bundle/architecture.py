@@ -24,6 +24,10 @@ Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
 TokenPooling = Literal["first", "mean", "first_and_mean"]
 
 
+TWICE_DROPPED = ("roberta", "xlm-roberta", "camembert", "electra")
+"""Families whose classifier drops out before its dense layer and behind it."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Shapes and settings of a transformer classifier.
@@ -149,6 +153,16 @@ class Architecture:
     def every_token(self) -> bool:
         """Whether the classifier reads each token by itself."""
         return self.task == "tokens"
+
+    @property
+    def drops_attention(self) -> bool:
+        """Whether dropout stands behind attention's output projection, in training: DistilBERT has none there."""
+        return self.family != "distilbert"
+
+    @property
+    def drops_pooled(self) -> bool:
+        """Whether dropout stands before the classifier's dense layer, too, in training: RoBERTa's and ELECTRA's."""
+        return self.pooling != "none" and self.family in TWICE_DROPPED
 
     @property
     def absorbs_keys(self) -> bool:

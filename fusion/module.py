@@ -238,7 +238,8 @@ class FusedClassifier(nn.Module):
     def _classify(self, last: Tensor) -> Tensor:
         """Each member's last vector [M, B, d or 2·d] → member logits [M, B, C]; of tokens with T behind B in both."""
         rate = self.architecture.classifier_dropout
-        return self.classifier(_dropout(self.penultimate(last), rate, self.training))
+        read = _dropout(last, rate, self.training) if self.architecture.drops_pooled else last
+        return self.classifier(_dropout(self.penultimate(read), rate, self.training))
 
 
 class FusedLayer(nn.Module):
@@ -249,6 +250,7 @@ class FusedLayer(nn.Module):
         prefix = f"layers.{layer}."
         self.pre_norm = architecture.pre_norm
         self.dropout = architecture.hidden_dropout
+        self.attention_output_dropout = self.dropout if architecture.drops_attention else 0.0
         self.attention = GroupedAttention(
             _linear(weights, f"{prefix}attention.qkv"),
             _linear(weights, f"{prefix}attention.output"),
@@ -271,10 +273,13 @@ class FusedLayer(nn.Module):
         """[S, B, T, d] → [M, B, T, d], or [M, B, 1, d] of the first token alone."""
         own = x[:, :, :1] if first else x
         if self.pre_norm:
-            x = own + self._drop(self.attention(self.attention_norm(x), mask, first))
+            x = own + self._attended(self.attention_norm(x), mask, first)
             return x + self._drop(self._mlp(self.mlp_norm(x)))
-        x = self.attention_norm(own + self._drop(self.attention(x, mask, first)))
+        x = self.attention_norm(own + self._attended(x, mask, first))
         return self.mlp_norm(x + self._drop(self._mlp(x)))
+
+    def _attended(self, x: Tensor, mask: Tensor | None, first: bool) -> Tensor:
+        return _dropout(self.attention(x, mask, first), self.attention_output_dropout, self.training)
 
     def _mlp(self, x: Tensor) -> Tensor:
         hidden = self.mlp["up"](x)

@@ -14,7 +14,7 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Bundle, GraphForm, Reading, export_onnx, fuse, load, plan_heads, save_bundle
+from hydrant import Bundle, GraphForm, HeadPlan, Reading, export_onnx, fuse, load, plan_heads, save_bundle
 from hydrant.bundle.architecture import ADDED, Architecture
 from hydrant.bundle.density import check_taps
 from hydrant.calib.taps import named_taps
@@ -30,6 +30,7 @@ from support import (
     HEADS,
     LAYERS,
     OLDEST,
+    TEXT_FAMILIES,
     make_inputs,
     make_model,
     model_type,
@@ -38,6 +39,7 @@ from support import (
 )
 from test_parity import assert_parity
 from test_rewrites import forked
+from token_support import make_tagger
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzéçà0123456789.,!?"
 TEXTS = ["hello world", "héllo, ça va?", "  the weather \n today ", "世界 hello", "money " * 60, "a"]
@@ -332,6 +334,39 @@ def test_settings_of_dinov2_that_are_refused(settings: dict[str, Any], message: 
     (layout,) = [layout for layout in LAYOUTS if layout.family == "dinov2"]
     with pytest.raises(UnsupportedModelError, match=message):
         layout.architecture(config)
+
+
+# Training
+
+DROPS = {"classifier_dropout": 0.3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.0}
+SLIM_DROPS = {"dropout": 0.2, "attention_dropout": 0.0, "seq_classif_dropout": 0.3}
+
+
+DROPPING = [*TEXT_FAMILIES, *ALIASES, "modernbert"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [*(("classes", family) for family in (*DROPPING, "vit", "deit")), *(("tags", family) for family in DROPPING)],
+)
+def test_dropout_stands_where_transformers_has_it(kind: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a function without chance, which its rate decides, dropout tells by the logits where it stands."""
+
+    def dropped(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return x - p * x.abs() if training else x
+
+    rates = {"distilbert": SLIM_DROPS, "modernbert": {"classifier_dropout": 0.3}}.get(family, DROPS)
+    model = (make_model if kind == "classes" else make_tagger)(family, **rates)
+    shape = architecture_of(model)
+    module = fuse(model, HeadPlan.all_heads(family, shape.layers, shape.heads, 2))
+    inputs = make_inputs(family)
+    still = module.eval()(**inputs).member_logits
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropped)
+    found, expected = module.train()(**inputs).member_logits, model.train()(**inputs).logits
+    real = inputs["attention_mask"].bool() if kind == "tags" else slice(None)
+    for member in (0, 1):
+        torch.testing.assert_close(found[member][real], expected[real], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, still, atol=1e-3), "it is there"
 
 
 # Bundles of earlier and other versions
