@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fuzz_target import CORPUS, Made, Target, may_refuse, refusing, seeds_of
+from fuzz_target import CORPUS, Made, Target, begun, may_refuse, refusing, seeds_of
 from hydrant.bundle.architecture import part_of
 from hydrant.bundle.files import sha256_of
 from hydrant.bundle.plan import HeadPlan
@@ -69,7 +69,7 @@ def kept(place: Path) -> dict[str, Made]:
         "signature": partial(_signature, place),
         "trust": partial(_trust, place),
         "part": partial(_part, place / "parts"),
-        "chunk": partial(_chunk, place / "chunks"),
+        "chunk": partial(begun, partial(_chunk, place / "chunks")),
         "job": partial(_job, place / "jobs"),
         "log": partial(_log, place),
         "making": partial(_making, place / "making"),

@@ -38,6 +38,14 @@ def seeds_of(name: str) -> tuple[bytes, ...]:
     return tuple(path.read_bytes() for path in sorted((CORPUS / name).iterdir()))
 
 
+def begun(made: Made) -> Target:
+    """A target that has read its seeds: what it imports then took its time."""
+    target = made()
+    for seed in target.seeds:
+        target.read(seed)
+    return target
+
+
 BEGUN: set[str] = set()
 """What targets began to do with what they read."""
 TAKEN: set[str] = set()

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from fuzz_asked import asked
 from fuzz_kept import kept
-from fuzz_target import Made, Target, may_refuse, seeds_of
+from fuzz_target import Made, Target, begun, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
 from hydrant.bundle.graphs import check_graph
@@ -93,23 +93,16 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
     for name, (file, use, more) in files.items():
         found[name] = partial(_forged, bundle, place, name, file, use, more)
     use = partial(_checkpoint, _tensors(), itertools.count())
-    found["checkpoint"] = partial(_begun, partial(_forged, place / "traced", place, "checkpoint", CHECKPOINT, use, ()))
-    found["verified"] = partial(_begun, partial(_verified, bundle, place))
+    found["checkpoint"] = partial(begun, partial(_forged, place / "traced", place, "checkpoint", CHECKPOINT, use, ()))
+    found["verified"] = partial(begun, partial(_verified, bundle, place))
     beside = (ARCHITECTURE, PLAN, CALIBRATION, WEIGHTS)  # what `inspect` needs: further files take long to look at
     for name, file, needed in (("weights", WEIGHTS, beside), ("graph", GRAPH, (*beside, DENSITY))):
         small = partial(_few, bundle, place / "bundles" / f"inspected-{name}", needed)
-        found[f"inspected-{name}"] = partial(_begun, partial(_inspected, small, place, file))
+        found[f"inspected-{name}"] = partial(begun, partial(_inspected, small, place, file))
     for name in ("weights", "inspected-weights"):
         found[name] = partial(_header, found[name])
     found["journal"] = partial(_journal, bundle, place)
     return found
-
-
-def _begun(made: Made) -> Target:
-    """A target that has read a seed: what it imports then took its time."""
-    target = made()
-    target.read(target.seeds[0])
-    return target
 
 
 def _header(whole: Made) -> Target:
@@ -124,7 +117,7 @@ def _data(place: Path) -> dict[str, Made]:
     """Files of rows."""
     endings = ("csv", "tsv", "jsonl", "conll", "npz", "parquet")
     found: dict[str, Made] = {ending: partial(_rows, place / f"data.{ending}") for ending in endings}
-    return {**found, "parquet": partial(_begun, found["parquet"])}
+    return {**found, "parquet": partial(begun, found["parquet"])}
 
 
 def _forged(
