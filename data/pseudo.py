@@ -1,13 +1,15 @@
 """Out-of-distribution inputs made from the data themselves, for who has none.
 
 Texts, one of three in turn: the words in another order, the first half of one text with the second half of another, and
-the letters in another script. Images: patches in another order, the left half of one with the right half of another,
-and a corruption at the highest severity. Whether real unknown inputs look like these is not known: they help to choose
-(Hendrycks et al. 2019, "Deep Anomaly Detection with Outlier Exposure", train on made ones), and report nothing.
+the letters in another script; where a text is one word in a script that may have no spaces, its characters take the
+place of words. Images: patches in another order, the left half of one with the right half of another, and a corruption
+at the highest severity. Whether real unknown inputs look like these is not known: they help to choose (Hendrycks et al.
+2019, "Deep Anomaly Detection with Outlier Exposure", train on made ones), and report nothing.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,11 +27,14 @@ GRID = 4
 
 LATIN = "abcdefghijklmnopqrstuvwxyz"
 SCRIPTS = ("абцдефгхижклмнопярстувшъыз", "αβκδεφγηιξκλμνοπθρστυωχψζζ", "ابجدهوزحطيكلمنسعفصقرشتثخذض")
-"""Letters that stand for the Latin ones: Cyrillic, Greek, Arabic."""
+"""Letters that stand for the Latin ones: Cyrillic, Greek, Arabic. Latin ones stand for those of every other script."""
+
+LEAST = 0.5
+"""Share of examples of which an input must have been made that differs from them."""
 
 
 def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Examples:
-    """As many made inputs as there are examples.
+    """A made input of every example, but for those that no way of making changes.
 
     Args:
         known: in-distribution examples: texts, their words as lists, pairs of texts, or images.
@@ -37,7 +42,8 @@ def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Exampl
         seed: of every draw.
 
     Raises:
-        InputError: the examples are ready tensors, which cannot be taken apart, or fewer than two.
+        InputError: the examples are ready tensors, which cannot be taken apart, fewer than two, or mostly of one
+            character or none that is a letter, of which nothing else can be made.
     """
     if known.ready:
         raise InputError(
@@ -53,6 +59,13 @@ def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Exampl
     inputs = [" ".join(item) for item in known.inputs] if words else known.inputs
     rng = np.random.default_rng([seed, len(known)])
     made: list[Any] = [make(inputs, index, rng) for index in range(len(known))]
+    if modality != "image":
+        made = [each for each, source in zip(made, inputs, strict=True) if each != source]
+        if len(made) < LEAST * len(known):
+            raise InputError(
+                f"out-of-distribution inputs are to be made of {known.source}, and {len(known) - len(made)} of its "
+                f"{len(known)} texts come out as they are; give out-of-distribution data of your own"
+            )
     made = [text.split() for text in made] if words else made
     return Examples(made, None, f"inputs made of {known.name}")
 
@@ -63,22 +76,37 @@ def _pair(inputs: Sequence[Any], index: int, rng: np.random.Generator) -> tuple[
 
 
 def _text(texts: Sequence[str], index: int, rng: np.random.Generator) -> str:
-    """One made text: of a text without a second word, the script changes."""
-    text, words = texts[index], texts[index].split()
+    """One made text: of a text without a second word, or that comes out as it is, the script changes."""
+    text = texts[index]
+    words, space = _words(text)
+    made = text
     if len(words) > 1 and index % 3 == 0:
-        return " ".join(_shuffled(words, rng))
-    if len(words) > 1 and index % 3 == 1:
-        other = texts[_another(index, len(texts), rng)].split()
-        return " ".join([*words[: len(words) // 2], *other[len(other) // 2 :]])
-    letters = SCRIPTS[int(rng.integers(len(SCRIPTS)))]
-    return text.lower().translate(str.maketrans(LATIN, letters))
+        made = space.join(_shuffled(words, rng))
+    elif len(words) > 1 and index % 3 == 1:
+        other, _ = _words(texts[_another(index, len(texts), rng)])
+        made = space.join([*words[: len(words) // 2], *other[len(other) // 2 :]])
+    return _in_another_script(text, SCRIPTS[int(rng.integers(len(SCRIPTS)))]) if made == text else made
+
+
+def _words(text: str) -> tuple[list[str], str]:
+    """What a text is taken apart into, and what stands between: characters of a lone word that is not Latin."""
+    words = text.split()
+    return (list(words[0]), "") if len(words) == 1 and any(map(_is_foreign, text)) else (words, " ")
+
+
+def _in_another_script(text: str, letters: str) -> str:
+    """The Latin letters as those, and letters of any other script as Latin ones."""
+    stands = dict(zip(LATIN, letters, strict=True))
+    return "".join(stands.get(each, LATIN[ord(each) % 26] if _is_foreign(each) else each) for each in text.lower())
+
+
+def _is_foreign(character: str) -> bool:
+    return character.isalpha() and not unicodedata.name(character, "").startswith("LATIN")
 
 
 def _shuffled(words: list[str], rng: np.random.Generator) -> list[str]:
-    order = rng.permutation(len(words))
-    if (order == np.arange(len(words))).all():
-        order = np.roll(order, 1)
-    return [words[place] for place in order]
+    shuffled = [words[place] for place in rng.permutation(len(words))]
+    return [words[-1], *words[:-1]] if shuffled == words else shuffled
 
 
 def _another(index: int, count: int, rng: np.random.Generator) -> int:

@@ -183,13 +183,38 @@ def test_made_texts(sentences: list[list[str]], seed: int) -> None:
     assert made.labels is None
     for index, (text, new) in enumerate(zip(texts, made.inputs, strict=True)):
         words = text.split()
-        if index % 3 == 0 and len(words) > 1:
+        if index % 3 == 0 and len(set(words)) > 1:
             assert sorted(new.split()) == sorted(words)
-        elif index % 3 == 1 and len(words) > 1:
+        elif index % 3 == 1 and len(words) > 1 and new.split()[0].isascii():  # else both halves are its own
             assert new.split()[: len(words) // 2] == words[: len(words) // 2]
         else:
             assert len(new.split()) == len(words)
             assert not any(letter.isascii() and letter.isalpha() for letter in new)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["今天天气怎么样", "请转账一百元", "我的余额是多少", "明天会下雨吗", "播放音乐", "几点了"],
+        ["какая погода", "переведи деньги", "баланс", "дождь завтра", "музыка", "который час"],
+        ["天気", "送金して", "残高は", "สวัสดี", "ยอดเงิน", "ฝนตก"],
+    ],
+    ids=["chinese", "russian", "japanese and thai"],
+)
+def test_made_texts_of_other_scripts_differ_from_them(texts: list[str], seed: int) -> None:
+    made = pseudo_unknown(Examples(texts, None, "x"), "text", seed)
+    assert len(made) == len(texts)
+    assert not set(made.inputs) & set(texts)
+    assert sorted(made.inputs[0]) == sorted(texts[0]), "in another order"
+    assert made.inputs[1].startswith(texts[1].split()[0][: len(texts[1]) // 2 if " " not in texts[1] else None])
+    assert made.inputs[2].isascii(), "in another script"
+
+
+def test_texts_of_which_nothing_else_can_be_made_are_refused() -> None:
+    assert len(pseudo_unknown(Examples(["1", "hello", "hello world"], None, "x"), "text")) == 2
+    with pytest.raises(InputError, match="3 of its 4 texts come out as they are; give out-of-distribution data"):
+        pseudo_unknown(Examples(["1", "22", "hello world", "333"], None, "x"), "text")
 
 
 def test_made_pairs_are_pairs() -> None:
