@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import zlib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,7 +21,7 @@ import onnx
 import oracle
 import pytest
 import torch
-from cpp import ROOT, build, inputs_of, lines, run
+from cpp import ROOT, build, inputs_of, lines, refused, run
 from hydrant import Bundle, HeadPlan
 from hydrant.runtime.backends.registry import ON_GPU
 from PIL import Image
@@ -170,6 +174,19 @@ def test_tensors_and_arrays_of_images_from_files(runner: Path, golden: Path, tmp
     np.testing.assert_allclose([row["mutual_information"] for row in rows], wanted.mutual_information, atol=1e-6)
 
 
+def test_half_precision_and_labels_beside_ready_tensors(runner: Path, golden: Path, tmp_path: Path) -> None:
+    inputs = inputs_of(golden / "vit")
+    halves = inputs["pixel_values"].astype(np.float16)
+    halves[0, 0, 0, :4] = [0, -0.0, 6e-8, 65504]  # of these the third is subnormal
+    np.savez(tmp_path / "x.npz", pixel_values=halves, y=np.array(["cat"] * len(halves)))
+    rows = lines(run(runner, golden / "vit/bundle", tmp_path / "x.npz"))
+    with hydrant.load(golden / "vit/bundle", "onnxruntime") as predictor:
+        wanted = predictor.predict({"pixel_values": halves.astype(np.float32)})
+    np.testing.assert_allclose([row["mutual_information"] for row in rows], wanted.mutual_information, atol=1e-6)
+    np.savez(tmp_path / "y.npz", y=np.arange(3))
+    refused(run(runner, golden / "vit/bundle", tmp_path / "y.npz"), "it holds no arrays of inputs")
+
+
 def test_token_types_may_be_left_out(runner: Path, golden: Path, tmp_path: Path) -> None:
     inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", 5).items() if name != "token_type_ids"}
     np.savez(tmp_path / "x.npz", **{name: array.astype(np.int32) for name, array in inputs.items()})
@@ -187,6 +204,77 @@ def test_nothing_is_told_to_the_makers_of_onnx_runtime(runner: Path, golden: Pat
     words = [str(runner), str(golden / "bert/bundle"), str(tmp_path / "x.npz")]
     assert len(lines(subprocess.run(words, capture_output=True, text=True, check=False, env=variables))) == 2
     assert list((tmp_path / "home").iterdir()) == []
+
+
+def tiff(kind: int, value: bytes, count: int = 1, magic: bytes = b"II*\0", behind: bytes = b"") -> bytes:
+    """EXIF with an orientation alone, of a type of TIFF's; ``behind`` is where a value lies that takes many bytes."""
+    place = value if len(value) <= 4 else struct.pack("<I", 26)
+    entry = struct.pack("<HHI4s", 0x0112, kind, count, place)
+    return magic + struct.pack("<IH", 8, 1) + entry + bytes(4) + (value if len(value) > 4 else b"") + behind
+
+
+TYPES = {1: "<B", 2: "<B", 3: "<H", 4: "<I", 6: "<b", 7: "<B", 8: "<h", 9: "<i", 11: "<f", 12: "<d", 13: "<I",
+         16: "<Q"}  # fmt: skip
+XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="8"/></x:xmpmeta>'
+RAW = "Raw profile type exif"
+
+
+def raw_profile(exif: bytes) -> str:
+    return f"\nexif\n{len(exif):8}\n{exif[:9].hex()}\n{exif[9:].hex().upper()}\n"
+
+
+def metadata_of_pictures() -> Iterator[tuple[str, list[bytes]]]:
+    """How pictures tell an orientation: the kind of file, and its segments or chunks."""
+    head, six = b"Exif\0\0", tiff(3, b"\6\0")
+    blocks = [tiff(kind, struct.pack(form, 6)) for kind, form in TYPES.items()]
+    blocks += [tiff(kind, struct.pack("<II", *pair)) for kind in (5, 10) for pair in ((12, 2), (6, 4), (6, 0))]
+    blocks += [tiff(10, struct.pack("<ii", -6, -1)), tiff(9, struct.pack("<i", -6)), tiff(11, struct.pack("<f", 6.5))]
+    blocks += [tiff(4, struct.pack("<II", 6, 8), 2), tiff(3, b"\6\0\5\0", 2), tiff(3, b"\6\0", 0), tiff(99, b"\6\0")]
+    blocks += [tiff(3, b"\6\0", magic=b"II\0*"), tiff(3, b"\6\0")[:21], tiff(4, b"\6\0\0\0", 9), tiff(3, b"\x09\0")]
+    for block in blocks:
+        yield "jpeg", [head + block]
+        yield "jpeg", [head + block, b"http://ns.adobe.com/xap/1.0/\0" + XMP]
+        yield "png", [b"eXIf" + block]
+    yield "jpeg", [head + six[:15], head + six[15:]]
+    yield "jpeg", [head, head + six]
+    yield "png", [b"eXIf" + head + six]
+    yield "png", [b"eXIf" + six, b"eXIf" + tiff(3, b"\3\0")]
+    yield "png", [b"tEXt" + f"{RAW}\0{raw_profile(head + six)}".encode()]
+    yield "png", [b"zTXt" + RAW.encode() + b"\0\0" + zlib.compress(raw_profile(six).encode())]
+    yield "png", [b"iTXt" + f"{RAW}\0\0\0\0\0{raw_profile(head + six)}".encode(), b"eXIf" + tiff(3, b"\5\0")]
+    for name in (b"tEXtXML:com.adobe.xmp\0", b"iTXtXML:com.adobe.xmp\0\0\0\0\0"):
+        yield "png", [name + XMP]
+    yield "png", [b"zTXtXML:com.adobe.xmp\0\0" + zlib.compress(XMP)]
+
+
+def picture_with(kind: str, parts: list[bytes], picture: Image.Image) -> bytes:
+    """A file with these segments or chunks behind its head."""
+    file = io.BytesIO()
+    picture.save(file, kind)
+    content = file.getvalue()
+    if kind == "jpeg":
+        return (
+            content[:2]
+            + b"".join(b"\xff\xe1" + struct.pack(">H", len(each) + 2) + each for each in parts)
+            + content[2:]
+        )
+    chunks = (struct.pack(">I", len(each) - 4) + each + struct.pack(">I", zlib.crc32(each)) for each in parts)
+    return content[:33] + b"".join(chunks) + content[33:]
+
+
+@pytest.mark.filterwarnings("ignore:Metadata Warning", "ignore:Tag data", "ignore:Possibly corrupt", "ignore:Corrupt")
+def test_pictures_are_turned_as_by_pillow(runner: Path, golden: Path, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 14, 3), dtype=np.uint8)
+    files = []
+    for number, (kind, parts) in enumerate(metadata_of_pictures()):
+        files.append(tmp_path / f"{number:03}.{kind}")
+        files[-1].write_bytes(picture_with(kind, parts, Image.fromarray(pixels)))
+    bundle = golden / "vit-images/bundle"
+    with hydrant.load(bundle, "onnxruntime") as predictor:
+        wanted = predictor.predict(files).predictive_entropy
+    found = [row["predictive_entropy"] for row in lines(run(runner, bundle, *files))]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    assert len(set(np.round(wanted, 5))) >= 6, "some are turned, by JPEG and by PNG"
 
 
 def test_a_half_precision_graph(runner: Path, golden: Path, tmp_path: Path) -> None:

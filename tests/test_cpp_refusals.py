@@ -214,6 +214,23 @@ def test_a_bad_bundle_is_refused_in_one_line(name: str, runner: Path, golden: Pa
     refused(run(runner, bundle, "--input", golden / "bert/inputs.npz"), words)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.fp32.onnx", "processor/new.json"])
+def test_a_write_that_goes_on_is_no_damage(name: str, runner: Path, golden: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
+    stage = bundle / ".hydrant.0123456789ab.stage"
+    stage.mkdir()
+    (bundle / name).write_bytes(b"{}")
+    words = (
+        "a write into the bundle is going on, or was interrupted; try again, and if that does not help run "
+        f"`hydrant inspect {bundle}`, which finishes it"
+    )
+    done = run(runner, bundle, "--input", golden / "bert/inputs.npz")
+    assert done.returncode == 2
+    assert words not in done.stderr, "there is no journal"
+    (stage / "journal.json").write_text("{}")
+    refused(run(runner, bundle, "--input", golden / "bert/inputs.npz"), words)
+
+
 def ones(*shape: int, kind: Any = np.int64) -> np.ndarray:
     return np.ones(shape, kind)
 
@@ -286,6 +303,7 @@ def test_bad_image_processors_are_refused_in_one_line(runner: Path, golden: Path
     name = "processor/preprocessor_config.json"
     for number, (changes, words) in enumerate([
         ({"do_flip": True}, "asks for do_flip, which hydrant does not do"),
+        ({"crop_pct": 0.9}, "asks for crop_pct, which hydrant does not do"),
         ({"size": {"height": 8, "width": 8}}, "makes images of 8 by 8 pixels, but the model reads 12 by 12"),
         ({"size": "large"}, "lacks or garbles size = 'large'"),
         ({"size": {"height": 0, "width": 12}}, "lacks or garbles size"),

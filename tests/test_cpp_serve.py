@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import io
 import json
 import os
 import signal
@@ -42,8 +43,11 @@ from hydrant.serving.datatypes import Tensor, from_values, to_bytes
 from hydrant.serving.errors import ServeError
 from hydrant.serving.messages import read_request
 from hydrant.serving.protocol import inputs_of as inputs_of_request
+from PIL import Image
 
 KINDS = ("FP16", "BF16", "FP32", "FP64")
+MOST_KB = 450_000
+"""That a server of a small model takes for one body of the largest size: fifty times 8 MiB, and itself."""
 
 
 @pytest.fixture(scope="module")
@@ -492,6 +496,46 @@ def test_pages_of_other_sites_are_refused(server: Server) -> None:
         assert server.ask("GET", "/v2", Host=host)[0] == 200
 
 
+def test_pages_behind_a_proxy_are_of_the_same_site(runner: Path, cases: Path, server: Server, tmp_path: Path) -> None:
+    own = f"127.0.0.1:{server.port}"
+    assert server.ask("GET", "/v2", Origin=f"https://{own}")[0] == 200
+    pointed = {"Host": "models.example", "Origin": "https://models.example"}
+    assert "page of another site" in server.refusal(403, "GET", "/v2", **pointed)
+    secret = "s3cret-of-32-characters-or-so!"
+    (tmp_path / "token").write_text(secret)
+    with serving(runner, cases / "bert/bundle", "--token-file", tmp_path / "token") as guarded:
+        asked = {"Authorization": f"Bearer {secret}", "Host": "models.example"}
+        for origin in ("https://models.example", "http://models.example"):
+            assert guarded.ask("GET", "/v2", **asked, Origin=origin)[0] == 200
+            assert "token" in guarded.refusal(401, "GET", "/v2", Host="models.example", Origin=origin)
+        for origin in ("https://example.com", "https://models.example.com", "ftp://models.example", "null"):
+            assert "page of another site" in guarded.refusal(403, "GET", "/v2", **asked, Origin=origin)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "application/json ; charset=utf-8"},
+        {"Content-Type": "Application/JSON"},
+        {"Content-Type": "application/json\t;charset=utf-8"},
+        {"Content-Encoding": "Identity"},
+        {"Content-Encoding": "identity "},
+    ],
+)
+def test_headers_in_other_forms_are_taken(server: Server, headers: dict[str, str]) -> None:
+    assert server.ask("POST", "/predict", {"inputs": []}, **headers)[0] == 200
+
+
+def test_what_the_library_refuses_is_no_json(server: Server) -> None:
+    """As docs/how-to/cpp.md says of a path or headers beyond 32 KiB."""
+    connection = http.client.HTTPConnection(LOOPBACK, server.port, timeout=60)
+    for path, headers, status in ((f"/{'a' * 40_000}", {}, 414), ("/v2", {"Long": "a" * 40_000}, 431)):
+        connection.request("GET", path, headers=headers)
+        reply = connection.getresponse()
+        assert (reply.status, reply.read().startswith(b"<html>")) == (status, True)
+        connection.close()
+
+
 def test_paths_methods_and_headers_that_are_refused(server: Server) -> None:
     for path in (
         "/",
@@ -589,6 +633,44 @@ def test_a_request_of_too_many_inputs(runner: Path, cases: Path, server: Server)
         assert words in small.refusal(413, "POST", INFER, infer_body(five))
         plain = {name: array.tolist() for name, array in five.items()}
         assert words in small.refusal(413, "POST", "/predict", {"inputs": plain})
+
+
+def test_too_many_inputs_are_refused_before_anything_is_made_of_them(runner: Path, cases: Path, server: Server) -> None:
+    body = b'{"inputs":[' + b",".join([b'""'] * (2**23 // 3 - 10)) + b"]}"
+    with serving(runner, cases / "bert/bundle") as found:
+        assert found.refusal(413, "POST", "/predict", body).startswith(
+            f"the request has {2**23 // 3 - 10} inputs; at most 1024 are taken at once"
+        )
+        text = {"name": "text", "datatype": "BYTES", "shape": [2000], "data": [""] * 2000}
+        assert "the request has 2000 inputs" in found.refusal(413, "POST", INFER, {"inputs": [text]})
+        memory = Path(f"/proc/{found.process.pid}/status").read_text()
+        assert int(memory.split("VmHWM:")[1].split()[0]) < MOST_KB, "kB"
+
+
+def encoded(width: int, height: int, kind: str, **options: Any) -> str:
+    """A picture of many pixels in few bytes, in base64."""
+    file = io.BytesIO()
+    Image.new("L" if kind == "jpeg" else "1", (width, height)).save(file, kind, **options)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def test_pictures_of_many_pixels_are_refused_before_they_are_decoded(runner: Path, cases: Path, server: Server) -> None:
+    small = [encoded(40, 30, "png"), encoded(30, 40, "jpeg"), encoded(40, 10, "jpeg", progressive=True)]
+    words = "pixels, the most that are decoded for one; send them in parts, make them smaller, or start the server with"
+    with serving(runner, cases / "vit-images/bundle") as found:
+        for huge in (encoded(9000, 9000, "png"), encoded(9000, 9000, "jpeg", progressive=True)):
+            assert f"have more than 33554432 {words}" in found.refusal(413, "POST", "/predict", {"inputs": [huge]})
+        strip = {"inputs": [small[0], encoded(65_536, 1, "png")]}
+        refusal = found.refusal(413, "POST", "/predict", strip)
+        assert refusal == "image input 1 has 65536 by 1 pixels; expected at most 65535 on each side; cut it up"
+        image = {"name": "image", "datatype": "BYTES", "shape": [2], "data": [small[0], huge]}
+        assert words in found.refusal(413, "POST", INFER, {"inputs": [image]})
+        assert found.ask("POST", "/predict", {"inputs": small})[0] == 200
+        memory = Path(f"/proc/{found.process.pid}/status").read_text()
+        assert int(memory.split("VmHWM:")[1].split()[0]) < 200_000, "kB"
+    for most, status in ((2800, 200), (2799, 413)):
+        with serving(runner, cases / "vit-images/bundle", "--max-pixels", most) as found:
+            assert found.ask("POST", "/predict", {"inputs": small})[0] == status
 
 
 def test_bodies_that_do_not_end_take_bounded_memory(runner: Path, cases: Path, server: Server) -> None:

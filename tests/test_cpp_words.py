@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +20,7 @@ from hydrant import Bundle
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import TOKENIZER_GRAPH
 from hydrant.data import words as words_module
+from hydrant.data.readers import stream_lines
 from hydrant.errors import InputError
 from hydrant.export.tokenizer import made_tokenizer
 from support import make_inputs, random_plan, run_cli
@@ -27,7 +29,7 @@ from token_support import TAGS, make_tagger, sentences
 
 LISTS = [["Anna", "lives", "in", "New-York", "."], ["日本", "cafe\u0301", "\u200d", "[SEP]x"], *sentences(5)[0]]
 ALL = [*TEXTS, *map(" ".join, LISTS), "a\u200db [MASK] \u0301c — 日本語"]
-UNUSUAL = ["O", "E-PER", "S-LOC", "I", "NOUN"]
+UNUSUAL = ["O", "E-PER", "S-LOC", "I", "NOUN", "L-PER", "U-LOC", "M-PER"]
 
 
 def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:
@@ -170,6 +172,35 @@ def test_long_texts_take_bounded_memory(
         assert refusal.startswith("input 0 has 262146 bytes of text")
         memory = Path(f"/proc/{server.process.pid}/status").read_text()
         assert int(memory.split("VmHWM:")[1].split()[0]) < 400_000, "kB"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbfthe money\r\nhello\r\r\n\xef\xbb\xbfagain\nthe\r",
+        b"\xef\xbb\xbfone\n",
+        b"a\rb\r",
+        b"last",
+        b"\xef\xbb\xbf\xef\xbb\xbfx",
+    ],
+)
+def test_lines_are_those_of_python(
+    content: bytes, runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "lines.txt").write_bytes(content)
+    rows = lines(run(runner, bundles["usual"].path, "--input", tmp_path / "lines.txt", **library))
+    assert [row["input"] for row in rows] == [row.input for row in stream_lines(io.BytesIO(content))]
+
+
+def test_rows_before_an_input_that_is_refused_are_there(
+    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "lines.txt").write_text("a text\n" * 5 + "\n" + "a text\n" * 5)
+    words = (runner, bundles["usual"].path, "--input", tmp_path / "lines.txt", "--batch-size", 2)
+    done = run(*words, **library)
+    assert (done.returncode, len(done.stdout.splitlines())) == (2, 4)
+    assert done.stderr == "hydrant-run: error: input 5 is an empty text; expected at least one word\n"
+    refused(run(*words, "--json", **library), "input 5 is an empty text")
 
 
 def test_what_the_runner_refuses(runner: Path, bundles: dict[str, Bundle], library: dict[str, str]) -> None:

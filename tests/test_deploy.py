@@ -241,7 +241,7 @@ def test_the_unit_of_the_runner_has_options_that_there_are() -> None:
     source = (CHECKOUT / "runtime/cpp/program/arguments.cpp").read_text()
     known = dict(re.findall(r'^    \{"(--[\w-]+)", (nullptr|"\w+")', source, flags=re.M))
     given = {word: after for word, after in zip(command, [*command[1:], ""], strict=True) if word.startswith("--")}
-    assert set(given) == {"--serve", "--host", "--port", "--threads", "--max-bytes"}
+    assert set(given) == {"--serve", "--host", "--port", "--threads", "--max-bytes", "--max-pixels"}
     for option, after in given.items():
         assert option in known
         assert (known[option] == "nullptr") == after.startswith("--")

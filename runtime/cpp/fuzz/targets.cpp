@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <variant>
 
+#include "../program/picture_size.h"
 #include "../program/protocol.h"
 #include "../src/architecture.h"
 #include "../src/calibration.h"
@@ -20,6 +21,7 @@
 #include "../src/image.h"
 #include "../src/json.h"
 #include "../src/microbatch.h"
+#include "../src/orientation.h"
 #include "../src/pixels.h"
 #include "../src/signature.h"
 #include "../src/view.h"
@@ -32,6 +34,7 @@ namespace hydrant::fuzz {
 namespace {
 
 constexpr std::int64_t kMostPixels = 1 << 20;  // of a picture: larger ones cost time and find nothing else
+constexpr std::size_t kMostInputs = 1024;      // of a request
 
 // Something that cannot be was taken for good.
 struct Finding : std::logic_error {
@@ -282,6 +285,9 @@ void decoded(Decoded (*decode)(std::string_view bytes, std::int64_t most), const
   try {
     const Decoded found = decode(bytes, kMostPixels);
     hold_image(found.image);
+    const PictureSize said = picture_size(bytes);
+    const auto is = [](int side, std::uint64_t other) { return static_cast<std::uint64_t>(side) == other; };
+    hold(is(found.image.width, said.width) && is(found.image.height, said.height), "a picture of another size");
     hold(found.orientation >= 1 && found.orientation <= 8, "an orientation that there is not");
     const Image turned = upright(found.image, found.orientation);
     hold_image(turned);
@@ -296,7 +302,7 @@ void png(const std::string& bytes) { decoded(decode_png, bytes); }
 void jpeg(const std::string& bytes) { decoded(decode_jpeg, bytes); }
 
 void orientation(const std::string& bytes) {
-  for (const auto found : {exif_orientation(bytes), xmp_orientation(bytes)})
+  for (const auto found : {exif_orientation(bytes), exif_orientation(raw_profile(bytes)), xmp_orientation(bytes)})
     hold(!found || (*found >= 1 && *found <= 8), "an orientation that there is not");
 }
 
@@ -308,7 +314,7 @@ void infer(const std::string& bytes) {
   std::optional<std::string> header;
   if (start > 0) header = bytes.substr(0, start);
   if (header == "=") header = std::to_string(std::min(body.find('\n'), body.size() - 1) + 1);
-  const InferRequest found = read_infer(body, header);
+  const InferRequest found = read_infer(body, header, kMostInputs);
   hold_tensors(found.asked.tensors);
   hold(!found.asked.tensors.empty() || !found.asked.texts.empty() || !found.asked.images.empty(), "nothing is asked");
 }
@@ -316,7 +322,7 @@ void infer(const std::string& bytes) {
 // Of a model that reads images, words, or texts, which a first byte tells apart: 'i', 'w' or another.
 void plain(const std::string& bytes) {
   const Reads reads = bytes[0] == 'i' ? Reads::images : bytes[0] == 'w' ? Reads::words : Reads::texts;
-  const PlainRequest found = read_plain(bytes.substr(std::min<std::size_t>(bytes.size(), 1)), reads);
+  const PlainRequest found = read_plain(bytes.substr(std::min<std::size_t>(bytes.size(), 1)), reads, kMostInputs);
   hold_tensors(found.asked.tensors);
   const std::size_t inputs = found.asked.texts.size() + found.asked.images.size();
   hold(found.names.size() == inputs, "an input without a name");

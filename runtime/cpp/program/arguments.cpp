@@ -148,6 +148,9 @@ constexpr Option kOptions[] = {
     {"--max-inputs", "N", "Most inputs of a request; one of more is answered with 413 (1024)",
      [](Arguments& a, const std::string& n, const std::string& v) { a.serving.inputs = whole(n, v, 1, 1U << 30U); },
      "--serve"},
+    {"--max-pixels", "N", "Most pixels of all pictures of a request; one of more is answered with 413 (33554432)",
+     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.pixels = whole(n, v, 1, 1ULL << 40U); },
+     "--serve"},
     {"--transfer-timeout", "S", "Seconds that a request may take to come, and its answer to go (60)",
      [](Arguments& a, const std::string& n, const std::string& v) {
        a.serving.transfer = std::chrono::seconds(whole(n, v, 1, 86400));

@@ -20,4 +20,10 @@ inline bool is_alike(std::string_view one, std::string_view other) {
   return std::equal(one.begin(), one.end(), other.begin(), other.end(), alike);
 }
 
+// A header's value without the spaces and tabs around it.
+inline std::string_view trimmed(std::string_view text) {
+  const std::size_t start = std::min(text.find_first_not_of(" \t"), text.size());
+  return text.substr(start, text.find_last_not_of(" \t") + 1 - start);
+}
+
 }  // namespace hydrant

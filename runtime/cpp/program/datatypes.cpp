@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "../src/half.h"
 #include "../src/messages.h"
 
 namespace hydrant {
@@ -181,18 +182,6 @@ Float same_bits(Bits bits) {
   Float found = 0;
   std::memcpy(&found, &bits, sizeof(found));
   return found;
-}
-
-// A number of 16 bits: 1 of sign, 5 of exponent, 10 of fraction.
-float half(std::uint64_t bits) {
-  const auto exponent = static_cast<int>(bits >> 10U & 0x1FU);
-  const auto fraction = static_cast<float>(bits & 0x3FFU);
-  const float infinite =
-      fraction > 0 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
-  const float size = exponent == 0x1F ? infinite
-                     : exponent == 0  ? std::ldexp(fraction, -24)
-                                      : std::ldexp(1024 + fraction, exponent - 25);
-  return (bits & 0x8000U) == 0 ? size : -size;
 }
 
 // A double as float, which is infinite where that holds no number so large.

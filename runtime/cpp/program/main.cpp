@@ -53,17 +53,22 @@ Predicted predict_arrays(const Predictor& predictor, const std::string& file, st
 }
 
 constexpr std::size_t kLongestLine = 1U << 24U;
+constexpr std::string_view kMark = "\xEF\xBB\xBF";  // with which some programs begin a file of UTF-8
 
-// A line without its end; nothing at the end of the stream. Throws InputError: it is too long.
+// A line without its end, which may be any of \n, \r\n and more \r; nothing at the end of the stream. Throws
+// InputError: it is too long.
 std::optional<std::string> next_line(std::istream& stream, const std::string& name) {
   std::string line;
   for (int each = stream.get(); each != '\n'; each = stream.get()) {
-    if (each == std::istream::traits_type::eof()) return line.empty() ? std::nullopt : std::optional(line);
+    if (each == std::istream::traits_type::eof()) {
+      if (line.empty()) return std::nullopt;
+      break;
+    }
     if (line.size() == kLongestLine)
       throw InputError(name + " has a line of more than 16 MiB; expected one text on each line");
     line.push_back(static_cast<char>(each));
   }
-  if (!line.empty() && line.back() == '\r') line.pop_back();
+  line.resize(line.find_last_not_of('\r') + 1);
   return line;
 }
 
@@ -119,8 +124,11 @@ void predict_lines(const Predictor& predictor, const Arguments& arguments, const
     if (!texts.empty()) results.take(predict_texts(predictor, texts, results.count()));
     texts.clear();
   };
-  while (const auto line = next_line(stream, name)) {
-    texts.push_back({*line, std::nullopt});
+  bool first = true;
+  while (auto line = next_line(stream, name)) {
+    if (first && line->compare(0, kMark.size(), kMark) == 0) line->erase(0, kMark.size());
+    first = false;
+    texts.push_back({std::move(*line), std::nullopt});
     if (texts.size() == arguments.options.batch_size) flush();
   }
   if (stream.bad() || (file == "-" && std::ferror(stdin) != 0))  // std::cin takes a failure for the end

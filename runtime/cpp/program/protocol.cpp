@@ -180,7 +180,16 @@ std::string image_file(const GivenTensor& given, const std::string& element) {
   }
 }
 
-Asked asked_of(const Json& inputs, Tail& tail) {
+void check_count(std::size_t count, std::size_t most) {
+  if (count <= most) return;
+  throw TooMuch("the request has " + std::to_string(count) + " inputs; at most " + std::to_string(most) +
+                " are taken at once; send them in parts, or start the server with a larger --max-inputs");
+}
+
+// Inputs of a tensor.
+std::size_t rows_of(const std::vector<std::int64_t>& shape) { return static_cast<std::size_t>(shape.front()); }
+
+Asked asked_of(const Json& inputs, Tail& tail, std::size_t most) {
   if (!inputs.is_array() || inputs.empty() || inputs.size() > kMostInputs)
     throw InputError("inputs is " + shown(inputs) + "; expected an array of 1 to 16 tensors");
   Asked asked;
@@ -193,14 +202,19 @@ Asked asked_of(const Json& inputs, Tail& tail) {
     if (given.shape.front() == 0)
       throw InputError("input " + cut(given.name) + " has shape " + shape_text(given.shape) +
                        "; expected 1 input or more");
+    const auto elements = [&] {
+      check_count(rows_of(given.shape), most);
+      return elements_of(given);
+    };
     if (given.name == kText) {
-      texts = elements_of(given);
+      texts = elements();
     } else if (given.name == kPair) {
-      pairs = elements_of(given);
+      pairs = elements();
     } else if (given.name == kImage) {
-      for (const std::string& element : elements_of(given)) asked.images.push_back(image_file(given, element));
+      for (const std::string& element : elements()) asked.images.push_back(image_file(given, element));
     } else {
       asked.tensors[given.name] = numbers_of(given);
+      check_count(rows_of(given.shape), most);
     }
   }
   tail.check_end();
@@ -217,7 +231,7 @@ Asked asked_of(const Json& inputs, Tail& tail) {
 }
 
 // An array that is nested as deep as tensors are: token ids [B, T], or pixels [B, channels, height, width].
-Tensor plain_tensor(const std::string& name, const Json& data) {
+Tensor plain_tensor(const std::string& name, const Json& data, std::size_t most) {
   std::vector<std::int64_t> shape;
   const Json* part = &data;
   for (; part->is_array() && shape.size() < kMostDimensions; part = &part->front()) {
@@ -226,6 +240,7 @@ Tensor plain_tensor(const std::string& name, const Json& data) {
   }
   if (shape.empty())
     throw InputError("input " + cut(name) + " is " + shown(data) + "; expected a nested array of numbers");
+  check_count(rows_of(shape), most);
   return numbers_of({name, name == "pixel_values" ? "FP32" : "INT64", shape, &data, {}});
 }
 
@@ -263,7 +278,7 @@ std::string from_base64(const std::string& given, const std::string& what) {
   return bytes;
 }
 
-InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length) {
+InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length, std::size_t most) {
   const std::size_t size = json_size(body, header_length);
   const Json found = decoded(body.substr(0, size));
   Tail tail(body.substr(size), header_length.has_value());
@@ -285,7 +300,7 @@ InferRequest read_infer(std::string_view body, const std::optional<std::string>&
   }
   const char* const whole = "the request";
   request.binary = flag(parameters_of(found, whole), "binary_data_output", whole).value_or(false);
-  request.asked = asked_of(required(found, "inputs", whole, "an array of tensors"), tail);
+  request.asked = asked_of(required(found, "inputs", whole, "an array of tensors"), tail, most);
   return request;
 }
 
@@ -338,7 +353,7 @@ std::optional<std::string> string_option(const Json& request, const char* name) 
 
 }  // namespace
 
-PlainRequest read_plain(const std::string& body, Reads reads) {
+PlainRequest read_plain(const std::string& body, Reads reads, std::size_t most) {
   const Json found = decoded(body);
   refuse_unknown(found, {"aggregation", "inputs", "model", "probabilities", "version"}, "the request");
   PlainRequest request;
@@ -351,11 +366,12 @@ PlainRequest read_plain(const std::string& body, Reads reads) {
   request.version = string_option(found, "version");
   const Json& inputs = required(found, "inputs", "the request", "an array of inputs");
   if (inputs.is_object() && !inputs.empty()) {
-    for (const auto& [name, data] : inputs.items()) request.asked.tensors[name] = plain_tensor(name, data);
+    for (const auto& [name, data] : inputs.items()) request.asked.tensors[name] = plain_tensor(name, data, most);
     return request;
   }
   if (!inputs.is_array())
     throw InputError("inputs is " + shown(inputs) + "; expected an array of inputs, or an object of tensors by name");
+  check_count(inputs.size(), most);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::string where = "input " + std::to_string(i);
     if (reads == Reads::images) {

@@ -32,11 +32,18 @@ struct InferRequest {
   bool binary = false;                // outputs come in binary form, but for those that say otherwise
 };
 
-// All of these throw InputError where the client is wrong.
+// What a client asks for is right, but too much to be taken at once.
+class TooMuch : public InputError {
+ public:
+  using InputError::InputError;
+};
+
+// All of these throw InputError where the client is wrong; those that take `most` TooMuch where it sends more inputs
+// than that. A small body may hold them by the million, so that they are counted before anything is made of them.
 
 // The body of `…/infer`.
 //   header_length  the header Inference-Header-Content-Length: bytes of JSON, behind which binary tensors stand
-InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length);
+InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length, std::size_t most);
 
 // What a model reads, by which inputs are understood: texts and pairs, images, or texts and lists of words.
 enum class Reads { texts, images, words };
@@ -48,7 +55,7 @@ struct PlainRequest {
   std::optional<std::string> model, version;
   Telling telling;
 };
-PlainRequest read_plain(const std::string& body, Reads reads);
+PlainRequest read_plain(const std::string& body, Reads reads, std::size_t most);
 
 // The inputs that a model takes, as its metadata lists them.
 OrderedJson inputs_metadata(const Predictor& predictor);

@@ -7,6 +7,7 @@
 #include "../src/messages.h"
 #include "ascii.h"
 #include "outputs.h"
+#include "picture_size.h"
 #include "protocol.h"
 
 namespace hydrant {
@@ -69,6 +70,28 @@ std::size_t length_of(const Text& text) {
   return length;
 }
 
+// Refuses pictures that take too much memory, or time. A side longer than a JPEG can have is that of a strip, for each
+// of whose pixels the resizing would keep several numbers.
+std::optional<HttpReply> too_many_pixels(const std::vector<std::string>& files, std::uint64_t most) {
+  constexpr std::uint64_t kLongestSide = 65535;
+  std::uint64_t left = most;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const PictureSize size = picture_size(files[i]);
+    if (std::max(size.width, size.height) > kLongestSide) {
+      return http_error(413, "image input " + std::to_string(i) + " has " + std::to_string(size.width) + " by " +
+                                 std::to_string(size.height) + " pixels; expected at most " +
+                                 std::to_string(kLongestSide) + " on each side; cut it up");
+    }
+    if (size.width * size.height > left) {
+      return http_error(413, "the pictures of the request have more than " + std::to_string(most) +
+                                 " pixels, the most that are decoded for one; send them in parts, make them smaller, "
+                                 "or start the server with a larger --max-pixels");
+    }
+    left -= size.width * size.height;
+  }
+  return std::nullopt;
+}
+
 HttpReply no_model(const std::string& asked, const std::string& name) {
   return http_error(404, "model " + cut(asked) + " is unknown; this server has " + cut(name));
 }
@@ -111,6 +134,7 @@ Service::Service(const Predictor& predictor, std::string name, bool local, const
       local_(local),
       token_(limits.token),
       most_inputs_(limits.inputs),
+      most_pixels_(limits.pixels),
       longest_text_(limits.text),
       reads_texts_(predictor.reads_texts()),
       prepares_images_(predictor.prepares_images()) {
@@ -144,6 +168,8 @@ Service::Service(const Predictor& predictor, std::string name, bool local, const
 HttpReply Service::answer(const HttpRequest& request) const {
   try {
     return routed(request);
+  } catch (const TooMuch& error) {
+    return http_error(413, error.what());
   } catch (const InputError& error) {
     return http_error(400, error.what());
   }
@@ -164,12 +190,13 @@ std::optional<HttpReply> Service::renamed(const HttpRequest& request) const {
 }
 
 // Refuses what a page of another site makes a browser send. A browser names the page's origin; programs send none. It
-// must be the host that is asked, which for a service of this machine alone must be named as such: any site may let its
-// own name lead here.
+// must be the host that is asked, by itself or through a proxy with TLS; for a service of this machine alone, which
+// asks for no token, it must be named as this machine: any site may let its own name lead here.
 std::optional<HttpReply> Service::foreign(const HttpRequest& request) const {
   if (!request.origin) return std::nullopt;
   const std::string host = request.host.value_or("");
-  if (*request.origin == "http://" + host && (!local_ || is_loopback(host))) return std::nullopt;
+  const bool own = *request.origin == "http://" + host || *request.origin == "https://" + host;
+  if (own && (!local_ || token_ || is_loopback(host))) return std::nullopt;
   return http_error(403, "a page of another site asks, which is not allowed");
 }
 
@@ -179,7 +206,7 @@ std::optional<HttpReply> Service::refused(const HttpRequest& request) const {
   const bool open = request.path == kLive || request.path == kReady;  // probes have no token
   if (token_ && !open && !has_token(request.authorization.value_or(""), *token_))
     return http_error(401, "the token is missing or wrong; send it as Authorization: Bearer TOKEN");
-  if (request.encoding && *request.encoding != "identity")
+  if (request.encoding && !is_alike(trimmed(*request.encoding), "identity"))
     return http_error(415, "the body is compressed; send it as it is, without Content-Encoding");
   return std::nullopt;
 }
@@ -215,22 +242,15 @@ HttpReply Service::of_model(const HttpRequest& request, const std::string& rest)
   return unknown(request);
 }
 
-// Refuses what the model does not read, and more inputs than it takes at once: a small body may hold them by the
-// million, and their answer be some hundred times as large. So may be what a text is while it is cut into tokens.
+// Refuses what the model does not read, and what would take too much memory: a text while it is cut into tokens, and
+// pictures, of which a few bytes may stand for millions of pixels.
 std::optional<HttpReply> Service::unfit(const Asked& asked) const {
   const bool texts = !asked.texts.empty() && !reads_texts_, images = !asked.images.empty() && !prepares_images_;
   if (texts || images) {
     return http_error(400, std::string("the request has ") + (texts ? "texts" : "images") + ", but this model reads " +
                                names_in(metadata_["inputs"]) + " here; send these");
   }
-  std::size_t count = std::max(asked.texts.size(), asked.images.size());
-  for (const auto& [name, tensor] : asked.tensors)
-    count = std::max(count, static_cast<std::size_t>(tensor.shape.front()));
-  if (count > most_inputs_) {
-    return http_error(413,
-                      "the request has " + std::to_string(count) + " inputs; at most " + std::to_string(most_inputs_) +
-                          " are taken at once; send them in parts, or start the server with a larger --max-inputs");
-  }
+  if (auto reply = too_many_pixels(asked.images, most_pixels_)) return reply;
   for (std::size_t i = 0; i < asked.texts.size(); ++i) {
     const std::size_t length = length_of(asked.texts[i]);
     if (length <= longest_text_) continue;
@@ -241,7 +261,7 @@ std::optional<HttpReply> Service::unfit(const Asked& asked) const {
 }
 
 HttpReply Service::infer(const HttpRequest& request) const {
-  const InferRequest asked = read_infer(request.body, request.header_length);
+  const InferRequest asked = read_infer(request.body, request.header_length, most_inputs_);
   check_outputs(asked, outputs_);
   if (auto refused = unfit(asked.asked)) return *refused;
   const std::vector<Output> outputs = outputs_of(predictor_, predicted(predictor_, asked.asked));
@@ -251,12 +271,14 @@ HttpReply Service::infer(const HttpRequest& request) const {
 }
 
 HttpReply Service::predict(const HttpRequest& request) const {
-  const std::string type = request.type.value_or("").substr(0, request.type.value_or("").find(';'));
-  if (!type.empty() && type != "application/json")
+  const std::string given = request.type.value_or("");
+  const std::string_view type = trimmed(std::string_view(given).substr(0, given.find(';')));
+  if (!type.empty() && !is_alike(type, "application/json"))
     return http_error(415, "the Content-Type is " + cut(type) + "; expected application/json");
-  PlainRequest asked = read_plain(request.body, predictor_.reads_images()  ? Reads::images
-                                                : predictor_.tags_tokens() ? Reads::words
-                                                                           : Reads::texts);
+  const Reads reads = predictor_.reads_images()  ? Reads::images
+                      : predictor_.tags_tokens() ? Reads::words
+                                                 : Reads::texts;
+  PlainRequest asked = read_plain(request.body, reads, most_inputs_);
   if (asked.model && *asked.model != name_) return no_model(*asked.model, name_);
   if (asked.version && *asked.version != kVersion) return no_version(*asked.version, name_);
   if (auto refused = unfit(asked.asked)) return *refused;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ class Service {
  public:
   // Predicts once, so that the first request finds everything ready, and learns which outputs there are.
   //   local   whether only this machine can reach it
-  //   limits  of which it keeps the token, without which anyone who reaches it may ask, and the most inputs
+  //   limits  of which it keeps the token, without which anyone who reaches it may ask, and how much a request holds
   Service(const Predictor& predictor, std::string name, bool local, const HttpLimits& limits);
 
   const std::string& name() const { return name_; }
@@ -49,7 +50,9 @@ class Service {
   std::string name_;
   bool local_;
   std::optional<std::string> token_;
-  std::size_t most_inputs_, longest_text_;
+  std::size_t most_inputs_;
+  std::uint64_t most_pixels_;
+  std::size_t longest_text_;
   bool reads_texts_, prepares_images_;
   OrderedJson metadata_;
   std::vector<std::string> outputs_;  // their names

@@ -138,4 +138,11 @@ std::int64_t Architecture::max_sequence() const {
   return positions - (position_padding ? *position_padding + 1 : 0);
 }
 
+void Architecture::limit(const std::string& backend, std::size_t longest) {
+  const std::int64_t beyond = max_sequence() - static_cast<std::int64_t>(longest);
+  if (image || beyond <= 0) return;
+  positions -= beyond;
+  reader = "this bundle's " + backend + " engine takes";
+}
+
 }  // namespace hydrant

@@ -28,12 +28,16 @@ struct Architecture {
   std::int64_t patch_height = 0;
   std::int64_t patch_width = 0;
   std::int64_t prefix_tokens = 0;
+  std::string reader = "this model reads";  // who sets the longest text, for messages
 
   // Names of the model's inputs, in order.
   std::vector<std::string> input_names() const;
 
   // Longest sequence of tokens that the model reads; for images their fixed number.
   std::int64_t max_sequence() const;
+
+  // Takes no longer texts than a backend does, where that takes shorter ones than the model.
+  void limit(const std::string& backend, std::size_t longest);
 
   // From `config.json`. Throws BundleError: it is missing or altered, or its keys are unknown or of the wrong kind.
   static Architecture of(const Bundle& bundle);

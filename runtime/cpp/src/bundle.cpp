@@ -93,6 +93,27 @@ bool is_portable(const std::string& name) {
   return true;
 }
 
+// Whether a write into a bundle is going on, or was interrupted: its files wait in a hidden folder with a journal.
+bool is_being_written(const fs::path& folder) {
+  std::error_code failed;
+  for (fs::directory_iterator walk(folder, failed), end; !failed && walk != end; walk.increment(failed)) {
+    const fs::path& stage = walk->path();
+    std::error_code absent;
+    if (stage.filename().string().rfind(".hydrant.", 0) == 0 && stage.extension() == ".stage" &&
+        fs::is_regular_file(stage / "journal.json", absent)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// What is wrong with a file of a bundle, and what to do unless a write explains it.
+BundleError damaged(const fs::path& folder, const std::string& what, const std::string& otherwise) {
+  if (!is_being_written(folder)) return BundleError(what + otherwise);
+  return BundleError(what + ": a write into the bundle is going on, or was interrupted; try again, and if that does " +
+                     "not help run `hydrant inspect " + folder.string() + "`, which finishes it");
+}
+
 bool is_inside(const fs::path& path, const fs::path& folder) {
   std::error_code failed;
   const fs::path inner = fs::canonical(path, failed);
@@ -233,30 +254,32 @@ fs::path Bundle::place(const std::string& name) const {
   const fs::path path = folder_ / name;
   std::error_code failed;
   if (!fs::is_regular_file(path, failed) || !is_inside(path, folder_)) {
-    throw BundleError(path.string() + " is listed in " + kManifest + " but is not a file there; make the bundle again");
+    throw damaged(folder_, path.string() + " is listed in " + kManifest + " but is not a file there",
+                  "; make the bundle again");
   }
   const std::uintmax_t size = fs::file_size(path, failed);
   if (failed || size != bytes) {
-    throw BundleError(path.string() + " has " + std::to_string(size) + " bytes, but the manifest says " +
-                      std::to_string(bytes) + ": it was truncated or altered; write it again with hydrant");
+    throw damaged(
+        folder_,
+        path.string() + " has " + std::to_string(size) + " bytes, but the manifest says " + std::to_string(bytes),
+        ": it was truncated or altered; write it again with hydrant");
   }
   return path;
 }
 
-namespace {
-
-void check_digest(const fs::path& path, const std::string& found, const std::string& expected) {
+void Bundle::check_digest(const std::string& name, const std::string& found) const {
+  const std::string& expected = entry(name).sha256;
   if (found == expected) return;
-  throw BundleError(path.string() + " was altered: its SHA-256 is " + found.substr(0, 12) +
-                    "…, but the manifest says " + one_line(expected.substr(0, 12)) + "…; write it again with hydrant");
+  throw damaged(folder_,
+                (folder_ / name).string() + " was altered: its SHA-256 is " + found.substr(0, 12) +
+                    "…, but the manifest says " + one_line(expected.substr(0, 12)) + "…",
+                "; write it again with hydrant");
 }
-
-}  // namespace
 
 fs::path Bundle::file(const std::string& name) const {
   fs::path path = place(name);
   try {
-    check_digest(path, sha256_of(path), entry(name).sha256);
+    check_digest(name, sha256_of(path));
   } catch (const InputError& error) {  // it cannot be read
     throw BundleError(error.what());
   }
@@ -264,9 +287,8 @@ fs::path Bundle::file(const std::string& name) const {
 }
 
 std::string Bundle::read(const std::string& name) const {
-  const fs::path path = place(name);
-  std::string bytes = readable(path);
-  check_digest(path, sha256(bytes), entry(name).sha256);
+  std::string bytes = readable(place(name));
+  check_digest(name, sha256(bytes));
   return bytes;
 }
 
@@ -289,8 +311,10 @@ std::vector<std::string> Bundle::processor() const {
   }
   if (!unlisted.empty()) {
     std::sort(unlisted.begin(), unlisted.end());
-    throw BundleError((folder_ / "processor").string() + " holds " + listing(unlisted) + ", which " + kManifest +
-                      " does not list; remove it");
+    throw damaged(
+        folder_,
+        (folder_ / "processor").string() + " holds " + listing(unlisted) + ", which " + kManifest + " does not list",
+        "; remove it");
   }
   return names;
 }

@@ -67,6 +67,7 @@ class Bundle {
   void read_files(const Json& files);
   const Entry& entry(const std::string& name) const;
   std::filesystem::path place(const std::string& name) const;
+  void check_digest(const std::string& name, const std::string& found) const;
 
   std::filesystem::path folder_;
   std::string manifest_digest_;

@@ -33,21 +33,6 @@ Decoded decode(std::string_view bytes) {
   throw std::invalid_argument("it is neither a JPEG nor a PNG");
 }
 
-// A number of `size` bytes at `at`, or 0 beyond the end.
-std::uint32_t number_at(std::string_view bytes, std::size_t at, std::size_t size, bool big) {
-  if (at > bytes.size() || size > bytes.size() - at) return 0;
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < size; ++i) {
-    value = (value << 8U) | static_cast<unsigned char>(bytes[at + (big ? i : size - 1 - i)]);
-  }
-  return value;
-}
-
-// An orientation, or upright where there is no such number.
-int known(std::uint32_t orientation) {
-  return orientation >= 1 && orientation <= 8 ? static_cast<int>(orientation) : 1;
-}
-
 }  // namespace
 
 Image with_channels(Image image, int channels) {
@@ -65,35 +50,7 @@ Image with_channels(Image image, int channels) {
   return made;
 }
 
-std::optional<int> exif_orientation(std::string_view tiff) {
-  constexpr std::uint32_t kOrientation = 0x0112;
-  const bool big = tiff.substr(0, 2) == "MM";
-  if (!big && tiff.substr(0, 2) != "II") return std::nullopt;
-  const std::size_t directory = number_at(tiff, 4, 4, big);
-  const std::size_t entries = number_at(tiff, directory, 2, big);
-  for (std::size_t entry = 0; entry < entries; ++entry) {
-    const std::size_t at = directory + 2 + 12 * entry;
-    if (number_at(tiff, at, 2, big) != kOrientation) continue;
-    const std::uint32_t type = number_at(tiff, at + 2, 2, big);
-    if (type != 1 && type != 3 && type != 4) return 1;  // not a byte, short or long
-    return known(number_at(tiff, at + 8, type == 3 ? 2 : type, big));
-  }
-  return std::nullopt;
-}
-
-std::optional<int> xmp_orientation(std::string_view packet) {
-  constexpr std::string_view kName = "tiff:Orientation";
-  for (std::size_t at = packet.find(kName); at != std::string_view::npos; at = packet.find(kName, at + 1)) {
-    std::string_view rest = packet.substr(at + kName.size());
-    const std::size_t before = rest.substr(0, 2) == "=\"" ? 2 : rest.substr(0, 1) == ">" ? 1 : 0;
-    rest.remove_prefix(before);
-    if (before > 0 && !rest.empty() && rest[0] >= '0' && rest[0] <= '9')
-      return known(static_cast<std::uint32_t>(rest[0] - '0'));
-  }
-  return std::nullopt;
-}
-
-Image upright(const Image& image, int orientation) {
+Image upright(Image image, int orientation) {
   if (orientation == 1) return image;
   const bool transposed = orientation >= 5;
   const bool flip_rows = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
@@ -119,8 +76,8 @@ Image image_of(const Bytes& bytes, const std::string& name, const char* expected
   if (channels != 1 && channels != 3)
     throw InputError("channels is " + std::to_string(channels) + "; expected 1 (grey) or 3 (red, green, blue)");
   try {
-    const Decoded decoded = decode(bytes());
-    return with_channels(upright(decoded.image, decoded.orientation), channels);
+    Decoded decoded = decode(bytes());
+    return with_channels(upright(std::move(decoded.image), decoded.orientation), channels);
   } catch (const std::invalid_argument& error) {
     throw InputError("cannot read image " + name + ": " + one_line(error.what()) + "; expected " + expected);
   } catch (const std::bad_alloc&) {

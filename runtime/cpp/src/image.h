@@ -23,11 +23,6 @@ constexpr std::int64_t kMostPixels = 178'956'970;
 Decoded decode_jpeg(std::string_view bytes, std::int64_t most = kMostPixels);
 Decoded decode_png(std::string_view bytes, std::int64_t most = kMostPixels);
 
-// The orientation in an EXIF block (after "Exif\0\0"), and in an XMP packet, which counts where EXIF has none. Nothing
-// where there is none; 1 for a number that is not an orientation.
-std::optional<int> exif_orientation(std::string_view tiff);
-std::optional<int> xmp_orientation(std::string_view packet);
-
 // An array of pictures, as `as_images` takes it; each is read where it lies.
 class Pictures {
  public:
@@ -45,7 +40,7 @@ class Pictures {
 };
 
 // The picture turned as an EXIF orientation says.
-Image upright(const Image& image, int orientation);
+Image upright(Image image, int orientation);
 
 // The picture in grey (1 channel) or colour (3), by Pillow's formula.
 Image with_channels(Image image, int channels);

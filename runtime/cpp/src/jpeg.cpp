@@ -9,9 +9,12 @@
 #include <array>
 #include <csetjmp>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
+#include <string>
 
 #include "image.h"
+#include "orientation.h"
 
 namespace hydrant {
 namespace {
@@ -76,15 +79,18 @@ bool read_pixels(JpegDecoder& decoder, std::uint8_t* pixels, std::size_t row_byt
   return true;
 }
 
+// EXIF that is longer than a segment goes on in the next one.
 int orientation_of(const JpegDecoder& decoder) {
-  std::optional<int> exif, xmp;
+  std::string exif;
+  std::optional<int> xmp;
   for (auto marker = decoder.info.marker_list; marker != nullptr; marker = marker->next) {
     const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
     if (marker->marker != kExifMarker) continue;  // EXIF and XMP share it
-    if (!exif && data.substr(0, kExifName.size()) == kExifName) exif = exif_orientation(data.substr(kExifName.size()));
+    if (data.substr(0, kExifName.size()) == kExifName) exif += data.substr(kExifName.size());
     if (data.substr(0, kXmpName.size()) == kXmpName) xmp = xmp_orientation(data.substr(kXmpName.size()));
   }
-  return exif ? *exif : xmp.value_or(1);
+  const auto found = exif_orientation(exif);
+  return found ? *found : xmp.value_or(1);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "files.h"
+#include "half.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
 #include "view.h"
@@ -124,6 +125,16 @@ decltype(Tensor::data) values_as(std::string_view bytes, std::size_t count) {
   return values;
 }
 
+decltype(Tensor::data) halves(std::string_view bytes, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, bytes.data() + i * sizeof(bits), sizeof(bits));
+    values[i] = half(bits);
+  }
+  return values;
+}
+
 struct Kind {
   const char* type;
   std::size_t size;
@@ -133,6 +144,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"<f4", 4, values_as<float, float>},
     {"<f8", 8, values_as<double, float>},
+    {"<f2", 2, halves},
     {"<i8", 8, values_as<std::int64_t, std::int64_t>},
     {"<i4", 4, values_as<std::int32_t, std::int64_t>},
     {"<i2", 2, values_as<std::int16_t, std::int64_t>},
@@ -163,6 +175,7 @@ Tensor read_array(std::string_view bytes, const std::string& where) {
 }
 
 constexpr const char* kExamples = "x";  // the inputs of labelled examples; no other array is then read
+constexpr const char* kLabels = "y";    // beside inputs, and of any type
 
 struct CloseArchive {
   void operator()(zip_t* archive) const { zip_discard(archive); }
@@ -211,13 +224,13 @@ Tensors read_archive(const fs::path& file) {
     if (name.size() < 5 || name.substr(name.size() - 4) != ".npy")
       throw unreadable(file.string(), "it holds " + cut(name));
     name.resize(name.size() - 4);
-    if (examples && name != kExamples) continue;  // labels may be of any type
+    if (examples ? name != kExamples : name == kLabels) continue;
     total += facts.size;
     if (total > kMostBytes) throw unreadable(file.string(), "its arrays are larger than 4 GiB; cut it up");
     const std::string where = file.string() + ", array " + cut(name);
     tensors[name] = read_array(read_entry(archive.get(), place, facts, where), where);
   }
-  if (tensors.empty()) throw unreadable(file.string(), "it holds no arrays");
+  if (tensors.empty()) throw unreadable(file.string(), "it holds no arrays of inputs");
   return tensors;
 }
 

@@ -14,8 +14,10 @@ namespace {
 constexpr const char* kFile = "processor/preprocessor_config.json";
 constexpr std::int64_t kLargest = 1 << 15;
 // Most pixels of a resized picture: a strip that only its shortest edge bounds would fill the memory.
-constexpr std::int64_t kMostResized = 1 << 28;
+constexpr std::int64_t kMostResized = 1 << 26;
 const char* const kSteps[] = {"do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize"};
+// Keys that ask for a step, as those do that begin with do_.
+const char* const kOthers[] = {"crop_pct", "include_top", "rescale_offset"};
 
 // Whether Python takes a JSON value for true, as transformers does with its switches.
 bool is_on(const Json& value) {
@@ -59,7 +61,8 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : config.items()) {
     const bool known = std::find(std::begin(kSteps), std::end(kSteps), key) != std::end(kSteps);
-    if (key.compare(0, 3, "do_") == 0 && !known && is_on(value)) unknown.push_back(key);
+    const bool other = std::find(std::begin(kOthers), std::end(kOthers), key) != std::end(kOthers);
+    if ((other || key.compare(0, 3, "do_") == 0) && !known && is_on(value)) unknown.push_back(key);
   }
   if (!unknown.empty()) {
     throw InputError(file + " asks for " + listing(unknown) +
@@ -185,7 +188,8 @@ void ImageProcessor::append(const Image& image, std::size_t index, std::vector<f
                      std::to_string(image.pixels.size()) + " values; expected [height, width, 1 or 3] of them");
   }
   const int channels = static_cast<int>(architecture_.channels);
-  append_values(image.channels == channels ? image : with_channels(image, channels), index, values);
+  if (image.channels == channels) return append_values(image, index, values);
+  append_values(with_channels(image, channels), index, values);
 }
 
 Tensors ImageProcessor::collated(std::vector<float> values, std::size_t batch) const {

@@ -3,9 +3,12 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
+#include <string>
 
 #include "image.h"
+#include "orientation.h"
 
 namespace hydrant {
 namespace {
@@ -45,16 +48,21 @@ struct PngDecoder {
   }
 };
 
-// libpng takes memory for as many bytes as a chunk says it has, before it reads them.
-void check_chunks(std::string_view bytes) {
+// What the last chunk of EXIF holds: libpng keeps the first, and passes over some that Pillow reads. Throws
+// std::invalid_argument where a chunk says that it has more bytes than there are, for which libpng would take memory.
+std::optional<std::string_view> exif_chunk(std::string_view bytes) {
   constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head is its length and its name
+  std::optional<std::string_view> found;
   for (std::size_t at = kSignature; at + kHead <= bytes.size();) {
     std::size_t length = 0;
     for (const char byte : bytes.substr(at, 4)) length = length << 8U | static_cast<unsigned char>(byte);
     if (length > bytes.size() - at - kHead) throw std::invalid_argument("it is cut off");
-    if (bytes.substr(at + 4, 4) == "IEND") return;
+    const std::string_view name = bytes.substr(at + 4, 4);
+    if (name == "eXIf") found = bytes.substr(at + kHead, length);
+    if (name == "IEND") break;
     at += kHead + length + kChecksum;
   }
+  return found;
 }
 
 bool read_header(PngDecoder& decoder) {
@@ -89,21 +97,22 @@ bool read_pixels(PngDecoder& decoder, Image& image, std::size_t row_bytes, int p
   return true;
 }
 
-int orientation_of(PngDecoder& decoder) {
-  png_uint_32 size = 0;
-  png_bytep data = nullptr;
-  if (png_get_eXIf_1(decoder.png, decoder.info, &size, &data) != 0) {
-    if (const auto found = exif_orientation({reinterpret_cast<const char*>(data), size})) return *found;
-  }
+// `exif` is what a chunk of it holds; a text may hold it, too, which counts where there is none.
+int orientation_of(PngDecoder& decoder, std::optional<std::string_view> exif) {
   png_textp texts = nullptr;
   int count = 0;
   png_get_text(decoder.png, decoder.info, &texts, &count);
   std::optional<int> xmp;
+  std::string profile;
   for (const png_text* text = texts; text != texts + count; ++text) {
-    if (text->compression >= PNG_ITXT_COMPRESSION_NONE && std::strcmp(text->key, "XML:com.adobe.xmp") == 0)
-      xmp = xmp_orientation({text->text, text->itxt_length});
+    const bool international = text->compression >= PNG_ITXT_COMPRESSION_NONE;
+    const std::string_view name = text->key;
+    const std::string_view content(text->text, international ? text->itxt_length : text->text_length);
+    if (name == "XML:com.adobe.xmp") xmp = xmp_orientation(content);
+    if (name == "Raw profile type exif") profile = raw_profile(content);
   }
-  return xmp.value_or(1);
+  const auto found = exif_orientation(exif.value_or(profile));
+  return found ? *found : xmp.value_or(1);
 }
 
 void require(bool done, const PngDecoder& decoder) {
@@ -113,7 +122,7 @@ void require(bool done, const PngDecoder& decoder) {
 }  // namespace
 
 Decoded decode_png(std::string_view bytes, std::int64_t most) {
-  check_chunks(bytes);
+  const auto exif = exif_chunk(bytes);
   PngDecoder decoder(bytes);
   require(read_header(decoder), decoder);
   const png_uint_32 width = png_get_image_width(decoder.png, decoder.info);
@@ -133,7 +142,7 @@ Decoded decode_png(std::string_view bytes, std::int64_t most) {
   const std::size_t row_bytes = png_get_rowbytes(decoder.png, decoder.info);
   decoded.image.pixels.resize(row_bytes * height);
   require(read_pixels(decoder, decoded.image, row_bytes, passes), decoder);
-  decoded.orientation = orientation_of(decoder);
+  decoded.orientation = orientation_of(decoder, exif);
   return decoded;
 }
 

@@ -191,6 +191,7 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     const bool processor = !bundle.processor().empty();
     if (processor && architecture.image) images.emplace(bundle, architecture);
     backend = open_backend(bundle, architecture, options, fallbacks);
+    if (const auto longest = backend->longest()) architecture.limit(backend->name(), *longest);
   }
 
   Prediction nothing() const {
@@ -406,10 +407,7 @@ bool Predictor::prepares_images() const { return state().images.has_value(); }
 bool Predictor::gives_scores() const { return state().architecture.score; }
 bool Predictor::gives_labels() const { return state().architecture.multi_label; }
 bool Predictor::tags_tokens() const { return state().architecture.tokens; }
-std::size_t Predictor::longest() const {
-  const auto most = static_cast<std::size_t>(state().architecture.max_sequence());
-  return std::min(most, state().backend->longest().value_or(most));
-}
+std::size_t Predictor::longest() const { return static_cast<std::size_t>(state().architecture.max_sequence()); }
 
 std::size_t Predictor::chunk(std::size_t batch, std::size_t sequence) const {
   return state().backend->chunk(batch, sequence);

@@ -20,7 +20,8 @@ double hamming(double x) {
   if (x == 0) return 1;
   if (x >= 1) return 0;
   x *= kPi;
-  return std::sin(x) / x * (0.54 + 0.46 * std::cos(x));
+  constexpr double a = 0.54F, b = 0.46F;  // of single precision, as Pillow has them
+  return std::sin(x) / x * (a + b * std::cos(x));
 }
 
 double cubic(double x) {
@@ -165,13 +166,13 @@ Image nearest(const Image& image, int height, int width) {
 Image resize(const Image& image, int height, int width, Filter filter) {
   if (filter == Filter::nearest) return nearest(image, height, width);
   const Kernel kernel = kernel_of(filter);
-  const auto across = [&](const Image& each) { return each.width == width ? each : resize_width(each, width, kernel); };
-  const auto down = [&](const Image& each) {
-    return each.height == height ? each : resize_height(each, height, kernel);
-  };
-  // Pillow's order since version 13: the height first where it shrinks by more than twice what the width does.
   const int shorter = image.height - height, narrower = image.width - width;
-  return shorter > 0 && shorter > 2 * narrower ? across(down(image)) : down(across(image));
+  if (shorter == 0 && narrower == 0) return image;
+  if (shorter == 0) return resize_width(image, width, kernel);
+  if (narrower == 0) return resize_height(image, height, kernel);
+  // Pillow's order since version 13: the height first where it shrinks by more than twice what the width does.
+  return shorter > 0 && shorter > 2 * narrower ? resize_width(resize_height(image, height, kernel), width, kernel)
+                                               : resize_height(resize_width(image, width, kernel), height, kernel);
 }
 
 }  // namespace hydrant

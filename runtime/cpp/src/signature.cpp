@@ -228,6 +228,17 @@ void check_whole(const fs::path& folder, const std::map<std::string, std::string
   }
 }
 
+// Compares the bytes of every file that the manifest lists, those that nothing here reads among them.
+void check_files(const Bundle& bundle) {
+  for (const std::string& name : bundle.names()) {
+    try {
+      bundle.file(name);
+    } catch (const BundleError&) {
+      throw Refused(cut(name) + " was changed, or is missing");
+    }
+  }
+}
+
 void check(const Bundle& bundle, const fs::path& place, const Trusted& trusted) {
   const auto bytes = bytes_of(place);
   if (!bytes) throw Refused("it cannot be read");
@@ -240,6 +251,10 @@ void check(const Bundle& bundle, const fs::path& place, const Trusted& trusted) 
   for (const std::string& name : bundle.names()) {
     if (!signed_as(name, bundle.digest(name))) throw Refused(cut(name) + " was changed");
   }
+  for (const auto& [name, digest] : digests) {
+    if (name != kManifest && !bundle.has(name)) throw Refused(cut(name) + " is not listed in " + kManifest);
+  }
+  check_files(bundle);
   check_whole(bundle.path(), digests);
 }
 

@@ -18,8 +18,8 @@ class Trust {
   Trust(const Trust&) = delete;
   Trust& operator=(const Trust&) = delete;
 
-  // Refuses a bundle that they did not sign as it is now: the manifest's bytes, the digest of every file that it lists,
-  // and no file beside them. Throws BundleError: not signed, by another, or altered since.
+  // Refuses a bundle that they did not sign as it is now: the manifest's bytes, those of every file that it lists, and
+  // no file beside them. Throws BundleError: not signed, by another, or altered since.
   void check(const Bundle& bundle) const;
 
   struct Known;

@@ -55,7 +55,7 @@ Checked checked_ids(const Tensors& inputs, const Architecture& architecture) {
   };
   const Shape shape = check(ids_name, architecture.vocabulary).shape;
   if (shape[1] > architecture.max_sequence()) {
-    throw InputError("input_ids has " + std::to_string(shape[1]) + " tokens; this model reads at most " +
+    throw InputError("input_ids has " + std::to_string(shape[1]) + " tokens; " + architecture.reader + " at most " +
                      std::to_string(architecture.max_sequence()));
   }
   if (inputs.count(types_name) > 0) check(types_name, std::max<std::int64_t>(architecture.token_types, 1));

@@ -94,7 +94,11 @@ std::string source_of(const Bundle& bundle) {
 }  // namespace
 
 Tokenizer::Tokenizer(const Bundle& bundle, const Architecture& architecture)
-    : names_(architecture.input_names()), tags_(architecture.tokens), padding_(architecture.padding_token) {
+    : names_(architecture.input_names()),
+      tags_(architecture.tokens),
+      longest_(architecture.max_sequence()),
+      reader_(architecture.reader),
+      padding_(architecture.padding_token) {
   if (tags_) names_.insert(names_.end(), {kWords, kOffsets});
   const std::string path = bundle.path().string();
   if (!bundle.has(kGraph)) {
@@ -162,7 +166,14 @@ Tensors Tokenizer::encode(const std::vector<Text>& texts, std::size_t first, std
   std::size_t longest = 0;
   for (std::size_t i = first; i < last; ++i) {
     rows.push_back(encode_one(texts[i], index + i));
-    longest = std::max(longest, rows.back()[names_.front()].size());
+    const std::size_t tokens = rows.back()[names_.front()].size();
+    if (static_cast<std::int64_t>(tokens) >
+        longest_) {  // which an engine takes; the graph cuts to what the model reads
+      throw InputError("input " + std::to_string(index + i) + " has " + std::to_string(tokens) + " tokens; " + reader_ +
+                       " at most " + std::to_string(longest_) + ": shorten it, or build an engine for longer texts (" +
+                       "`hydrant build --sequence`)");
+    }
+    longest = std::max(longest, tokens);
   }
   Tensors tensors;
   for (const std::string& name : names_) {

@@ -20,7 +20,8 @@ class Tokenizer {
 
   // The model's inputs for texts [first, last), padded to the longest of them; of a model that tags tokens also their
   // `words` and `offsets`, −1 at padding. The first text of all has this index in messages. Safe to call from many
-  // threads. Throws InputError: a text is empty, no UTF-8, has no token, or is none that the model reads.
+  // threads. Throws InputError: a text is empty, no UTF-8, has no token, is none that the model reads,
+  // or has more tokens than an engine takes.
   Tensors encode(const std::vector<Text>& texts, std::size_t first, std::size_t last, std::size_t index) const;
 
  private:
@@ -28,6 +29,8 @@ class Tokenizer {
 
   std::vector<std::string> names_;
   bool tags_;
+  std::int64_t longest_;  // tokens of a text, and who says so
+  std::string reader_;
   std::int64_t padding_;
   std::vector<std::string> unread_;  // special tokens, which the graph does not find within texts
   std::unique_ptr<const TextSession> session_;

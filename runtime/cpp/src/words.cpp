@@ -73,13 +73,16 @@ Words words_in(const Prediction& all, std::size_t row, Aggregation aggregation) 
   return found;
 }
 
+// Letters of all schemes, and below each that of IOBES which means the same.
+const std::string kLetters = "BIESLUM", kMeaning = "BIESESI";
+
 // A tag's prefix and type; a name without a prefix is inside of a span of its own type.
 std::pair<char, std::string> split(const std::string& tag) {
   if (tag == "O") return {'O', ""};
   const std::size_t dash = std::min(tag.find('-'), tag.size());
-  const bool prefix = dash == 1 && std::string("BIES").find(tag[0]) != std::string::npos;
-  if (!prefix) return {'I', tag};
-  return {tag[0], dash + 1 < tag.size() ? tag.substr(dash + 1) : "_"};
+  const std::size_t letter = dash == 1 ? kLetters.find(tag[0]) : std::string::npos;
+  if (letter == std::string::npos) return {'I', tag};
+  return {kMeaning[letter], dash + 1 < tag.size() ? tag.substr(dash + 1) : "_"};
 }
 
 Span span_of(const Words& words, const std::string& label, std::size_t first, std::size_t last) {

@@ -1,6 +1,8 @@
 // Tensors and pictures whose shapes are impossible, uneven or ambiguous are refused, and the message says so.
 #include <iostream>
 
+#include "../src/architecture.h"
+#include "../src/tensors.h"
 #include "../src/view.h"
 #include "check.h"
 
@@ -80,6 +82,24 @@ void arrays(const fs::path& folder) {
   check(predictor.predict_images(array({2, 4, 5, 3})).size() == 2, "two pictures give another number of predictions");
 }
 
+// An engine may take shorter texts than the model.
+void lengths(const fs::path& folder) {
+  Architecture reads = Architecture::of(Bundle::open(folder / "bert" / "bundle"));
+  const std::int64_t most = reads.max_sequence();
+  const auto ids = [](std::int64_t tokens) {
+    const Tensor ones{{1, tokens}, std::vector<std::int64_t>(static_cast<std::size_t>(tokens), 1)};
+    return Tensors{{"input_ids", ones}, {"attention_mask", ones}};
+  };
+  reads.limit("tensorrt", static_cast<std::size_t>(most) + 1);
+  refuse<InputError>("; this model reads at most " + std::to_string(most),
+                     [&] { checked_tensors(ids(most + 1), reads); });
+  reads.limit("tensorrt", 8);
+  check(reads.max_sequence() == 8, "the longest text has ", reads.max_sequence(), " tokens; expected 8");
+  checked_tensors(ids(8), reads);
+  refuse<InputError>("input_ids has 9 tokens; this bundle's tensorrt engine takes at most 8",
+                     [&] { checked_tensors(ids(9), reads); });
+}
+
 }  // namespace
 
 void inputs(const fs::path& folder) {
@@ -87,6 +107,7 @@ void inputs(const fs::path& folder) {
   uneven_batches(folder);
   long_strips(folder);
   arrays(folder);
+  lengths(folder);
   std::cout << "shapes are read as intended, or refused\n";
 }
 

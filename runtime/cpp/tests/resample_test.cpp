@@ -25,6 +25,8 @@ void resample(const std::filesystem::path&) {
   expect(resize(row_of({10, 20}), 1, 4, Filter::nearest), {10, 10, 20, 20}, "nearest, doubled");
   // a triangle twice as wide: weights 3 3 1 at the edge, which add up to 7
   expect(resize(row_of({0, 70, 140, 210}), 1, 2, Filter::bilinear), {50, 160}, "bilinear, halved");
+  // Pillow 13's; weights of constants in double precision would give 122
+  expect(resize(row_of({51, 21, 5, 13, 209, 94, 231, 8, 140}), 1, 3, Filter::hamming), {24, 121, 107}, "Hamming");
   for (const Filter filter : {Filter::lanczos, Filter::bilinear, Filter::bicubic, Filter::box, Filter::hamming}) {
     const Image flat{5, 7, 3, std::vector<std::uint8_t>(std::size_t{5} * 7 * 3, 137)};
     const Image small = resize(flat, 3, 2, filter), large = resize(flat, 11, 30, filter);

@@ -1,0 +1,147 @@
+#include "orientation.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+namespace hydrant {
+namespace {
+
+constexpr std::uint64_t kOrientation = 0x0112;
+constexpr std::size_t kTiffHead = 8, kTiffEntry = 12;  // bytes of TIFF's head, and of an entry of its directory
+
+// Types of TIFF's values that are numbers.
+enum class TiffType : std::uint8_t {
+  whole16 = 3,
+  whole32 = 4,
+  rational = 5,
+  signed8 = 6,
+  signed16 = 8,
+  signed32 = 9,
+  signed_rational = 10,
+  real32 = 11,
+  real64 = 12,
+  directory = 13,
+  whole64 = 16
+};
+
+// Bytes of a value, by its type; 0 where there is no such type.
+constexpr std::array<std::size_t, 17> kSizes{0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+
+// A number of `size` bytes at `at`, or 0 beyond the end.
+std::uint64_t number_at(std::string_view bytes, std::size_t at, std::size_t size, bool big) {
+  if (at > bytes.size() || size > bytes.size() - at) return 0;
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < size; ++i)
+    value = (value << 8U) | static_cast<unsigned char>(bytes[at + (big ? i : size - 1 - i)]);
+  return value;
+}
+
+// An orientation, or upright where there is no such number.
+int known(double orientation) {
+  const bool one = orientation >= 1 && orientation <= 8 && orientation == static_cast<int>(orientation);
+  return one ? static_cast<int>(orientation) : 1;
+}
+
+template <typename Float, typename Bits>
+double same_bits(Bits bits) {
+  Float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return static_cast<double>(value);
+}
+
+// The first value of an entry as an orientation, which bytes and texts are not.
+int orientation_at(std::string_view tiff, std::size_t at, TiffType type, bool big) {
+  const std::uint64_t bits = number_at(tiff, at, kSizes[static_cast<std::size_t>(type)], big);
+  switch (type) {
+    case TiffType::whole16:
+    case TiffType::whole32:
+    case TiffType::signed8:
+    case TiffType::signed16:
+    case TiffType::signed32:
+    case TiffType::directory:
+    case TiffType::whole64:
+      return known(static_cast<double>(bits));
+    case TiffType::rational:
+    case TiffType::signed_rational: {
+      const auto part = [&](std::size_t place) {
+        const auto found = static_cast<std::uint32_t>(number_at(tiff, place, 4, big));
+        return type == TiffType::rational ? static_cast<double>(found)
+                                          : static_cast<double>(static_cast<std::int32_t>(found));
+      };
+      const double below = part(at + 4);
+      return below == 0 ? 1 : known(part(at) / below);
+    }
+    case TiffType::real32:
+      return known(same_bits<float>(static_cast<std::uint32_t>(bits)));
+    case TiffType::real64:
+      return known(same_bits<double>(bits));
+    default:
+      return 1;
+  }
+}
+
+// Whether EXIF begins as TIFF does; two forms are wrong, and common enough for Pillow to take them.
+bool has_magic(std::string_view tiff) {
+  constexpr std::array<std::string_view, 4> kMagics{
+      {{"MM\0\x2A", 4}, {"II\x2A\0", 4}, {"MM\x2A\0", 4}, {"II\0\x2A", 4}}};
+  return tiff.size() >= kTiffHead && std::find(kMagics.begin(), kMagics.end(), tiff.substr(0, 4)) != kMagics.end();
+}
+
+}  // namespace
+
+std::optional<int> exif_orientation(std::string_view exif) {
+  constexpr std::string_view kName{"Exif\0\0", 6};
+  for (int i = 0; i < 2 && exif.substr(0, kName.size()) == kName; ++i) exif.remove_prefix(kName.size());
+  if (!has_magic(exif)) return std::nullopt;
+  const bool big = exif[0] == 'M';
+  const std::size_t directory = number_at(exif, 4, 4, big);
+  std::uint64_t entries = number_at(exif, directory, 2, big), outside = 0;  // bytes of values that lie elsewhere
+  for (std::size_t at = directory + 2; entries > 0 && at + kTiffEntry <= exif.size(); --entries, at += kTiffEntry) {
+    const std::uint64_t type = number_at(exif, at + 2, 2, big);
+    const std::uint64_t size = type < kSizes.size() ? number_at(exif, at + 4, 4, big) * kSizes[type] : 0;
+    std::size_t place = at + 8;
+    if (size > 4) {
+      outside += size;
+      if (outside > exif.size()) continue;
+      place = number_at(exif, at + 8, 4, big);
+      if (place > exif.size() || size > exif.size() - place) return std::nullopt;  // nor does Pillow read on
+    }
+    if (size > 0 && number_at(exif, at, 2, big) == kOrientation)
+      return orientation_at(exif, place, static_cast<TiffType>(type), big);
+  }
+  return std::nullopt;
+}
+
+std::optional<int> xmp_orientation(std::string_view packet) {
+  constexpr std::string_view kName = "tiff:Orientation";
+  for (std::size_t at = packet.find(kName); at != std::string_view::npos; at = packet.find(kName, at + 1)) {
+    std::string_view rest = packet.substr(at + kName.size());
+    const std::size_t before = rest.substr(0, 2) == "=\"" ? 2 : rest.substr(0, 1) == ">" ? 1 : 0;
+    rest.remove_prefix(before);
+    if (before > 0 && !rest.empty() && rest[0] >= '0' && rest[0] <= '9') return known(rest[0] - '0');
+  }
+  return std::nullopt;
+}
+
+std::string raw_profile(std::string_view text) {
+  for (int line = 0; line < 3; ++line) {
+    const std::size_t end = text.find('\n');
+    if (end == std::string_view::npos) return {};
+    text.remove_prefix(end + 1);
+  }
+  constexpr std::string_view kDigits = "0123456789abcdef0123456789ABCDEF";
+  std::string bytes;
+  std::optional<std::size_t> high;
+  for (const char each : text) {
+    if (std::strchr(" \t\n\v\f\r", each) != nullptr && each != '\0') continue;
+    const std::size_t digit = kDigits.find(each);
+    if (digit == std::string_view::npos) return {};
+    if (high) bytes.push_back(static_cast<char>(*high << 4U | (digit & 0xFU)));
+    high = high ? std::nullopt : std::optional<std::size_t>(digit & 0xFU);
+  }
+  return high ? std::string() : bytes;
+}
+
+}  // namespace hydrant

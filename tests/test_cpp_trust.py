@@ -1,0 +1,63 @@
+"""What ``hydrant-run --trust`` compares with a signature: every file of the bundle, those that it never reads, too."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cpp import lines, refused, run
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+KIND = "application/vnd.in-toto+json"
+KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+def sign(bundle: Path, public: Path) -> None:
+    """Sign the files of a bundle as the OpenSSF's specification has it, and write the public key."""
+    names = sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file())
+    digests = {name: hashlib.sha256((bundle / name).read_bytes()).hexdigest() for name in names}
+    resources = [{"name": name, "algorithm": "sha256", "digest": digest} for name, digest in digests.items()]
+    payload = json.dumps(
+        {"predicateType": "https://model_signing/signature/v1.0", "predicate": {"resources": resources}}
+    ).encode()
+    message = b" ".join([b"DSSEv1", str(len(KIND)).encode(), KIND.encode(), str(len(payload)).encode(), payload])
+    signature = KEY.sign(message, ec.ECDSA(hashes.SHA256()))
+    envelope: dict[str, Any] = {"payload": base64.b64encode(payload).decode(), "payloadType": KIND,
+                                "signatures": [{"sig": base64.b64encode(signature).decode()}]}  # fmt: skip
+    (bundle / "hydrant.sig").write_text(json.dumps({"dsseEnvelope": envelope}))
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(KEY.public_key().public_bytes(serialization.Encoding.PEM, form))
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["fused.safetensors", "plan.json", "density.safetensors", "model.fp32.onnx"])
+@pytest.mark.parametrize("alter", [flip, Path.unlink], ids=["altered", "removed"])
+def test_no_listed_file_may_be_altered_or_removed(
+    alter: Callable[[Path], None], name: str, runner: Path, golden: Path, tmp_path: Path
+) -> None:
+    bundle, inputs = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle"), golden / "bert/inputs.npz"
+    sign(bundle, tmp_path / "trusted.pem")
+    words = (runner, bundle, "--input", inputs, "--trust", tmp_path / "trusted.pem")
+    assert len(lines(run(*words))) > 0
+    alter(bundle / name)
+    refused(run(*words), f"trusted.pem signed ('{name}' was changed, or is missing); get it again from its maker")
+
+
+def test_a_signed_file_that_the_manifest_does_not_list(runner: Path, golden: Path, tmp_path: Path) -> None:
+    bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
+    (bundle / "extra.txt").write_text("more")
+    sign(bundle, tmp_path / "trusted.pem")
+    words = (runner, bundle, "--input", golden / "bert/inputs.npz", "--trust", tmp_path / "trusted.pem")
+    refused(run(*words), "'extra.txt' is not listed in hydrant.json")
