@@ -7,6 +7,7 @@ brought to mean 0 and variance 1. Files are read with soundfile, and are never r
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,24 +119,26 @@ class SoundProcessor:
     def _prepared(self, sound: Any, index: int) -> np.ndarray:
         """[samples] float32, normalised."""
         samples, name = opened(sound, index, self.rate)
-        checked_length(samples, self._shortest, self.rate, name)
+        check_samples(samples, self._shortest, name)
+        if len(samples) > MOST_SECONDS * self.rate:
+            raise InputError(
+                f"{name} has {len(samples)} samples; expected at most {MOST_SECONDS * self.rate} ({MOST_SECONDS} "
+                "seconds): cut it first"
+            )
         if self._normalise:
             wide = samples.astype(np.float64)  # squares of loud samples are beyond float32
             samples = (wide - wide.mean()) / np.sqrt(wide.var() + LEAST_VARIANCE)
         return np.ascontiguousarray(samples, np.float32)
 
 
-def checked_length(samples: np.ndarray, shortest: int, rate: int, name: str) -> None:
-    """Refuse samples [samples] that are too few or too many, or not finite.
+def check_samples(samples: np.ndarray, shortest: int, name: str) -> None:
+    """Refuse samples [samples] that are too few, or not finite.
 
     Raises:
         InputError: they are; ``name`` says whose.
     """
-    if not shortest <= len(samples) <= MOST_SECONDS * rate:
-        raise InputError(
-            f"{name} has {len(samples)} samples; expected {shortest} to {MOST_SECONDS * rate} ({MOST_SECONDS} "
-            "seconds): cut it first"
-        )
+    if len(samples) < shortest:
+        raise InputError(f"{name} has {len(samples)} samples; expected at least {shortest}: a longer sound")
     if not np.isfinite(samples).all():
         raise InputError(f"{name} holds NaN or infinity; expected finite samples")
 
@@ -148,8 +151,14 @@ def _check_rate(found: int, expected: int, name: str) -> None:
         )
 
 
-def opened(sound: Any, index: int, expected: int) -> tuple[np.ndarray, str]:
+def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tuple[np.ndarray, str]:
     """Samples [samples] float32 at the expected rate, and what messages call them.
+
+    Args:
+        sound: as ``SoundProcessor.encode`` takes it.
+        index: of it, for messages.
+        expected: its rate.
+        most: how many of its samples are wanted, from the first; ``None`` for all, of a file of up to ten minutes.
 
     Raises:
         InputError: it cannot be read, is of another kind, or has another rate.
@@ -159,7 +168,7 @@ def opened(sound: Any, index: int, expected: int) -> tuple[np.ndarray, str]:
     if isinstance(sound, Unusable):
         raise InputError(f"{name} {sound.reason}")
     if isinstance(sound, str | Path | bytes | bytearray):
-        return _read_file(sound, name, expected)
+        return _read_file(sound, name, expected, most)
     if isinstance(sound, Sound):
         _check_rate(sound.rate, expected, name)
     given = sound.samples if isinstance(sound, Sound) else sound
@@ -175,10 +184,10 @@ def opened(sound: Any, index: int, expected: int) -> tuple[np.ndarray, str]:
             f"{name} is {array.dtype} {list(array.shape)}; expected floats [samples] of one channel"
             f"{whole * (array.dtype.kind in 'iu')}"
         )
-    return array.astype(np.float32), name
+    return array[:most].astype(np.float32), name
 
 
-def _read_file(sound: Any, name: str, expected: int) -> tuple[np.ndarray, str]:
+def _read_file(sound: Any, name: str, expected: int, most: int | None) -> tuple[np.ndarray, str]:
     """The samples of a file or its bytes, the mean of its channels; nothing is decoded of one at another rate."""
     soundfile = require("soundfile", "audio", "read sound files")
     given = isinstance(sound, bytes | bytearray)
@@ -188,9 +197,9 @@ def _read_file(sound: Any, name: str, expected: int) -> tuple[np.ndarray, str]:
             raise InputError(f"{called} is no file; expected {EXPECTED}")
         with soundfile.SoundFile(io.BytesIO(sound) if given else str(sound)) as file:
             _check_rate(int(file.samplerate), expected, called)
-            if file.frames > MOST_SECONDS * file.samplerate:
+            if most is None and file.frames > MOST_SECONDS * file.samplerate:
                 raise InputError(f"{called} is longer than {MOST_SECONDS} seconds; cut it first")
-            samples = _decoded(file)
+            samples = _decoded(file, most)
     except InputError:
         raise
     except Exception as error:  # libsndfile's errors, and what Path makes of a text that is no path
@@ -200,11 +209,12 @@ def _read_file(sound: Any, name: str, expected: int) -> tuple[np.ndarray, str]:
     return samples, called
 
 
-def _decoded(file: Any) -> np.ndarray:
-    """The mean [samples] float32 of the channels of an open sound file, as far as they can be decoded."""
-    means = [np.zeros(0, np.float32)]
-    while len(block := file.read(BLOCK, dtype="float32", always_2d=True)):  # [frames, channels]
+def _decoded(file: Any, most: int | None) -> np.ndarray:
+    """The mean [samples] float32 of the channels of an open sound file, as far as it can be decoded and is wanted."""
+    means, left = [np.zeros(0, np.float32)], sys.maxsize if most is None else most
+    while len(block := file.read(min(BLOCK, left), dtype="float32", always_2d=True)):  # [frames, channels]
         means.append(block.mean(axis=1, dtype=np.float64).astype(np.float32))
+        left -= len(block)
     return np.concatenate(means)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from .arrays import tensor_rows
 from .columns import Columns
 from .given import kind_of, ordered
 from .label_sets import SEPARATOR, encode_label_sets
+from .label_values import meant, plain
 from .processor import Processor
 from .readers import Row, rows_of_items, rows_of_table
 from .record_files import FORMS
@@ -82,10 +85,41 @@ def _units(item: Any) -> int:
     return len(np.asarray(next(iter(item.values())))) if isinstance(item, Mapping) else len(item)
 
 
-def random_parts(examples: Examples, count: int, seed: int) -> list[Examples]:
-    """All examples in parts of (nearly) the same size, drawn at random; each part in the order of the data."""
-    order = np.random.default_rng([seed, len(examples)]).permutation(len(examples))
-    return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
+def random_parts(examples: Examples, count: int, seed: int, task: str = "classification") -> list[Examples]:
+    """All examples in parts of (nearly) the same size, drawn at random; each part in the order of the data.
+
+    Args:
+        examples: to part.
+        count: of the parts.
+        seed: of the draw.
+        task: of the model; of a score, pairs with one first text, which are ranked together, stay together.
+
+    Raises:
+        InputError: there are fewer first texts than parts, or one that has most of the pairs.
+    """
+    groups = _groups(examples.inputs, task)
+    order = np.random.default_rng([seed, len(examples)]).permutation(len(groups))
+    if len(groups) == len(examples):
+        return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
+    sizes = np.array([len(groups[place]) for place in order])
+    parts = ((np.cumsum(sizes) - sizes / 2) * count / len(examples)).astype(int)  # into which the middle of each falls
+    found = [sorted(chain.from_iterable(groups[place] for place in order[parts == part])) for part in range(count)]
+    if not all(found):
+        raise InputError(
+            f"data {examples.source} has {len(groups)} first texts for {len(examples)} pairs; expected enough of them "
+            f"to part the data in {count}, since pairs with one first text are ranked together: give more"
+        )
+    return [examples.take(np.array(part)) for part in found]
+
+
+def _groups(inputs: Sequence[Any], task: str) -> list[list[int]]:
+    """Places of inputs that belong together: of pairs to score those with one first text."""
+    if task != "score" or not is_pair(inputs[0]):
+        return [[place] for place in range(len(inputs))]
+    found: dict[Any, list[int]] = {}
+    for place, (first, _) in enumerate(inputs):
+        found.setdefault(first, []).append(place)
+    return list(found.values())
 
 
 def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -> None:
@@ -142,7 +176,8 @@ def read_examples(
         labels: class names of the model, in class order, or the one name of its score, whose labels are numbers;
             ``None`` leaves the labels out.
         columns: of tabular data; with a second column of texts, inputs are pairs of them.
-        limit: keep a uniform random sample of this many, in their original order.
+        limit: keep a uniform random sample of this many, in their original order; of pairs to score as many whole
+            rankings, those with one first text, as hold no more.
         seed: of the sample.
         need_labels: refuse data without labels.
         role: what the data are given as, for messages.
@@ -156,7 +191,7 @@ def read_examples(
     rows, source = _rows_of(data, columns)
     if limit is not None and limit < 1:
         raise InputError(f"the number of examples is {limit}; expected at least 1")
-    kept = list(rows) if limit is None else _sample(rows, limit, np.random.default_rng(seed))
+    kept = list(rows) if limit is None else _drawn(rows, limit, seed, task)
     if not kept:
         raise InputError(f"data {source} holds no rows; expected at least one example")
     named = isinstance(data, str | Path)  # rows in memory are known by their role, here or once they are prepared
@@ -177,10 +212,11 @@ def read_examples(
             f"Reading(label=…)){none}{_hint(unlabelled[0], task)}"
         )
     inputs = [row.input for row in kept]
+    encoded = isinstance(data, Examples)  # whose labels are indices
     if task == "tokens":
         given = [row.label for row in kept], labels, [row.where for row in kept]
-        return Examples(inputs, None if unlabelled else word_tags(inputs, *given), source)
-    encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels)
+        return Examples(inputs, None if unlabelled else word_tags(inputs, *given, encoded=encoded), source)
+    encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels, encoded=encoded)
     if task == "multi_label":
         encode = partial(encode_label_sets, labels=labels, index_of=label_index)
     return Examples(inputs, None if unlabelled else encode(kept), source)
@@ -206,7 +242,7 @@ def encode_numbers(rows: Sequence[Row]) -> np.ndarray:
 
 def _number(row: Row) -> float:
     """The label of a row as a number; texts are read as decimals."""
-    value = _plain(row.label)
+    value = plain(row.label)
     try:
         found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
@@ -218,20 +254,20 @@ def _number(row: Row) -> float:
     return found
 
 
-def encode_labels(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
-    """Class indices [N] int64 of labelled rows.
+def encode_labels(rows: Sequence[Row], labels: Sequence[str], encoded: bool = False) -> np.ndarray:
+    """Class indices [N] int64 of labelled rows, names or numbers as ``data.label_values`` tells them apart.
 
-    How labels are meant is decided once for all rows: integers are class indices; texts are class
-    names or, when none of them is a name and all are whole numbers ("2", or "2.0" as some writers have it), class
-    indices.
+    Args:
+        rows: labelled.
+        labels: class names, in class order.
+        encoded: whether the labels of the rows are class indices already.
 
     Raises:
-        InputError: a label that the model does not have.
+        InputError: a label that the model does not have, or a number that may be the name or the index of a class.
     """
-    values = [row.label for row in rows]
-    if all(isinstance(value, str) and value not in labels and _whole(value) for value in values):
-        values = [int(float(str(value))) for value in values]
-    return np.array([label_index(value, labels, row.where) for value, row in zip(values, rows, strict=True)], np.int64)
+    values, where = [row.label for row in rows], [row.where for row in rows]
+    values = values if encoded else meant(values, labels, where)
+    return np.array([label_index(value, labels, place) for value, place in zip(values, where, strict=True)], np.int64)
 
 
 def label_index(label: Any, labels: Sequence[str], where: str) -> int:
@@ -240,7 +276,7 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
     Raises:
         InputError: the model has no such class.
     """
-    label = _plain(label)
+    label = plain(label)
     if isinstance(label, float) and label.is_integer() and str(label) not in labels:
         label = int(label)
     if isinstance(label, int) and not isinstance(label, bool):
@@ -265,16 +301,6 @@ def _remedy(label: Any, labels: Sequence[str]) -> str:
             '"multi_label_classification" in the checkpoint\'s config.json, and fuse it again'
         )
     return "leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
-
-
-def _plain(value: Any) -> Any:
-    """NumPy arrays and scalars, torch tensors and columns of tables as lists and numbers of Python."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _whole(text: str) -> bool:
-    digits = text.removesuffix(".0")
-    return digits.isascii() and digits.isdigit() and len(digits) < 10
 
 
 def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
@@ -313,11 +339,43 @@ def _listed(inputs: Any, columns: Columns) -> list[Any]:
 
 def _labels(labels: Any) -> list[Any] | None:
     """The labels of ``(inputs, labels)``, one for each input."""
-    listed = labels.to_pylist() if hasattr(labels, "to_pylist") else _plain(labels)
+    listed = labels.to_pylist() if hasattr(labels, "to_pylist") else plain(labels)
     unordered = isinstance(listed, str | bytes | Mapping | set | frozenset) or hasattr(labels, "columns")
     if listed is not None and (unordered or not isinstance(listed, Iterable)):
         raise InputError(f"labels is a {kind_of(labels)}; expected a list of classes, one for each input, or None")
     return None if listed is None else list(listed)
+
+
+def _drawn(rows: Iterable[Row], limit: int, seed: int, task: str) -> list[Row]:
+    """As many rows of a stream, or of pairs to score rows of as many rankings, in stream order."""
+    stream = iter(rows)
+    first = next(stream, None)
+    if first is None:
+        return []
+    rows = chain([first], stream)
+    if task == "score" and is_pair(first.input):
+        return _sample_rankings(rows, limit, seed)
+    return _sample(rows, limit, np.random.default_rng(seed))
+
+
+def _sample_rankings(rows: Iterable[Row], limit: int, seed: int) -> list[Row]:
+    """All rows of a uniform sample of first texts, in stream order: at most ``limit``, but for a lone first text.
+
+    First texts are kept by a hash of theirs, so that what was put away needs no room (bottom-k sampling).
+    """
+    kept: dict[bytes, list[tuple[int, Row]]] = {}
+    least, total = b"\xff" * 32, 0  # from this hash on everything was put away
+    for index, row in enumerate(rows):
+        text = row.input[0] if is_pair(row.input) else str(row.input)
+        key = hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).digest()
+        if key >= least:
+            continue
+        kept.setdefault(key, []).append((index, row))
+        total += 1
+        while total > limit and len(kept) > 1:
+            least = max(kept)
+            total -= len(kept.pop(least))
+    return [row for _, row in sorted(chain.from_iterable(kept.values()), key=lambda pair: pair[0])]
 
 
 def _sample(rows: Iterable[Row], limit: int, rng: np.random.Generator) -> list[Row]:

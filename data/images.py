@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, cut
+from ..errors import InputError, cut, listing
 from .configuration import preprocessor_config
 from .records import Unusable
 from .spec import InputSpec
@@ -43,6 +43,26 @@ LARGEST_EDGE = 2**15
 
 
 _STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
+
+
+OTHERS = ("crop_pct", "rescale_offset", "include_top")
+"""Keys of a configuration that ask for a step, as those do that begin with ``do_``."""
+
+
+KINDS = (
+    "ViT", "DeiT", "Beit", "CLIP", "ChineseCLIP", "Siglip", "Blip", "Bit", "Pvt", "Segformer", "MobileNetV1",
+    "MobileNetV2", "OwlViT",
+)  # fmt: skip
+"""Image processors of transformers that do what the keys of their configuration say, and no more. LeViT's, say, makes
+images larger before they are cropped, and Perceiver's crops first."""
+
+
+KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
+"""Names of image processors, older ones among them."""
+
+
+DEEP = re.compile(r";16[BLN]|SGI16")
+"""In what PIL calls the pixels of a file, or reads them with: 16 bits per channel, of which it would drop 8."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +128,9 @@ class ImageProcessor:
 
         if not isinstance(config, dict):
             raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object")
-        unknown = sorted(key for key in config if key.startswith("do_") and config[key] and key not in _STEPS)
+        _check_kind(config, file)
+        asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
+        unknown = [key for key in asked if key not in _STEPS]
         if unknown:
             raise InputError(
                 f"{file} asks for {', '.join(unknown)}, which hydrant does not do; known: {', '.join(sorted(_STEPS))}"
@@ -179,11 +201,7 @@ class ImageProcessor:
                 "or a uint8 array"
             )
         if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
-            raise InputError(
-                f"input {index} is an image of mode {picture.mode}; expected 8 bits per channel; convert it first, to "
-                "the range that the model was trained on (16 bits divided by 257, say, as a uint8 array), which is not "
-                "guessed here"
-            )
+            raise _too_deep(f"input {index} is an image of mode {picture.mode}")
         return (picture.convert("LA") if picture.mode == "La" else picture).convert(
             "L" if self._channels == 1 else "RGB"
         )
@@ -211,6 +229,8 @@ def upright(image: Any, index: int) -> Any:
                 raise ValueError(f"it is {opened.format}, which another program would have to draw")
             if not given and opened.format in ("JPEG", "MPO"):
                 _check_scans(opened.fp)
+            if _is_deep(opened):
+                raise _too_deep(f"input {index} is an image of 16 bits per channel")
             picture = ImageOps.exif_transpose(opened)
             picture.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -224,6 +244,25 @@ def upright(image: Any, index: int) -> Any:
             expected = "an image file: this model reads images"
         raise InputError(f"cannot read image {name}: {reason}; expected {expected}") from error
     return picture
+
+
+def _is_deep(opened: Any) -> bool:
+    """Whether the pixels of a file that was opened, and not yet read, have 16 bits per channel and would lose 8."""
+    if opened.mode.startswith("I"):
+        return False
+    for codec, _, _, arguments in getattr(opened, "tile", ()):
+        words = (codec, *arguments) if isinstance(arguments, tuple) else (codec, arguments)
+        largest = words[2] if codec in ("ppm", "ppm_plain") else 255
+        if largest > 255 or any(isinstance(word, str) and DEEP.search(word) for word in words):
+            return True
+    return False
+
+
+def _too_deep(what: str) -> InputError:
+    return InputError(
+        f"{what}; expected 8 bits per channel; convert it first, to the range that the model was trained on (16 bits "
+        "divided by 257, say, as a uint8 array), which is not guessed here"
+    )
 
 
 def _check_scans(file: Any) -> None:
@@ -279,6 +318,19 @@ def _from_array(image: np.ndarray, index: int) -> Any:
             f"{'; scaled and normalised pixels go in a dict, as pixel_values' * (image.dtype.kind == 'f')}"
         )
     return Image.fromarray(image)
+
+
+def _check_kind(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse an image processor that may do more than its keys say; a configuration need not name one."""
+    for key in ("image_processor_type", "feature_extractor_type"):
+        name = config.get(key)
+        found = KIND.fullmatch(name) if isinstance(name, str) else None
+        if name is not None and (found is None or found[1] not in KINDS):
+            raise InputError(
+                f"{file} is of a {cut(name)}, which does, or may do, more than its keys say; hydrant knows those of "
+                f"{listing(KINDS, len(KINDS))}; give ready tensors, or, if the keys say all that it does, leave {key} "
+                "out of the file"
+            )
 
 
 def _size(value: Any, edges: bool = True) -> dict[str, int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError, cut
+from .label_values import meant, plain
 from .readers import Row
 
 SEPARATOR = "|"
@@ -21,8 +23,7 @@ def encode_label_sets(
 
     A label is a text that holds a JSON list or names with ``|`` between them, a list or set, or one name or index; an
     empty list is an example to which none applies. How labels are meant is decided once for all rows: rows that all
-    hold C numbers, each 0 or 1, are a matrix; texts none of which is a name and all of which are whole numbers are
-    indices, as other whole numbers are.
+    hold C numbers, each 0 or 1, are a matrix; others are names or indices (``data.label_values``).
 
     Args:
         rows: labelled.
@@ -30,17 +31,17 @@ def encode_label_sets(
         index_of: finds a label's index by its name or number (``data.examples``).
 
     Raises:
-        InputError: a label that the model does not have, that is named twice, or that cannot be read.
+        InputError: a label that the model does not have, that is named twice, or that cannot be read; or a number that
+            may be the name or the index of a label.
     """
     values = [_parts(row, labels) for row in rows]
     if all(_is_line(row, value, len(labels)) for row, value in zip(rows, values, strict=True)):
         return np.array(values, np.float64).astype(bool)
-    texts = [entry for value in values for entry in value if isinstance(entry, str)]
-    if texts and all(text not in labels and text.isascii() and text.isdigit() for text in texts):
-        values = [[int(entry) if isinstance(entry, str) else entry for entry in value] for value in values]
+    where = [row.where for row, value in zip(rows, values, strict=True) for _ in value]
+    entries = iter(meant([entry for value in values for entry in value], labels, where))
     found = np.zeros((len(rows), len(labels)), bool)
     for place, (row, value) in enumerate(zip(rows, values, strict=True)):
-        indices = [index_of(entry, labels, row.where) for entry in value]
+        indices = [index_of(entry, labels, row.where) for entry in islice(entries, len(value))]
         if len(set(indices)) < len(indices):
             raise InputError(
                 f"labels {cut(row.label)} at {row.where} name a label twice; expected each once, or in every row a "
@@ -52,11 +53,9 @@ def encode_label_sets(
 
 def _parts(row: Row, labels: Sequence[str]) -> list[Any]:
     """The labels of one row, each by itself."""
-    value: Any = row.label
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+    value: Any = plain(row.label)
     if isinstance(value, list | tuple | set | frozenset):
-        return list(value)
+        return [plain(entry) for entry in value]
     if not isinstance(value, str) or value in labels:
         return [value]
     if value.lstrip().startswith("["):

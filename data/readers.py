@@ -6,7 +6,8 @@ Everything is read as a stream, so that a file larger than memory is fine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..errors import InputError, cut, listing
 from .arrays import read_npz
 from .audio import has_media_name
 from .columns import Columns
+from .label_values import plain
 from .record_files import FORMS, READERS, check_length, class_names, limited, lines
 from .records import AUDIO, TENSORS, WORDS, Unusable, as_input, is_record, usual_keys
 from .tables import column_names, input_column, rows
@@ -101,22 +103,24 @@ def rows_of_table(table: Any, columns: Columns, source: str = "", features: Any 
         InputError: it has neither the text column nor one of images.
     """
     usual, names = usual_keys(columns), column_names(table)
-    if WORDS in names and columns.text_pair is None:
+    if WORDS in names and columns.text_pair is None and columns.text == Columns.text:
         usual.append(WORDS)
     inputs = [input_column(table, None, usual, only=False, option="--text-column, Reading(text=…)")]
-    if inputs == [WORDS] and columns.label not in names:
-        columns = replace(columns, label=next((name for name in TAGS if name in names), columns.label))
+    if inputs == [WORDS]:
+        columns = replace(columns, label=_tags_column(columns, names))
     if columns.text_pair is not None:
         option = "--text-pair-column, Reading(text_pair=…)"
         inputs.append(input_column(table, columns.text_pair, [], only=False, option=option))
     named = class_names((features or getattr(table, "features", None) or {}).get(columns.label))  # of a ClassLabel
     labelled = columns.label in names
+    if labelled:
+        input_column(table, columns.label, [], only=False, option="--label-column, Reading(label=…)")
     place = f"{source}, row" if source else "row"
     for number, found in enumerate(rows(table, [*inputs, *([columns.label] if labelled else [])]), start=1):
         item = as_input(found[0], columns, usual) if len(inputs) == 1 else tuple(found[:2])
-        label = found[len(inputs)] if labelled else None
-        label = named(label) if named and label is not None else label
-        yield Row(item, label, f"{place} {number}", () if labelled else tuple(names))
+        label, where = found[len(inputs)] if labelled else None, f"{place} {number}"
+        label = named(label, where) if named and label is not None else label
+        yield Row(item, label, where, () if labelled else tuple(names))
 
 
 def rows_of_items(items: Iterable[Any], columns: Columns) -> Iterator[Row]:
@@ -141,8 +145,8 @@ def rows_of_items(items: Iterable[Any], columns: Columns) -> Iterator[Row]:
 
 def _is_label(value: Any) -> bool:
     """Whether the second of two is a number: a label, and no second text."""
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    return isinstance(plain, int | float) and not isinstance(plain, bool)
+    found = plain(value)
+    return isinstance(found, int | float) and not isinstance(found, bool)
 
 
 def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
@@ -165,7 +169,7 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
             texts = (path.parent / texts[0],)  # a path beside the table
         label = record.get(columns.label)
         label = None if label == "" else label
-        label = known(label) if known and label is not None else label
+        label = known(label, where) if known and label is not None else label
         there = () if columns.label in record else tuple(map(_shown, record))
         yield Row(texts[0] if columns.text_pair is None else texts, label, where, there)
     for name, record in absent.items():
@@ -195,13 +199,19 @@ def _separated(path: Path, record: Mapping[str, Any]) -> str:
 
 def _of_words(columns: Columns, record: Mapping[str, Any]) -> Columns:
     """The columns to read, by a first record: where it has no text but sounds, or words and their tags, these."""
-    if columns.text == Columns.text and columns.text not in record and AUDIO in record and columns.text_pair is None:
+    usual = columns.text == Columns.text and columns.text not in record
+    if usual and AUDIO in record and columns.text_pair is None:
         return replace(columns, text=AUDIO)
-    text = columns.text if columns.text in record else WORDS
+    text = WORDS if usual else columns.text
     if columns.text_pair is not None or not isinstance(record.get(text), list):
         return columns
-    label = next((name for name in (columns.label, *TAGS) if name in record), columns.label)
-    return replace(columns, text=text, label=label)
+    return replace(columns, text=text, label=_tags_column(columns, record))
+
+
+def _tags_column(columns: Columns, names: Collection[Any]) -> str:
+    """The column of tags beside one of words, among the names of all; one that was asked for is no other."""
+    usual = TAGS if columns.label == Columns.label else ()
+    return next((name for name in (columns.label, *usual) if name in names), columns.label)
 
 
 def _text(value: Any, column: str, where: str, missing: bool) -> Any:
@@ -229,8 +239,8 @@ CONLL = (".conll", ".bio", ".iob")
 def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
     """Rows of a file of words, as of the CoNLL-2003 task: the first column is the word, the last its tag.
 
-    Columns are apart by spaces or tabs; a file of one column has no tags. Lines that begin with ``-DOCSTART-`` are left
-    out.
+    Columns are apart by spaces or tabs, and by no other space of Unicode, which may stand in a word; a file of one
+    column has no tags. Lines that begin with ``-DOCSTART-`` are left out.
 
     Raises:
         InputError: a line has another number of columns than the first.
@@ -239,7 +249,7 @@ def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
     words: list[str] = []
     tags: list[str] = []
     for number, line in enumerate(chain(found, [""]), start=1):
-        fields = line.split()
+        fields = re.split(r"[ \t]+", line.strip(" \t\r\n")) if line.strip() else []
         if fields and not line.startswith("-DOCSTART-"):
             columns = columns or len(fields)
             if len(fields) != columns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import IO, Any, TypeVar
 
 from ..errors import InputError, cut, listing, require
 from .arrays import check_regular
+from .label_values import plain
 from .parquet import tables
 from .records import stored_file
 from .text import LONGEST
@@ -22,7 +23,10 @@ Line = TypeVar("Line", str, bytes)
 
 FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
 
-Records = tuple[Iterator[dict[str, Any]], dict[str, Callable[[Any], Any]]]
+Named = Callable[[Any, str], Any]
+"""The class names of an index, or of a list of them, and ``None`` for none; also told where it was found."""
+
+Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]
 """Records of a table, and for columns of class indices the map to class names."""
 
 
@@ -31,8 +35,7 @@ def _delimited(path: Path) -> Records:
     separator = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = _unlimited(lines(path), separator, path)
     header = next(reader, [])
-    if len(set(header)) < len(header):
-        raise InputError(f"{path} has the columns {listing(header)}; expected every name once")
+    _check_once(header, path)
 
     def records() -> Iterator[dict[str, Any]]:
         filled = (
@@ -44,9 +47,32 @@ def _delimited(path: Path) -> Records:
                     f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
                     "(quote a text that holds the separator)"
                 )
+            if separator == "\t":
+                _check_whole(fields, f"{path}, row {number}")
             yield dict(zip(header, fields, strict=True))
 
     return records(), {}
+
+
+def _check_once(names: Sequence[str], path: Path) -> None:
+    """Refuse columns of one name."""
+    if len(set(names)) < len(names):
+        raise InputError(f"{path} has the columns {listing(names)}; expected every name once")
+
+
+def _check_whole(fields: Sequence[str], where: str) -> None:
+    """Refuse a field that looks like several rows of a TSV file: as where a text begins with a quote and is not quoted.
+
+    What such a quote swallows, up to the next one at the end of a field, has the tabs between columns in it, if there
+    are several.
+    """
+    for field in fields:
+        if ("\n" in field or "\r" in field) and ("\t" in field or len(fields) == 1):
+            raise InputError(
+                f"{where} has a quoted text of several lines{' with tabs in it' * (len(fields) > 1)}, {cut(field)}, "
+                "which may be rows of their own; expected a text that begins with a quote in quotes, with its own "
+                'doubled ("""so"", he said"), or such texts as .csv or .jsonl'
+            )
 
 
 _LIMIT = threading.Lock()
@@ -75,7 +101,10 @@ def _unlimited(found: Iterator[str], separator: str, path: Path) -> Iterator[lis
             try:
                 fields = next(reader, None)
             except csv.Error as error:
-                raise InputError(f"cannot read data {path}: {error}; expected {FORMS}") from error
+                raise InputError(
+                    f"cannot read data {path}, row {count}: {error}; expected a text that holds a quote or the "
+                    'separator in quotes, with its own doubled ("""so"", he said")'
+                ) from error
             finally:
                 csv.field_size_limit(before)
         if fields is None:
@@ -110,6 +139,7 @@ def _parquet(path: Path) -> Records:
     first = next(parts, None)
     if first is None:
         return iter(()), {}
+    _check_once(first.schema.names, path)
     known = [name for name in first.schema.names if _is_known(first.select([name]).schema)]
     features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.select(known).schema]), path))
     named = {name: class_names(feature) for name, feature in features.items()}
@@ -157,13 +187,25 @@ READERS: dict[str, Callable[[Path], Records]] = {
 }
 
 
-def class_names(feature: Any) -> Callable[[Any], Any] | None:
+def class_names(feature: Any) -> Named | None:
     """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
-    whole: Callable[[Any], Any] | None = getattr(feature, "int2str", None)
-    each: Callable[[Any], Any] | None = getattr(getattr(feature, "feature", None), "int2str", None)
-    if each is None:
-        return whole
-    return lambda values: [tag if tag is None or tag < 0 else each(tag) for tag in values]
+    names, inner = (getattr(each, "names", None) for each in (feature, getattr(feature, "feature", None)))
+    if inner is not None:
+        return lambda values, where: [_class_name(value, inner, where) for value in values]
+    return None if names is None else lambda value, where: _class_name(value, names, where)
+
+
+def _class_name(value: Any, names: Sequence[str], where: str) -> str | None:
+    """The name of a class by its index; below 0 there is no label, as in data whose labels are kept back."""
+    index = plain(value)
+    if index is None or index < 0:
+        return None
+    if index >= len(names):
+        raise InputError(
+            f"{where} has the class {index}; expected less than {len(names)}, since the column names "
+            f"{listing(names, 5)}: write it again with all its classes, or leave such rows out"
+        )
+    return names[index]
 
 
 def lines(path: Path) -> Iterator[str]:

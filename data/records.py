@@ -53,8 +53,9 @@ class Unusable:
 
 
 def usual_keys(columns: Columns) -> list[str]:
-    """Names by which the input of labelled data is known: the first that is there."""
-    return [columns.text, "image", AUDIO] if columns.text_pair is None else [columns.text]
+    """Names by which the input of labelled data is known, the first that is there; one that was asked for alone."""
+    usual = columns.text_pair is None and columns.text == Columns.text
+    return [columns.text, "image", AUDIO] if usual else [columns.text]
 
 
 def is_record(value: Any, usual: Sequence[str] = ("text", "image", AUDIO)) -> bool:
@@ -107,7 +108,7 @@ def record_input(record: Mapping[str, Any], columns: Columns, usual: Sequence[st
         usual: keys by which the input is known, the first that is there.
     """
     name = next((name for name in usual if name in record), None)
-    if name is None and isinstance(record.get(WORDS), list | tuple):
+    if name is None and columns.text == Columns.text and isinstance(record.get(WORDS), list | tuple):
         return list(record[WORDS])
     pair = columns.text_pair if columns.text_pair is not None else PAIR if PAIR in record else None
     absent = [each for each in (name or usual[0], pair) if each is not None and each not in record]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, cut, listing, literal
-from .audio import checked_length, opened
+from .audio import check_samples, opened
 from .configuration import preprocessor_config
 from .mel import HOP, WIDTH, kaldi_bands, whisper_bands
 from .spec import InputSpec
@@ -86,8 +86,8 @@ class SpectrogramProcessor:
         """
         found = []
         for offset, sound in enumerate(sounds):
-            samples, name = opened(sound, first + offset, self.rate)
-            checked_length(samples, WIDTH, self.rate, name)
+            samples, name = opened(sound, first + offset, self.rate, self._kind.most(self._settings))
+            check_samples(samples, WIDTH, name)
             values, longer = self._kind.make(samples, self._settings)
             found.append(EncodedSpectrogram(np.ascontiguousarray(values, np.float32), longer))
             if longer and not self._told:
@@ -159,6 +159,8 @@ class Kind:
         usual: settings that are read, and what they are where they are not said.
         fixed: settings that have one value here.
         shape: of a spectrogram, by the settings.
+        most: samples of a sound that are wanted, by the settings: those that fill a spectrogram, and as many behind
+            them as tell whether there were more.
         make: samples and settings → the spectrogram, and whether the sound was longer.
     """
 
@@ -167,6 +169,7 @@ class Kind:
     usual: Mapping[str, Any]
     fixed: Mapping[str, Any]
     shape: Callable[[Mapping[str, Any]], tuple[int, ...]]
+    most: Callable[[Mapping[str, Any]], int]
     make: Callable[[np.ndarray, Mapping[str, Any]], tuple[np.ndarray, bool]]
 
 
@@ -178,6 +181,7 @@ KINDS = {
          "std": 4.5689974},
         {"feature_size": 1, "padding_value": 0},
         lambda settings: (settings["max_length"], settings["num_mel_bins"]),
+        lambda settings: settings["max_length"] * HOP + WIDTH,
         _kaldi,
     ),
     "WhisperFeatureExtractor": Kind(
@@ -186,6 +190,7 @@ KINDS = {
         {"sampling_rate": 16000, "feature_size": 80, "chunk_length": 30},
         {"hop_length": HOP, "n_fft": WIDTH, "padding_value": 0, "padding_side": "right", "dither": 0},
         lambda settings: (settings["feature_size"], settings["chunk_length"] * settings["sampling_rate"] // HOP),
+        lambda settings: settings["chunk_length"] * settings["sampling_rate"] + 1,
         _whisper,
     ),
 }  # fmt: skip

@@ -7,15 +7,23 @@ A word's tag stands at its first token, as in most fine-tuning scripts: the othe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import InputError, cut, listing
+from .label_values import meant, plain
 from .words import NO_WORD, EncodedWords, is_words
 
 IGNORED = -100
 """Label of what has none."""
+
+ROOM = 2**25
+"""Most tags of all texts, where each text has room for as many as the longest (256 MB), however few there are."""
+
+RATIO = 64
+"""They may also be as many times the tags that there are."""
 
 Array = TypeVar("Array")
 
@@ -25,33 +33,36 @@ def are_tags(labels: Any) -> bool:
     return labels.ndim == 2 and "bool" not in str(labels.dtype)
 
 
-def word_tags(inputs: Sequence[Any], tags: Sequence[Any], labels: Sequence[str], where: Sequence[str]) -> np.ndarray:
+def word_tags(
+    inputs: Sequence[Any], tags: Sequence[Any], labels: Sequence[str], where: Sequence[str], encoded: bool = False
+) -> np.ndarray:
     """Tags of N texts as class indices.
 
-    How tags are meant is decided once for all texts: whole numbers are class indices, and -100 or ``None`` is no tag;
-    texts are class names or, when none of them is a name and all are whole numbers, class indices.
+    -100 or ``None`` is no tag; others are names or indices (``data.label_values``).
 
     Args:
         inputs: lists of words, or mappings of names to ready tensors, each with a tag for every token.
         tags: of each input.
         labels: class names, in class order.
         where: each input was found, for messages.
+        encoded: whether the tags are class indices already.
 
     Returns:
         [N, W] int64, W the longest; :data:`IGNORED` behind the others.
 
     Raises:
-        InputError: an input that is no list of words, another number of tags than words, or a tag that the model does
-            not have.
+        InputError: an input that is no list of words, another number of tags than words, a tag that the model does not
+            have, or a text so much longer than the others that the tags would fill the memory.
     """
     listed = [_listed(item, given, place) for item, given, place in zip(inputs, tags, where, strict=True)]
-    names = {name: index for index, name in enumerate(labels)}
-    texts = {tag for row in listed for tag in row if isinstance(tag, str)}
-    if texts and not texts & set(names) and all(_whole(tag) for tag in texts):
-        names = {tag: int(tag) for tag in texts}
+    _check_room([len(row) for row in listed], where)
+    flat = [tag for row in listed for tag in row]
+    if not encoded:
+        flat = meant(flat, labels, [place for row, place in zip(listed, where, strict=True) for _ in row])
+    entries, names = iter(flat), {name: index for index, name in enumerate(labels)}
     found = np.full((len(listed), max(map(len, listed))), IGNORED, np.int64)
     for index, (row, place) in enumerate(zip(listed, where, strict=True)):
-        found[index, : len(row)] = [_index(tag, names, labels, place) for tag in row]
+        found[index, : len(row)] = [_index(tag, names, labels, place) for tag in islice(entries, len(row))]
     if not (found != IGNORED).any():
         raise InputError("no word has a tag; expected some that are not -100")
     return found
@@ -121,8 +132,8 @@ def at_tokens(outputs: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str
 
 
 def _listed(item: Any, tags: Any, where: str) -> list[Any]:
-    """The tags of one input, as many as its words."""
-    found = tags.tolist() if hasattr(tags, "tolist") else tags
+    """The tags of one input, as many as its words; ``None`` for none."""
+    found = plain(tags)
     if not isinstance(found, list | tuple):
         raise InputError(
             f"{where} has the label {cut(tags)}; expected a list with a tag for each word, since this model tags tokens"
@@ -138,23 +149,27 @@ def _listed(item: Any, tags: Any, where: str) -> list[Any]:
         )
     if len(found) != count:
         raise InputError(f"{where} has {len(found)} tags for {count} {kind}s; expected one for each {kind}")
-    return list(found)
+    return [None if str(tag).removesuffix(".0") == str(IGNORED) else tag for tag in map(plain, found)]
+
+
+def _check_room(lengths: Sequence[int], where: Sequence[str]) -> None:
+    """Refuse texts of which one is so long that room for as many tags in each would fill the memory."""
+    longest, most = max(lengths), max(ROOM, RATIO * sum(lengths))
+    if len(lengths) * longest > most:
+        raise InputError(
+            f"{where[lengths.index(longest)]} has {longest} words, and each of the {len(lengths)} texts takes room for "
+            f"as many tags; expected at most {most // len(lengths)} words in one: cut it up, or leave it out"
+        )
 
 
 def _index(tag: Any, names: Mapping[str, int], labels: Sequence[str], where: str) -> int:
     """The class index of a tag, or :data:`IGNORED`."""
-    if tag is None or str(tag).removesuffix(".0") == str(IGNORED):
+    if tag is None:
         return IGNORED
     index = names.get(tag) if isinstance(tag, str) else tag
-    index = int(index) if isinstance(index, float) and index.is_integer() else index
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(labels):
         raise InputError(
             f"tag {cut(tag)} at {where} is not a class of the model; its {len(labels)} classes are "
             f"{listing(labels, 5)}; give -100 to words that have none"
         )
     return index
-
-
-def _whole(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and len(digits) < 10

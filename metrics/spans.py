@@ -1,8 +1,10 @@
 """Spans of tags, and how many of them are right: precision, recall and F1 as seqeval gives them.
 
 Tags are ``B-TYPE``, ``I-TYPE``, ``E-TYPE``, ``S-TYPE`` and ``O`` (IOB1, IOB2, IOE, IOBES), read leniently, as conlleval
-and seqeval's default mode do: what no scheme allows, such as an ``I-`` behind an ``O``, begins a span all the same. Of
-names without such a prefix equal neighbours are one span.
+and seqeval's default mode do: what no scheme allows, such as an ``I-`` behind an ``O``, begins a span all the same. The
+letters of BILOU and BMES are read as those that mean the same: ``L-`` as ``E-``, ``U-`` as ``S-`` and ``M-`` as ``I-``
+(seqeval's default mode knows them not, and loses a span where two of a type are neighbours). Of names without such a
+prefix equal neighbours are one span.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import numpy as np
 
 OUTSIDE = "O"
 
-PREFIXES = ("B", "I", "E", "S")
+PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I"}
+"""Letters of all schemes, each with that of IOBES which means the same."""
 
 Entity = tuple[str, int, int]
 """Type of a span, its first and its last word."""
@@ -43,14 +46,14 @@ def find_spans(tags: Sequence[str]) -> list[Entity]:
 def split_tag(tag: str) -> tuple[str, str]:
     """Prefix and type of a tag; a name without a prefix is inside of a span of its own type.
 
-    >>> split_tag("B-PER"), split_tag("O"), split_tag("NOUN"), split_tag("I")
-    (('B', 'PER'), ('O', ''), ('I', 'NOUN'), ('I', '_'))
+    >>> split_tag("B-PER"), split_tag("O"), split_tag("NOUN"), split_tag("I"), split_tag("L-PER")
+    (('B', 'PER'), ('O', ''), ('I', 'NOUN'), ('I', '_'), ('E', 'PER'))
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
     prefix, dash, name = tag.partition("-")
     if prefix in PREFIXES and (dash or not name):
-        return prefix, name or "_"
+        return PREFIXES[prefix], name or "_"
     return "I", tag
 
 

@@ -12,7 +12,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from decimal import Decimal
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import pytest
 import torch
 from hydrant.data import record_files
 from hydrant.data.columns import Columns
-from hydrant.data.examples import Examples, check_apart, label_index, read_examples
+from hydrant.data.examples import Examples, check_apart, label_index, random_parts, read_examples
 from hydrant.data.given import given_inputs
 from hydrant.data.levels import Budget
 from hydrant.data.parquet_facts import COLUMN, COLUMNS, GROUPS, read_facts
@@ -213,6 +214,33 @@ def test_class_names_of_a_dataset_are_matched_by_name() -> None:
     dataset = datasets.Dataset.from_dict({"text": ["a", "b"], "label": ["plum", "apple"]}, features=features)
     assert dataset["label"][:] == [0, 2]
     assert classes_of(read_examples(dataset, LABELS)) == [2, 0]
+
+
+def unlabelled(indices: list[int]) -> datasets.Dataset:
+    """Texts with indices of LABELS, below 0 where there is none, as data have them whose labels are kept back."""
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=LABELS)})
+    return datasets.Dataset.from_dict({"text": list("abcd")[: len(indices)], "label": indices}, features=features)
+
+
+def test_a_class_below_0_is_none(tmp_path: Path) -> None:
+    table, path = unlabelled([2, -1, 0]), tmp_path / "data.parquet"
+    table.to_parquet(path)
+    for data in (table, table.with_format("numpy"), path):
+        assert read_examples(data, None).inputs == ["a", "b", "c"]
+        assert read_examples(data, LABELS, need_labels=False).labels is None
+        with pytest.raises(InputError, match=r"has no label at .*row 2; expected a column 'label'"):
+            read_examples(data, LABELS)
+    assert [row.label for row in stream_rows(path)] == ["plum", None, "apple"]
+
+
+def test_a_class_that_its_column_does_not_name_is_refused(tmp_path: Path) -> None:
+    table, path = unlabelled([2, 0]), tmp_path / "data.parquet"
+    table.to_parquet(path)
+    stored = pyarrow.parquet.read_table(path)
+    labels = pyarrow.array([1, 3], pyarrow.int64())
+    pyarrow.parquet.write_table(stored.set_column(1, stored.schema.field("label"), labels), path)
+    with pytest.raises(InputError, match="row 2 has the class 3; expected less than 3, since the column names apple, "):
+        read_examples(path, LABELS)
 
 
 @pytest.mark.parametrize(
@@ -483,6 +511,51 @@ def test_star_ratings(given: Any, classes: list[int]) -> None:
     assert classes_of(read_examples((["x"] * len(classes), given), stars)) == classes
 
 
+def write_codes(path: Path, codes: list[int], names: list[str]) -> Path:
+    """Texts with codes as labels: as a table of texts, or with the numbers that they are."""
+    texts = [f"text {code}" for code in codes]
+    if path.suffix == ".csv":
+        path.write_text("text,label\n" + "".join(f"{text},{code}\n" for text, code in zip(texts, codes, strict=True)))
+    elif path.suffix == ".jsonl":
+        rows = ({"text": text, "label": code} for text, code in zip(texts, codes, strict=True))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts, "label": codes}), path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_classes_called_by_numbers_are_the_same_in_every_form(ending: str, tmp_path: Path) -> None:
+    """Or are refused: numbers that are names and indices of all of them tell nothing."""
+    stars, codes = ["1", "2", "3", "4", "5"], sorted(map(str, range(12)))
+    path = tmp_path / f"data.{ending}"
+    assert classes_of(read_examples(write_codes(path, [1, 5, 3], stars), stars)) == [0, 4, 2]
+    assert classes_of(read_examples(write_codes(path, [9, 0, 3], list("0123456789")), list("0123456789"))) == [9, 0, 3]
+    assert classes_of(read_examples(write_codes(path, [-1, 1, 0], ["-1", "0", "1"]), ["-1", "0", "1"])) == [0, 2, 1]
+    for names, given in ((codes, [0, 1, 2, 11]), (stars, [1, 2])):
+        write_codes(path, given, names)
+        if ending == "csv":
+            assert classes_of(read_examples(path, names)) == [names.index(str(code)) for code in given]
+        else:
+            message = (
+                r"label [12] at .*, row \d is the name of one class and the index of another, '(10|2)', .* as texts"
+            )
+            with pytest.raises(InputError, match=message):
+                read_examples(path, names)
+
+
+def test_indices_of_classes_called_by_numbers() -> None:
+    stars = ["1", "2", "3", "4", "5"]
+    known = read_examples((["x"] * 2, ["1", "2"]), stars)
+    assert classes_of(read_examples(known, stars)) == [0, 1], "which are encoded already"
+    for given in ([0, 4], [0.0, 4.0], np.array([0, 4])):
+        assert classes_of(read_examples((["x"] * 2, given), stars)) == [0, 4]
+    for given in (["1.0", "5.0"], [1.0, 5.0], [Decimal("1.0"), Decimal("5.0")]):
+        assert classes_of(read_examples((["x"] * 2, given), stars)) == [0, 4], "names, as some writers have them"
+    with pytest.raises(InputError, match="label '5' at example 1 is not a class"):
+        read_examples((["x"] * 2, [0, 5]), stars)
+
+
 def test_texts_are_indices_only_when_none_is_a_name() -> None:
     assert classes_of(read_examples((["a", "b"], ["2", "0"]), LABELS)) == [2, 0]
     with pytest.raises(InputError, match="label '0' at example 1 is not a class"):
@@ -600,8 +673,47 @@ def test_a_blank_line_of_one_column_is_an_empty_text(tmp_path: Path) -> None:
 
 def test_repeated_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("text,text,label\na,b,pear\n")
-    with pytest.raises(InputError, match="has the columns text, text, label; expected every name once"):
-        read_examples(tmp_path / "data.csv", LABELS)
+    table = pyarrow.table([["a"], ["b"], ["pear"]], names=["text", "text", "label"])
+    pyarrow.parquet.write_table(table, tmp_path / "data.parquet")
+    for name in ("data.csv", "data.parquet"):
+        with pytest.raises(InputError, match="has the columns text, text, label; expected every name once"):
+            read_examples(tmp_path / name, LABELS)
+
+
+def test_repeated_labels_of_a_table_are_refused() -> None:
+    names = ["text", "label", "label"]
+    for table in (pandas.DataFrame([["a", 0, 1]], columns=names), pyarrow.table([["a"], [0], [1]], names=names)):
+        with pytest.raises(
+            InputError, match=r"columns text, label, label; expected one column 'label' .*--label-column"
+        ):
+            read_examples(table, LABELS)
+        assert list(given_inputs(table, "text")) == ["a"]
+
+
+def test_decimals_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    labels = pyarrow.array([Decimal("1.00"), Decimal("2.00")], pyarrow.decimal128(5, 2))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": labels}), path)
+    assert classes_of(read_examples(path, LABELS)) == [1, 2]
+    assert np.asarray(read_examples(path, ["score"]).labels).tolist() == [1.0, 2.0]
+    assert np.asarray(read_examples((["a"], [Decimal("1.5")]), ["score"]).labels).tolist() == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('text\tlabel\n"a\tpear\nb\tpear\nc"\tpear\nd\tpear\n', "row 1 has a quoted text of several lines with tabs"),
+        ('label\ttext\npear\ta\npear\t"b\r\npear\tc"\r\n', "row 2 has a quoted text of several lines with tabs"),
+        ('text\n"a\nb"\n', "row 1 has a quoted text of several lines, .* in quotes, with its own doubled"),
+        ('text\tlabel\na\tpear\n"b" he said\tpear\n', "cannot read data .*, row 2: .* in quotes, with its own doubled"),
+        ('text\tlabel\na\tpear\n"b\tpear\nc\tpear\n', "cannot read data .*, row 2: unexpected end of data"),
+    ],
+)
+def test_a_quote_at_the_beginning_of_a_text_swallows_no_rows(content: str, message: str, tmp_path: Path) -> None:
+    """Where quotes were written as they stand, as many writers of .tsv do."""
+    (tmp_path / "data.tsv").write_text(content, newline="")
+    with pytest.raises(InputError, match=message):
+        read_examples(tmp_path / "data.tsv", LABELS, need_labels=False)
 
 
 @pytest.mark.parametrize(
@@ -975,6 +1087,41 @@ def test_sample_is_in_order_without_repeats_and_keeps_labels() -> None:
     assert len(drawn) == len(set(drawn)) == 20
     assert drawn == sorted(drawn)
     assert classes_of(examples) == [i % 3 for i in drawn]
+
+
+RANKINGS = [((f"query {query}", f"document {row}"), float(row == query)) for row in range(7) for query in range(40)]
+"""Of each query one row in forty, so that none stands together."""
+
+
+def test_rankings_are_sampled_and_parted_whole() -> None:
+    """Pairs with one first text are ranked against each other; a share of them is another ranking."""
+
+    def drawn(limit: int, seed: int) -> Examples:
+        return read_examples(RANKINGS, ["score"], task="score", limit=limit, seed=seed)
+
+    whole = read_examples(RANKINGS, ["score"], task="score")
+    found = drawn(70, 3)
+    queries = [first for first, _ in found.inputs]
+    assert {queries.count(query) for query in queries} == {7}
+    assert len(found) == 70
+    places = [whole.inputs.index(pair) for pair in found.inputs]  # type: ignore[attr-defined]
+    assert places == sorted(places)
+    assert drawn(70, 3).inputs == found.inputs != drawn(70, 4).inputs
+    assert len(drawn(75, 3)) == 70
+    assert len(drawn(3, 3)) == 7, "one ranking, larger than what was asked for"
+    counts = Counter(first for seed in range(300) for first, _ in drawn(70, seed).inputs)
+    # each of 40 queries, 7 pairs, is drawn with probability 0.25: 75 of 300, standard deviation 7.5
+    assert all(abs(counts[f"query {query}"] / 7 - 75) < 38 for query in range(40))
+    parts = random_parts(whole, 3, 0, "score")
+    assert sorted(map(len, parts)) == [91, 91, 98]
+    firsts = [{first for first, _ in part.inputs} for part in parts]
+    assert all(not one & other for one, other in combinations(firsts, 2))
+    assert sorted(pair for part in parts for pair in part.inputs) == sorted(whole.inputs)
+    with pytest.raises(
+        InputError, match=r"has 2 first texts for 14 pairs; expected enough of them to part the data in 3"
+    ):
+        random_parts(whole.take(np.array(sorted([*range(0, 280, 40), *range(1, 280, 40)]))), 3, 0, "score")
+    assert sorted(map(len, random_parts(whole, 3, 0))) == [93, 93, 94], "classes of pairs have no rankings"
 
 
 def test_sample_is_deterministic_for_a_seed() -> None:

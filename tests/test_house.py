@@ -13,7 +13,8 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec configuration from_torch columns records images audio mel spectrograms text words tags
+            __init__ spec configuration from_torch columns records images audio mel spectrograms text words
+            label_values tags
             processor batching kept corruptions tables given arrays tensors thrift levels parquet_facts
             parquet_pages parquet record_files readers hub remote sources label_sets examples fingerprints samples
             pseudo
@@ -38,7 +39,7 @@ FLOORS: list[dict[str, str]] = [
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
-    {"tracing": "__init__ written_out sizes loading blocks hidden slices members stored"},
+    {"tracing": "__init__ written_out sizes slices loading blocks hidden members stored"},
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head

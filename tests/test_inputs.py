@@ -147,6 +147,15 @@ def test_wrong_names_of_files(tmp_path: Path) -> None:
         read_examples(tmp_path / "data.csv", LABELS)
 
 
+@pytest.mark.parametrize("other", ["image", "audio", "tokens"])
+def test_a_named_column_that_is_not_there_is_no_other(other: str) -> None:
+    row = {other: ["a"] if other == "tokens" else "a.png"}
+    for table in (pandas.DataFrame([row]), datasets.Dataset.from_list([row])):
+        with pytest.raises(InputError, match=f"the columns {other}; expected one column 'sentense' .choose another"):
+            read_examples(table, None, columns=Columns(text="sentense"))
+        assert len(read_examples(table, None)) == 1
+
+
 @drawn(st.lists(st.fixed_dictionaries({"text": st.text(), "text_pair": st.text()}, optional={"label": st.none()})))
 def test_pairs_in_dicts_are_the_tuples_of_their_texts(rows: list[dict[str, str]]) -> None:
     assert list(given_inputs(rows, "text")) == [(row["text"], row["text_pair"]) for row in rows]

@@ -314,6 +314,9 @@ FORMS = [
     (np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]], bool), "a matrix of booleans"),
     (np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]], np.float32), "a matrix of floats"),
     (["[1, 1, 0]", "[0, 1, 0]", "[0, 0, 0]"], "a matrix of JSON"),
+    ([list(line) for line in np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]])], "lines of numbers of NumPy"),
+    ([list(line) for line in np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0]], np.float32)], "lines of floats of NumPy"),
+    ([list(np.array([0, 1])), [np.int64(1)], []], "lists of indices of NumPy"),
 ]
 
 
@@ -335,6 +338,20 @@ def test_every_form_means_the_same(matrix: list[list[bool]]) -> None:
         found = read_examples((inputs, form), names, task="multi_label").labels
         assert found is not None
         assert found.tolist() == matrix
+
+
+def test_labels_called_by_numbers() -> None:
+    names = ["1", "2", "3"]
+    for form, expected in (
+        ([[1, 3], [2]], [[0, 2], [1]]),
+        ([[0], [1, 2]], [[0], [1, 2]]),
+        (["1|3", "2"], [[0, 2], [1]]),
+    ):
+        found = read_examples((["a", "b"], form), names, task="multi_label").labels
+        assert found is not None
+        assert [np.flatnonzero(row).tolist() for row in found] == expected
+    with pytest.raises(InputError, match="label 1 at example 0 is the name of one class and the index of another"):
+        read_examples((["a", "b"], [[1], [1, 2]]), names, task="multi_label")
 
 
 def test_labels_from_files(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import io
 import json
 import math
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hydrant.bundle.architecture import Architecture
-from hydrant.data.images import ImageProcessor
+from hydrant.data.images import KINDS, ImageProcessor
 from hydrant.data.processor import from_transformers, load_processor, save_processor
 from hydrant.data.text import TextProcessor
 from hydrant.data.words import WordProcessor
@@ -258,6 +262,58 @@ def test_images_of_more_than_8_bits_are_refused(mode: str, tmp_path: Path) -> No
     processor = ImageProcessor(tmp_path, architecture_of(make_model("vit")))
     with pytest.raises(InputError, match=f"input 3 is an image of mode {mode}; expected 8 bits per channel"):
         processor.encode([Image.new(mode, (20, 20))], first=3)
+
+
+def deep_png(kind: int, channels: int) -> bytes:
+    """A file of 2 by 2 pixels of 16 bits per channel."""
+    parts = {
+        b"IHDR": struct.pack(">IIBBBBB", 2, 2, 16, kind, 0, 0, 0),
+        b"IDAT": zlib.compress(2 * (b"\0" + bytes(4 * channels))),
+        b"IEND": b"",
+    }
+    chunks = (
+        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in parts.items()
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def deep_tiff() -> bytes:
+    facts = {256: 2, 257: 2, 258: 32, 259: 1, 262: 2, 273: 8, 277: 3, 278: 2, 279: 24}  # the bits stand at 32
+    fields = b"".join(struct.pack("<HHII", tag, 3, 3 if tag == 258 else 1, value) for tag, value in facts.items())
+    return struct.pack("<2sHI24xHHHH", b"II", 42, 38, 16, 16, 16, len(facts)) + fields + bytes(4)
+
+
+DEEP = {
+    "png": deep_png(2, 3),
+    "png with alpha": deep_png(6, 4),
+    "grey png with alpha": deep_png(4, 2),
+    "tiff": deep_tiff(),
+    "ppm": b"P6 2 2 65535\n" + bytes(24),
+    "sgi": struct.pack(">HBBHHHH", 474, 0, 2, 3, 2, 2, 3).ljust(512 + 24, b"\0"),
+}
+"""Files of 2 by 2 pixels with 16 bits per channel, of which Pillow would keep the upper 8."""
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_files_of_more_than_8_bits_are_refused(kind: str, tmp_path: Path) -> None:
+    """In colour, too, where Pillow drops the lower 8."""
+    (tmp_path / "deep").write_bytes(DEEP[kind])
+    with Image.open(tmp_path / "deep") as opened:
+        assert opened.mode in ("RGB", "RGBA", "LA")
+        opened.load()
+    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
+    for image in (tmp_path / "deep", DEEP[kind]):
+        with pytest.raises(InputError, match="input 3 is an image of 16 bits per channel; expected 8 bits per channel"):
+            processor.encode([image], first=3)
+
+
+@pytest.mark.parametrize("form", ["png", "tiff", "ppm", "bmp"])
+def test_files_of_8_bits_are_read(form: str) -> None:
+    content, image = io.BytesIO(), picture(5, 7)
+    image.save(content, form)
+    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
+    np.testing.assert_array_equal(pixels_of(processor, [content.getvalue()]), pixels_of(processor, [image]))
 
 
 def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
@@ -550,6 +606,42 @@ def test_unknown_step_is_refused(step: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"asks for {step}, which hydrant does not do; known: do_center_crop"):
         configured(tmp_path, **{step: True})
     assert configured(tmp_path, **{step: False}).encode([picture(5, 5)])
+
+
+@pytest.mark.parametrize("key", ["crop_pct", "rescale_offset", "include_top"])
+def test_steps_of_other_names_are_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"asks for {key}, which hydrant does not do"):
+        configured(tmp_path, **{key: 0.875})
+    assert configured(tmp_path, **{key: None}).encode([picture(5, 5)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> None:
+    import transformers
+
+    made: Any = getattr(transformers, f"{kind}ImageProcessorPil")()
+    size = made.crop_size if made.do_center_crop else made.size
+    spec: Any = SimpleNamespace(modality="image", channels=3, image_height=size["height"], image_width=size["width"])
+    images = [picture(90, 60), picture(40, 100)]
+    found = pixels_of(from_transformers(made, spec), images)
+    agree(found, made(images, return_tensors="np"))
+
+
+@pytest.mark.parametrize("name", ["ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor", None])
+@pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
+def test_image_processors_are_known_by_all_their_names(key: str, name: str | None, tmp_path: Path) -> None:
+    assert configured(tmp_path, **{key: name}).encode([picture(5, 5)])
+
+
+@pytest.mark.parametrize(
+    "name", ["LevitImageProcessor", "LevitFeatureExtractor", "PerceiverImageProcessorFast", "ViT", 3]
+)
+@pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
+def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: str, name: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=f"is of a '{name}', which does, or may do, more .*ViT, DeiT, .* leave {key} out"
+    ):
+        configured(tmp_path, **{key: name})
 
 
 @pytest.mark.parametrize(

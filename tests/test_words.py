@@ -228,6 +228,59 @@ def test_tags_of_numbers_as_texts_are_class_indices() -> None:
     assert word_tags([["a", "b"]], [["1", "-100"]], TAGS, ["here"]).tolist() == [[1, IGNORED]]
 
 
+def test_tags_may_be_numbers_of_numpy_in_lists() -> None:
+    tags = [[np.int64(1), np.float32(0)], [np.int64(0), np.int64(3), np.int64(-100)]]
+    found = read_examples(([row["tokens"] for row in JSON], tags), TAGS, task="tokens")
+    np.testing.assert_array_equal(found.labels, EXPECTED)
+
+
+def test_tags_of_classes_called_by_numbers() -> None:
+    names, words = ["1", "2", "3"], ["a", "b", "c"]
+    assert word_tags([words], [[1, 3, -100]], names, ["here"]).tolist() == [[0, 2, IGNORED]]
+    assert word_tags([words], [[0, 1, None]], names, ["here"]).tolist() == [[0, 1, IGNORED]]
+    with pytest.raises(InputError, match="label 1 at here is the name of one class and the index of another, '2'"):
+        word_tags([words], [[1, 2, None]], names, ["here"])
+    known = read_examples(([words], [["2", "3", "2"]]), names, task="tokens")
+    np.testing.assert_array_equal(read_examples(known, names, task="tokens").labels, [[1, 2, 1]])
+
+
+def test_a_text_that_would_fill_the_memory_with_tags_of_others_is_refused(tmp_path: Path) -> None:
+    """Each text has room for as many as the longest."""
+    path = tmp_path / "data.conll"
+    path.write_text("a O\nb O\n\n" * 1000 + "a O\n" * 60_000)
+    with pytest.raises(
+        InputError, match=r"line 3001 has 60000 words, .* the 1001 texts .*; expected at most 33520 words"
+    ):
+        read_examples(path, TAGS, task="tokens")
+    assert len(read_examples(path, None)) == 1001
+    path.write_text("a O\n" * 60_000)
+    assert np.shape(read_examples(path, TAGS, task="tokens").labels) == (1, 60_000)
+
+
+def test_other_spaces_than_those_between_columns_stand_in_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "data.conll"
+    path.write_text("10\u00a0000\tB-PER\n\u2009a \t O \r\n\u00a0\nb O\n", encoding="utf-8", newline="")
+    assert [row.input for row in stream_rows(path)] == [["10\u00a0000", "\u2009a"], ["b"]]
+    np.testing.assert_array_equal(read_examples(path, TAGS, task="tokens").labels, [[1, 0], [0, -100]])
+
+
+def test_a_named_column_is_no_other(tmp_path: Path) -> None:
+    """Though words and tags are found without being named."""
+    row = {"tokens": ["anna"], "tags": ["B-PER"]}
+    (tmp_path / "data.jsonl").write_text(lines([row]))
+    text, label = Columns(text="sentense"), Columns(label="entitys")
+    for data in (tmp_path / "data.jsonl", pd.DataFrame([row]), datasets.Dataset.from_list([row]), [row]):
+        assert read_examples(data, TAGS, task="tokens").inputs == [["anna"]]
+        with pytest.raises(InputError, match="has no label; expected a column 'entitys' among tokens, tags of tags"):
+            read_examples(data, TAGS, task="tokens", columns=label)
+        if isinstance(data, list):
+            [unusable] = read_examples(data, None, columns=text).inputs
+            assert unusable == Unusable("is a dict with the keys tokens, tags; expected 'sentense'")
+        else:
+            with pytest.raises(InputError, match=r"the columns tokens, tags; expected .*'sentense'"):
+                read_examples(data, None, columns=text)
+
+
 def test_a_classifier_of_whole_texts_reads_no_words(tmp_path: Path) -> None:
     spec = replace(architecture_of(make_tagger()), task="classification")
     whole = from_transformers(make_word_tokenizer(tmp_path), spec)
