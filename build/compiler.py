@@ -187,8 +187,6 @@ def _build_failure(trt: ModuleType, network: Any, graph: Path, settings: Setting
 
 
 def _remedy(settings: Settings, text: str) -> str:
-    if "7.5" in settings.compute_capabilities and settings.precision != "fp16":
-        return "compute capability 7.5 runs FP16 only: use --precision fp16, or leave 7.5 out"
     if settings.strip_weights or settings.refit:
         return "engines without weights or with replaceable ones need a GPU on this machine: leave the option out"
     if "emory" in text:

@@ -16,6 +16,9 @@ OLDEST = (10, 12)
 RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
 """GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
 
+TURING = "7.5"
+"""A target of TensorRT-RTX without float32 products, which every graph of hydrant has: pooler and classifier."""
+
 
 def open_library(name: str) -> ModuleType:
     """Import a library.
@@ -39,14 +42,20 @@ def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, .
     """The GPUs that TensorRT-RTX compiles for: those named, or :data:`RTX_TARGETS`.
 
     Raises:
-        InputError: malformed, or not a target.
+        InputError: malformed, not a target, or one that no graph of hydrant compiles for.
     """
     wanted = [wanted] if isinstance(wanted, str) else wanted
     known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
+    targets = ", ".join(sorted(known - {TURING}, key=lambda target: [int(part) for part in target.split(".")]))
+    if TURING in wanted:
+        raise InputError(
+            f"compute capability {TURING} (Turing) runs no engine of hydrant: TensorRT-RTX {trt.__version__} compiles "
+            "no float32 products for it, and those of pooler and classifier are float32 in every precision; "
+            f"expected {targets}; on a Turing GPU run the graph with --backend onnxruntime-cuda"
+        )
     unknown = [target for target in wanted if target not in known]
     if unknown:
         hopper = " (9.0 is Hopper, a data-centre GPU: use --backend tensorrt on it)" if "9.0" in unknown else ""
-        targets = ", ".join(sorted(known, key=lambda target: [int(part) for part in target.split(".")]))
         raise InputError(
             f"compute capability {cut(unknown[0])} is no target of TensorRT-RTX {trt.__version__}{hopper}; "
             f"expected {targets}"

@@ -168,7 +168,7 @@ def _differences(models: Sequence[ModelReport]) -> str:
     rows = [
         [told.title, *(shown(model.differences.get(key), told) for model in models[1:])]
         for key, told in DIFFERENCES.items()
-        if key in models[1].differences
+        if any(key in model.differences for model in models[1:])
     ]
     return table([f"{models[0].name} minus", *(model.name for model in models[1:])], rows)
 

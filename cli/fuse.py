@@ -73,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
     check_replaceable(options.output, MANIFEST, options.force)
     shared.check_data(options.data)
+    _check_measured(options)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
     sources = [shared.source(source, options) for source in options.model]
     models = [
@@ -104,15 +105,33 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+COLUMNS = ("text_column", "text_pair_column", "label_column")
+"""Options that name columns of the data."""
+
+
+def _check_measured(options: argparse.Namespace) -> None:
+    """Refuse what only the drift of averaging is measured on, where nothing is averaged."""
+    if options.data is not None and len(options.model) < 2:
+        raise InputError(
+            "--data is given with one MODEL; expected several, since data measure the drift of averaging their "
+            "weights; leave it out"
+        )
+    named = [name for name in COLUMNS if hasattr(options, name)]
+    if options.data is None and named:
+        raise InputError(f"--{named[0].replace('_', '-')} is given without --data, whose column it names; leave it out")
+
+
 def _run_traced(options: argparse.Namespace) -> int:
     """Fuse a model that no family declares, and tell how its members were made and what was compared."""
     from ..families.checkpoint import load_processor
     from ..fusion import fuse as fuse_models
     from ..fusion import save_bundle
 
-    for name in ("data", "classes"):
+    for name in ("data", "classes", "template", *COLUMNS):
         if getattr(options, name, None) is not None:
-            raise InputError(f"--{name} is given with --traced, which has no use for it; leave it out")
+            raise InputError(
+                f"--{name.replace('_', '-')} is given with --traced, which has no use for it; leave it out"
+            )
     if len(options.model) > 1:
         raise InputError(f"{len(options.model)} models were given with --traced; expected one")
     check_replaceable(options.output, MANIFEST, options.force)
@@ -153,6 +172,8 @@ def drift_report(
     from ..fusion import measure_drift
 
     if set(ensemble.provenance["separate"]) == set(PARTS) - {"attention"}:
+        if options.data is not None:
+            raise InputError("--data is given with --keep-separate of all parts, so that nothing drifts; leave it out")
         return None
     unmerged = fuse_models(models, ensemble.plan, keep_separate="all")
     if options.data is None:

@@ -31,7 +31,7 @@ def arguments(command: Command) -> None:
     command.take(make, "ood", metavar="FILE")
     command.take(make, "test", metavar="FILE")
     command.take(make, "test_ood", metavar="FILE")
-    shared.reading(command)
+    shared.reading(command, also="; of the training data alone")
     command.heading("method")
     command.take(Recipe, "members", type=positive, metavar="M")
     command.take(Recipe, "budget", metavar="RATIO")

@@ -55,11 +55,11 @@ def arguments(command: Command) -> None:
     command.take((Taylor, Circuit), "noise")
     command.take(Random, "systematic", also="; for random")
     command.take(Dropout, "rate", also="; for dropout")
-    command.take((Circuit, explore), "ood", metavar="FILE", also="; for circuits, and to explore")
+    command.take((Circuit, explore), "ood", metavar="FILE", also="; for circuits, and to explore (not auto)")
     command.take(Circuit, "objective", also="; for circuits")
     command.take(Circuit, "masking", also="; for circuits")
     command.take(Circuit, "average", also="; for circuits")
-    command.take(Circuit, "max_accuracy_loss", metavar="POINTS", also="; for circuits")
+    command.take((Circuit, Grid), "max_accuracy_loss", metavar="POINTS", also="; for circuits, and to explore")
     command.heading("explore")
     command.add(
         "--explore", type=Path, metavar="PICTURE", nargs="?", const=BESIDE,
@@ -92,15 +92,14 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(
             "--keep and --to-tune are given; expected one of them: the heads kept, or a plan within a budget"
         )
-    searched = "circuit" in names and destination(options.output) is not None
-    state = options.output.with_name(f"{options.output.name}.part") if searched else None
+    state = _state(options.output) if "circuit" in names else None
     method = choose("--method", METHODS, names, options, **({} if state is None else {"state": state}))
     given = {"keep": call(Budget, options)} if {"--budget", "--to-tune"} & set(asked) else {}
     model = shared.source(options.model, options)
     try:
         made = call(plan_heads, options, model=model, method=method, reading=call(Reading, options), **given)
     except KeyboardInterrupt:
-        if state is not None and any(state.parent.glob(f"{glob.escape(state.name)}*")):
+        if state is not None and (state.exists() or _later(state)):
             print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
         raise
     made.save(options.output)
@@ -111,45 +110,72 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _state(output: Path) -> Path | None:
+    """The file that keeps what a circuit search finds, beside the plan; ``None`` where nothing can lie there.
+
+    Where it was deleted, so that the search starts anew, those of the searches after the first are deleted, too.
+    """
+    if destination(output) is None:
+        return None
+    state = output.with_name(f"{output.name}.part")
+    for later in [] if state.exists() else _later(state):
+        later.unlink(missing_ok=True)
+    return state
+
+
+def _later(state: Path) -> list[Path]:
+    """The states of the searches after the first, which have its name with a number behind it."""
+    found = state.parent.glob(f"{glob.escape(state.name)}*")
+    return [path for path in found if path.name.removeprefix(state.name).isdecimal()]
+
+
 def _explore(options: argparse.Namespace) -> int:
-    """Measure a grid, draw it, and write the chosen plan."""
+    """Measure a grid, draw it, and write the chosen plan; where there is none, say why once the figures are told."""
     picture = options.output.with_suffix(".png") if options.explore is BESIDE else options.explore
     check_file(picture)
     if destination(picture) is not None and destination(picture) == destination(options.output):
         raise InputError(f"{picture} is to hold both the plan and the picture of --explore; name two files")
-    for flag in (
-        "keep",
-        "fork_from",
-        "traced",
-        "diversity",
-        "noise",
-        "objective",
-        "masking",
-        "average",
-        "max_accuracy_loss",
-        "systematic",
-        "rate",
-    ):
-        if hasattr(options, flag):
-            raise InputError(
-                f"--{flag.replace('_', '-')} is given with --explore, which tries a grid of plans; leave it out"
-            )
-    if options.classes is not None:
-        raise InputError("--classes is given with --explore, which takes classifiers only; plan without --explore")
-    if value(explore, "data", options) is inspect.Parameter.empty:
-        raise InputError("--explore needs labelled validation data; give them with --data")
+    _check_explored(options)
     grid: dict[str, Any] = {"tuning": call(Jointly, options, **({} if hasattr(options, "epochs") else {"epochs": 2}))}
     if hasattr(options, "method"):
         grid["methods"] = options.method.split(",")
     budget = {"budget": options.budget} if hasattr(options, "budget") else {}
     found = call(explore, options, grid=call(Grid, options, **grid), reading=call(Reading, options), **budget)
     write_atomically(picture, draw_exploration(found))
-    found.plan.save(options.output)
+    plan = None if found.best is None else str(options.output)
+    if found.best is not None:
+        found.best.save(options.output)
     if options.json:
-        print_json({"plan": str(options.output), "picture": str(picture), **found.to_json()})
+        print_json({"plan": plan, "picture": str(picture), **found.to_json()})
     else:
-        print_beside(options.output, f"{exploration_text(found)}\nwrote {options.output} and {picture}")
+        wrote = " and ".join(name for name in (plan, str(picture)) if name)
+        print_beside(options.output, f"{exploration_text(found)}\nwrote {wrote}")
+    if found.best is None:
+        raise InputError(f"{found.why}; no plan is written")
     return 0
+
+
+NOT_EXPLORED = (
+    "keep", "to_tune", "fork_from", "traced", "diversity", "noise", "objective", "masking", "average", "systematic",
+    "rate",
+)  # fmt: skip
+"""Options that a grid of plans has no use for."""
+
+
+def _check_explored(options: argparse.Namespace) -> None:
+    """Refuse options that do not go with --explore, and data that are missing."""
+    for flag in NOT_EXPLORED:
+        if hasattr(options, flag):
+            raise InputError(
+                f"--{flag.replace('_', '-')} is given with --explore, which tries a grid of plans; leave it out"
+            )
+    for name in ("classes", "template"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--{name} is given with --explore, which takes classifiers only; plan without --explore")
+    if hasattr(options, "epochs") and not hasattr(options, "train"):
+        raise InputError("--epochs is given without --train, whose data the members are tuned on; leave it out")
+    if value(explore, "data", options) is inspect.Parameter.empty:
+        raise InputError("--explore needs labelled validation data; give them with --data")
 
 
 def exploration_text(found: Exploration) -> str:
@@ -170,15 +196,17 @@ def exploration_text(found: Exploration) -> str:
     regression = found.rows[0].accuracy is None
     by = "variance" if regression else "entropy"
     detection = [f"OOD AUROC, {by}", "FPR95"] if found.ood_examples else []
+    quality = "RMSE" if regression else "accuracy"
+    shown = table(["", "plan", "cost", quality, "NLL", *detection, ""], body)
+    if found.chosen is None:
+        return f"{shown}\nmeasured on {found.examples} examples; none is chosen"
     after = (
         "; its figures are those after tuning: fuse it, then `hydrant tune`" if found.rows[found.chosen].tuned else ""
     )
     reason = "separates out-of-distribution data best" if found.ood_examples else "has the least NLL"
     return (
-        f"{table(['', 'plan', 'cost', 'RMSE' if regression else 'accuracy', 'NLL', *detection, ''], body)}\n"
-        f"measured on {found.examples} examples; chosen: of the plans within {found.budget:g} × that keep the "
-        f"{'RMSE' if regression else 'accuracy'}, the one that {reason} here; on other data expect a little less of it"
-        f"{after}"
+        f"{shown}\nmeasured on {found.examples} examples; chosen: of the plans within {found.budget:g} × that keep the "
+        f"{quality}, the one that {reason} here; on other data expect a little less of it{after}"
     )
 
 

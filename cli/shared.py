@@ -43,10 +43,10 @@ def columns(command: Command, *, labels: bool = True) -> None:
         command.take(Reading, "label", "--label-column", metavar="NAME")
 
 
-def reading(command: Command) -> None:
-    """How labelled data are read."""
+def reading(command: Command, also: str = "") -> None:
+    """How labelled data are read; ``also``: words on which data the number of examples is of."""
     columns(command)
-    command.take(Reading, "examples", metavar="N")
+    command.take(Reading, "examples", metavar="N", also=also)
     command.take(Reading, "batch_size", type=positive, metavar="N")
 
 

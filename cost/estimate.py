@@ -15,7 +15,7 @@ from typing import Any
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..errors import InputError, PlanError, cut
+from ..errors import InputError, PlanError, cut, is_whole, literal
 from .matmuls import attention, products
 from .parameters import parameters
 from .sharing import Forms, Sharing
@@ -104,12 +104,13 @@ def cost_of(
     ensemble = _sharing(model, plan)
     architecture, plan = ensemble.architecture, ensemble.plan
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
-    if not isinstance(batch, int) or batch < 1:
-        raise InputError(f"batch is {batch!r}; expected 1 or more")
+    if not is_whole(batch, 1):
+        raise InputError(f"batch is {literal(batch)}; expected a whole number, 1 or more")
     longest = architecture.max_sequence
     tokens = longest if architecture.modality == "image" else min(128, longest) if sequence is None else sequence
-    if not 1 <= tokens <= longest:
-        raise InputError(f"sequence is {sequence}; expected 1 to {longest} tokens")
+    if not is_whole(tokens, 1, longest):
+        raise InputError(f"sequence is {literal(sequence)}; expected a whole number of tokens, 1 to {longest}")
+    batch, tokens = int(batch), int(tokens)  # NumPy's overflow
     size = {"fp32": 4, "fp16": 2, "bf16": 2}.get(precision)
     if size is None:
         raise InputError(f"precision {cut(precision)} is unknown; expected fp32, fp16, bf16")

@@ -37,6 +37,7 @@ from ..metrics.logit_scores import GAMMA, LIKELIEST, label_logit_scores, logit_s
 from ..progress import Progress
 from ..runtime.backends.reference import TorchSingle
 from ..runtime.collect import visit
+from .dropout import KIND
 from .figures import detected
 from .models import Model
 from .options import Figures
@@ -305,10 +306,14 @@ def _fitted_scores(
     return scores, settings, left_out
 
 
+WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, without dropout"}
+"""Kinds of models behind which a checkpoint stands, and how it runs."""
+
+
 def single_model_of(model: Model) -> str:
     """Which single model the baselines of a model are computed from, in words."""
-    if model.kind == "checkpoint":
-        return "the checkpoint itself"
+    if model.kind in WHOLE:
+        return WHOLE[model.kind]
     members, heads, counts = len(model.plan.members), model.plan.heads, model.plan.head_counts()[0]
     words = "its one member" if members == 1 else f"the first of its {members} members alone"
     if min(counts) == heads:
@@ -321,7 +326,7 @@ def is_whole_model(model: Model) -> bool:
     """Whether it is one model with all its heads."""
     shape, plan = model.architecture, model.plan
     heads = [block.heads for block in shape.blocks] if isinstance(shape, Traced) else [plan.heads] * plan.layers
-    return plan.head_counts() == [heads]
+    return model.kind in WHOLE or plan.head_counts() == [heads]
 
 
 def baseline_notes(

@@ -45,6 +45,12 @@ class Figures:
         caution = self.caution
         if isinstance(caution, bool) or not isinstance(caution, int | float) or not 0 <= caution < math.inf:
             raise InputError(f"caution is {cut(caution)}; expected a finite number, 0 or more")
+        for name, useful in (("corrupted", "corruptions"), ("neighbours", "baselines")):
+            if getattr(self, name) != getattr(type(self), name) and not getattr(self, useful):
+                raise InputError(
+                    f"{name} is {getattr(self, name)} without {useful}, which alone have use for it; ask for them as "
+                    f"well ({useful}=True, --{useful}), or leave it out"
+                )
         if self.fit is not None and not self.baselines:
             raise InputError(
                 "training data are given (fit=…, --fit), but nothing is fitted on them; ask for the baselines as well "

@@ -34,7 +34,7 @@ from .observation import Evidence, observe
 from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
-from .score_figures import score_reports
+from .score_figures import rankings, score_reports
 from .task_page import task_page
 from .token_figures import token_reports
 from .verdict import verdicts
@@ -100,6 +100,12 @@ def evaluate(
     check_apart(data, ood)
     check_seed(seed)
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
+    if figures.caution and not rankings(known):
+        raise InputError(
+            f"caution is {figures.caution:g}, by which documents are ranked, and data {known.source} hold no rankings; "
+            "expected pairs of texts, two or more with the same first text and one of them with a label above 0; give "
+            "such data (--text-pair-column), or leave it (--caution) out"
+        )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
     training = read_training(figures, bundle, known, ood, reading)

@@ -117,17 +117,22 @@ class PerExample:
         return found
 
 
-def per_query(seen: Observation, known: Examples, caution: float) -> Draws:
-    """MRR@10 and nDCG@10 of each query, [Q] each; nothing where the data hold no rankings.
+def rankings(known: Examples) -> list[np.ndarray]:
+    """Places of each query's documents; none where the data hold no rankings.
 
     Rankings are pairs of texts, the first one the query, with labels that are all 0 or more.
     """
     labels = known.labels
     assert labels is not None  # read_examples asks for them
     if not len(known) or not all(is_pair(item) for item in known.inputs) or (labels < 0).any():
-        return {}
-    groups = groups_of([item[0] for item in known.inputs], labels)
-    if not groups:
+        return []
+    return groups_of([item[0] for item in known.inputs], labels)
+
+
+def per_query(seen: Observation, known: Examples, caution: float) -> Draws:
+    """MRR@10 and nDCG@10 of each query, [Q] each; nothing where the data hold no rankings."""
+    groups, labels = rankings(known), known.labels
+    if not groups or labels is None:
         return {}
     score = seen.prediction.score.astype(np.float64)
     orders = {"": score}

@@ -9,6 +9,7 @@ fork — is computed once. The head is that of every graph of hydrant's for its 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ from torch import Tensor, nn
 
 from ..bundle.plan import HeadPlan
 from ..bundle.traced import Traced
-from ..errors import GateError, MissingExtraError, UnsupportedModelError, cut, require
+from ..data.audio import MOST_SECONDS
+from ..errors import LARGEST, GateError, MissingExtraError, UnsupportedModelError, cut, require
 from ..tracing.members import members_of, probes, run_member
 from ..tracing.slices import differing
 from ..version import __version__
@@ -38,6 +40,9 @@ OPSET = 20
 
 LOGITS = "member_logits"
 """Value [M, B, C] of the graph; of tokens [M, B, T, C]."""
+
+RATE = 16_000
+"""Samples a second of a bundle of sounds without a feature extractor."""
 
 AGREE = 1e-4
 """Largest difference between ONNX Runtime and PyTorch: of probabilities, or of scores relative to the largest."""
@@ -62,14 +67,15 @@ def traced_graph(
         emit: also give what each member says for itself (``bundle.tasks.MEMBER_OUTPUTS``).
 
     Raises:
-        UnsupportedModelError: torch's exporter cannot write the model with a batch (and sequence) of any size.
+        UnsupportedModelError: torch's exporter cannot write the model with a batch of any size, and inputs as long as
+            it reads.
         GateError: the graph gives something else than PyTorch.
         MissingExtraError: onnxscript is not installed.
     """
     require("onnxscript", "fuse", "export a traced model")
-    members = members_of(model, architecture, plan)
+    members, longest = members_of(model, architecture, plan), _longest(architecture, facts)
     parts: list[tuple[onnx.ModelProto, list[int]]] = [
-        (_exported(members[same[0]], architecture), same) for same in differing(plan.members).values()
+        (_exported(members[same[0]], architecture, longest), same) for same in differing(plan.members).values()
     ]
     joined = _joined(parts, members, architecture)
     slim = _simplified(joined)
@@ -97,8 +103,16 @@ class _Member(nn.Module):
         return logits, last, *layers
 
 
-def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
-    """One member as torch's exporter writes it."""
+def _longest(architecture: Traced, facts: Mapping[str, str]) -> int:
+    """Tokens of the longest text, or samples of the longest sound, that is prepared for the model."""
+    if architecture.modality != "audio":
+        return architecture.max_sequence
+    prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
+    return MOST_SECONDS * int(prepared.get("sampling_rate", RATE))
+
+
+def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.ModelProto:
+    """One member as torch's exporter writes it, for inputs up to ``longest``."""
     import onnx_ir as ir
     from torch.export import Dim, export
 
@@ -111,9 +125,13 @@ def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
         with _quiet(), torch.no_grad(), _batched_experts(member):
             shapes = {"tensors": tuple(dict(free) for _ in tensors)}
             program = export(_Member(member, architecture), tensors, dynamic_shapes=shapes, strict=False)
+            for axis in free:
+                _check_range(program, architecture, axis, longest if axis else LARGEST)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET)
             fewer = keep_first_rows(written.model)
             proto: onnx.ModelProto = ir.to_proto(written.model)
+    except UnsupportedModelError:
+        raise
     except Exception as error:  # the exporter raises whatever its many stages do
         raise UnsupportedModelError(
             f"torch's exporter cannot write {architecture.model_class} as ONNX ({type(error).__name__}: "
@@ -131,6 +149,25 @@ def _exported(member: nn.Module, architecture: Traced) -> onnx.ModelProto:
             "sequence); run the bundle with PyTorch (--backend torch)"
         )
     return proto
+
+
+def _check_range(program: Any, architecture: Traced, axis: int, expected: int) -> None:
+    """Refuse a graph that holds for fewer inputs, or shorter ones: the exporter narrows what it is told is free.
+
+    Raises:
+        UnsupportedModelError: it does.
+    """
+    name = program.graph_signature.user_inputs[0]
+    size = next(node for node in program.graph.nodes if node.name == name).meta["val"].shape[axis]
+    held = None if isinstance(size, int) else program.range_constraints.get(size.node.expr)
+    if held is None or held.upper < expected:
+        unit = {"text": "tokens", "audio": "samples"}[architecture.modality] if axis else "inputs in a batch"
+        most = "some numbers of" if held is None else f"up to {held.upper}"
+        wanted = f"up to {expected}" if axis else "any number"
+        raise UnsupportedModelError(
+            f"torch's exporter writes {architecture.model_class} for {most} {unit} alone, and this bundle's are "
+            f"{wanted}; run the bundle with PyTorch (--backend torch)"
+        )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,8 @@ from ..bundle.traced import Traced
 from ..errors import BundleError, InputError, cut, is_whole
 from ..families.checkpoint import model_labels
 from ..families.tasks import problem_of
-from ..tracing.loading import load_traced, prepared
+from ..tracing.loading import load_traced, taken
 from ..tracing.members import agreed, all_heads, check_plan, members_of, run_member, trace, with_defaults
-from ..tracing.slices import shared_copy
 from ..tracing.stored import load_original
 from .distance import FeatureDistance
 from .label_head import LabelOutput, summarize_labels
@@ -30,6 +30,8 @@ from .uncertainty_head import FusedOutput, summarize
 
 class TracedClassifier(nn.Module):
     """M members of a traced model, each run by itself; what they share they share as tensors.
+
+    Threads that share it take turns: members run under a hook, and models of transformers may keep what they computed.
 
     Args:
         architecture: of the model.
@@ -59,7 +61,16 @@ class TracedClassifier(nn.Module):
         self._whole: list[Any] = [original]  # in a list, no submodule: its tensors are the members'
         self.each = nn.ModuleList(members_of(original, architecture, plan))
         self.distance = None if density is None else FeatureDistance(density)
+        self._turn = threading.Lock()
         self.eval().requires_grad_(False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy starts from: everything but the lock."""
+        return {name: value for name, value in self.__dict__.items() if name != "_turn"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Start as a copy, with a lock of its own."""
+        self.__dict__.update(state, _turn=threading.Lock())
 
     @property
     def original(self) -> Any:
@@ -109,10 +120,11 @@ class TracedClassifier(nn.Module):
         """
         given = with_defaults(self.architecture, inputs)
         layers = sorted({int(found[1]) for tap in taps if (found := TAP.fullmatch(tap)) and found[1]})
-        runs = [
-            run_member(member, self.architecture, given, () if number else layers)  # the first stands for the trunk
-            for number, member in enumerate(self.each)
-        ]
+        with self._turn:
+            runs = [
+                run_member(member, self.architecture, given, () if number else layers)  # the first stands for the trunk
+                for number, member in enumerate(self.each)
+            ]
         vectors = {f"last.{number}": last for number, (_, last, _) in enumerate(runs)}
         vectors |= {f"layers.{layer}.token": each for layer, each in zip(layers, runs[0][2], strict=True)}
         logits = torch.stack([each for each, _, _ in runs])
@@ -175,7 +187,7 @@ def fuse_traced(models: Any, plan: HeadPlan | None = None, members: int | None =
         raise InputError(f"{len(sources)} models were given with traced; expected one, whose prunings are the members")
     if members is not None and not is_whole(members, 1):
         raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
-    model = load_traced(sources[0]) if isinstance(sources[0], str | Path) else prepared(shared_copy(sources[0]))
+    model = load_traced(sources[0]) if isinstance(sources[0], str | Path) else taken(sources[0])
     for name, weight in model.state_dict().items():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair the checkpoint")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,8 @@ def calibrate(
         InputError: unusable data or options, or examples too few for what is asked.
         BackendError: the model gives values that are not finite.
         MissingExtraError: torch or onnx is not installed, or scipy for ``risk``.
-        BundleError: the bundle is missing, altered or malformed, or holds a graph that cannot be calibrated.
+        BundleError: the bundle is missing, altered or malformed, or holds a graph that cannot be calibrated, or an
+            engine of which nothing can be read.
     """
     for module in ("torch", "onnx"):
         require(module, "fuse", "calibrate a bundle")
@@ -141,7 +142,7 @@ def calibrate(
     if task in _CHECKS:
         _CHECKS[task](targets)
     bundle.check_addable(CALIBRATION)
-    graphs = check_graphs(bundle)  # before the long work
+    graphs, built_from = check_graphs(bundle), _built_from(bundle)  # before the long work
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
     assert known.labels is not None  # read_examples asks for them
     if task == "score":
@@ -158,7 +159,7 @@ def calibrate(
         fitted, density = _spans_fitted(reference, known, ood, bundle, distances, targets, about, progress)
         notes += [] if training is None else against_training(bundle, known, training)
         changed = _changed(bundle, graphs, fitted, density, new=training is not None)
-        return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
+        return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
     logits, squared = reference.run(known, distances)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
     density, near, beyond = settled(distances, squared, ood_squared)
@@ -178,7 +179,7 @@ def calibrate(
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
     fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, near, activation))
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
-    return CalibrationReport(fitted, graphs, _outdated(changed), notes, density)
+    return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
 
 
 def _of_data(bundle: Bundle, known: Examples, ood: Examples | None, training: Examples | None, task: Task) -> list[str]:
@@ -329,9 +330,20 @@ def _changed(
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
 
 
-def _outdated(bundle: Bundle) -> list[str]:
-    """Engines whose graph has changed since they were built."""
-    from ..engines.metadata import engine_names, graph_digest, read_metadata
+def _built_from(bundle: Bundle) -> dict[str, tuple[str, str]]:
+    """The graph that each engine was built from, and its digest then.
+
+    Raises:
+        BundleError: what is known of an engine is missing, altered or malformed.
+    """
+    from ..engines.metadata import engine_names, read_metadata
 
     known = {name: read_metadata(bundle, name) for name in engine_names(bundle)}
-    return [name for name, facts in known.items() if graph_digest(bundle, facts.onnx) != facts.onnx_sha256]
+    return {name: (facts.onnx, facts.onnx_sha256) for name, facts in known.items()}
+
+
+def _outdated(bundle: Bundle, built_from: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Engines whose graph has changed since they were built."""
+    from ..engines.metadata import graph_digest
+
+    return [name for name, (graph, digest) in built_from.items() if graph_digest(bundle, graph) != digest]

@@ -43,6 +43,7 @@ MACHINES = [
     Machine("tensorrt", "10.13.2.6", "7.5"),
     Machine("tensorrt-rtx", VERSION, "8.9"),
     Machine("tensorrt-rtx", VERSION, "9.0"),
+    Machine("tensorrt-rtx", VERSION, "7.5"),
 ]
 
 
@@ -125,6 +126,8 @@ BUNDLES: dict[str, tuple[Change, ...]] = {
     "stale": (plan(onnx_sha256="0" * 64), plan("b", onnx_sha256="1" * 64)),
     "second": (plan("a", version="1"), plan("b")),
     "names": (plan("a"), plan("a-b"), plan("a.b")),
+    "longest": (plan("a", profiles=[PADDED]), plan("b", profiles=[SMALL, LARGE])),
+    "largest": (plan("a", profiles=[SMALL]), plan("b", profiles=[PADDED])),
     "platform": (plan(platform="linux-riscv64"),),
     "version": (plan(version="10.9.0.34", version_compatible=True),),
     "gpu": (plan(compute_capabilities=("8.6", "12.0"), refittable=True),),

@@ -232,6 +232,21 @@ def test_what_cannot_be_fitted_is_left_out_with_its_reason(
     assert report.notes == [], "the bundle of one member keeps all heads"
 
 
+def test_the_single_model_of_dropout_is_the_checkpoint(
+    bundle: Path, bert_checkpoint: Path, data: dict[str, Path]
+) -> None:
+    figures = Figures(bootstrap=0, baselines=True)
+    compare = [f"mc-dropout:2:{bert_checkpoint}", bert_checkpoint]
+    report = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=compare)
+    _, passes, whole = (model.baselines for model in report.models)
+    assert passes is not None
+    assert whole is not None
+    assert (passes.of, whole.of) == ("the checkpoint itself, without dropout", "the checkpoint itself")
+    assert passes.figures == whole.figures
+    alone = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=compare[:1])
+    assert alone.notes == [], "a whole model is among the rows"
+
+
 def test_training_data_among_test_data_are_told(bundle: Path, data: dict[str, Path]) -> None:
     figures = Figures(bootstrap=0, baselines=True, fit=data["test"])
     report = evaluate(bundle, data["test"], data["ood"], figures=figures)

@@ -19,7 +19,7 @@ from hydrant.build.monitor import Phases, interrupts_kept
 from hydrant.build.profiles import Range, optimization_profiles
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import EngineFile, engine_names, read_metadata
-from hydrant.errors import GateError
+from hydrant.errors import BackendError, GateError, InputError
 from hydrant.families.registry import architecture_of
 from hydrant.progress import no_progress
 from hypothesis import given
@@ -103,9 +103,23 @@ def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
     assert build_engine(own, "tensorrt-rtx", "fp32", name="unfused").facts.fused == (0,)
 
 
-def test_bfloat16_does_not_build_for_turing(made: Path, rtx: Any) -> None:
-    with pytest.raises(HydrantError, match=r"cannot compile model.bf16.onnx in bf16.*7.5 runs FP16 only: use --prec"):
-        build_engine(made, TensorRTForRTX(compute_capability=["7.5"]), "bf16")
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
+@pytest.mark.parametrize("others", [[], ["8.6"]])
+def test_nothing_builds_for_turing(
+    precision: Any, others: list[str], made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before the compiler starts."""
+    monkeypatch.setattr("hydrant.build.engine.compile_graph", None)
+    words = r"7\.5 \(Turing\) runs no engine of hydrant: .* no float32 products.*; expected 8\.0, .*onnxruntime-cuda"
+    with pytest.raises(InputError, match=words):
+        build_engine(made, TensorRTForRTX(compute_capability=["7.5", *others]), precision)
+
+
+def test_what_turing_is_refused_for_is_so(made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The day that this fails, TensorRT-RTX compiles for it, and hydrant may."""
+    monkeypatch.setattr("hydrant.build.engine.compute_capabilities", lambda _, wanted: tuple(wanted))
+    with pytest.raises(BackendError, match=r"cannot compile model\.fp16\.onnx in fp16.*Turing \(SM75\)"):
+        build_engine(made, TensorRTForRTX(compute_capability=["7.5"]), "fp16")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +141,7 @@ def test_bfloat16_does_not_build_for_turing(made: Path, rtx: Any) -> None:
         ),
         (
             {"backend": TensorRTForRTX(compute_capability=["8.7"])},
-            r"'8.7' is no target .*; expected 7.5, 8.0, 8.6, 8.9, 12.0",
+            r"'8.7' is no target .*; expected 8.0, 8.6, 8.9, 12.0",
         ),
         ({"name": "../x"}, "engine name is '../x'; expected up to 100 letters"),
     ],

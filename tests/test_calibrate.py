@@ -14,6 +14,7 @@ import onnx
 import oracle
 import pytest
 import torch
+from fake_tensorrt import add_engine
 from hydrant import (
     Bundle,
     Conformal,
@@ -35,6 +36,7 @@ from hydrant.bundle.files import sha256_of
 from hydrant.calib.density import standardised
 from hydrant.calib.taps import SETS
 from hydrant.data.examples import read_examples
+from hydrant.engines.metadata import metadata_path
 from hydrant.families.checkpoint import load_processor
 from hydrant.measure.features import Reference
 from hydrant.metrics.uncertainty import area_under_roc
@@ -544,7 +546,7 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
 
 def test_engines_of_an_earlier_graph_are_named(bundle: Path, data: dict[str, Path]) -> None:
     """Also of a graph whose weights lie beside it: both files make its digest."""
-    from hydrant.engines.metadata import EngineFile, engine_path, graph_digest, metadata_path
+    from hydrant.engines.metadata import EngineFile, engine_path, graph_digest
 
     opened = Bundle.open(bundle).add({"model.fp16.onnx.data": b"weights"})
     for graph in ("model.fp32.onnx", "model.fp16.onnx"):
@@ -564,6 +566,20 @@ def test_engines_of_an_earlier_graph_are_named(bundle: Path, data: dict[str, Pat
         }
         Bundle.open(bundle).add({metadata: json.dumps(facts_now).encode()})
     assert calibrate(bundle, data["val"]).outdated == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"schema": 2}, "has schema '2'; this hydrant reads"), ({"version": 3}, "garbles 'version'")]
+)
+def test_an_engine_of_which_nothing_can_be_read_is_told_before_anything_changes(
+    changes: dict[str, Any], words: str, bundle: Path, data: dict[str, Path]
+) -> None:
+    facts = add_engine(bundle, ({"input_ids": ((1, 3), (2, 3), (4, 3))},)).to_json()
+    Bundle.open(bundle).add({metadata_path("tensorrt-fp32"): json.dumps(facts | changes).encode()})
+    before = state(bundle)
+    with pytest.raises(HydrantError, match=words):
+        calibrate(bundle, data["val"])
+    assert state(bundle) == before
 
 
 def test_public_name() -> None:

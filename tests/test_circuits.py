@@ -20,6 +20,7 @@ from hydrant.calib.heads.circuits import Settings, find_circuits
 from hydrant.calib.heads.encoder import Encoder, attention_mask
 from hydrant.calib.heads.objectives import OBJECTIVES, Statistics, evaluate
 from hydrant.calib.heads.search_state import SearchState
+from hydrant.calib.heads.trials import Trial
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.metrics import classification as metrics
@@ -506,6 +507,36 @@ def test_interrupted_command_tells_how_to_go_on(
     assert HeadPlan.load(plan) == plan_heads(
         bert_checkpoint, text_csv, method=Circuit(ood=ood_csv, max_accuracy_loss=ANY), keep=2
     )
+
+
+def test_a_search_that_is_refused_leaves_no_state(
+    bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that ends well: what stays would be in the way of the next, which has other settings."""
+    searched: list[str] = []
+
+    def lost(self: Trial, single: Trial) -> float:
+        searched[:] = sorted(path.name for path in tmp_path.iterdir())
+        return 9.0
+
+    plan = tmp_path / "plan.json"
+    monkeypatch.setattr(Trial, "lost", lost)
+    method = Circuit(ood=ood_csv, state=f"{plan}.part")
+    with pytest.raises(InputError, match="circuits lose 9"):
+        plan_heads(bert_checkpoint, text_csv, method, keep=1)
+    assert searched[:2] == ["plan.json.part", "plan.json.part1"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_states_whose_first_was_deleted_are_not_in_the_way(
+    bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "plan.json.parts"
+    for path in (mine, tmp_path / "plan.json.part1", tmp_path / "plan.json.part2"):
+        path.write_text("{}")
+    command = ("plan", bert_checkpoint, "--data", text_csv, "--ood", ood_csv, "--method", "circuit", "--keep", 2)
+    assert run_cli(*command, "--max-accuracy-loss", ANY, "-o", tmp_path / "plan.json").returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "plan.json.parts"]
 
 
 def test_too_little_memory_on_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

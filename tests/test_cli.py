@@ -208,6 +208,22 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
             ("fuse", bert_checkpoint, "--data", tmp_path / "absent.csv", "-o", tmp_path / "x"),
             "absent.csv does not exist; expected .csv",
         ),
+        (
+            ("fuse", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "x"),
+            "--data is given with one MODEL; expected several, since data measure the drift of averaging their weights",
+        ),
+        (
+            ("fuse", bert_checkpoint, "--label-column", "x", "-o", tmp_path / "x"),
+            "--label-column is given without --data, whose column it names; leave it out",
+        ),
+        (
+            ("fuse", *[bert_checkpoint] * 2, "--data", text_csv, "--keep-separate", "all", "-o", tmp_path / "x"),
+            "--data is given with --keep-separate of all parts, so that nothing drifts; leave it out",
+        ),
+        (
+            ("fuse", bert_checkpoint, "--traced", "--template", "a {}", "-o", tmp_path / "x"),
+            "--template is given with --traced, which has no use for it; leave it out",
+        ),
         (("fuse", bert_checkpoint, "--plan", tmp_path / "absent.json", "-o", tmp_path / "x"), "cannot read plan"),
         (("fuse", bert_checkpoint, "-o", out), "exists; choose another output folder, or replace it with --force"),
         (

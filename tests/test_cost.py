@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -109,16 +111,29 @@ def test_cost_falls_with_a_later_fork_and_fewer_heads(family: str) -> None:
 
 def test_unusable_arguments() -> None:
     model, plan = make_model("bert"), random_plan("bert", 2)
-    with pytest.raises(HydrantError, match="batch is 0; expected 1 or more"):
-        estimate_cost(model, plan, batch=0)
-    with pytest.raises(HydrantError, match=r"sequence is 9999; expected 1 to \d+ tokens"):
-        estimate_cost(model, plan, sequence=9999)
+    for batch in (0, 1.5, "4", True):
+        with pytest.raises(HydrantError, match=rf"batch is {batch!r}; expected a whole number, 1 or more"):
+            estimate_cost(model, plan, batch=batch)  # type: ignore[arg-type]
+    for sequence in (0, 9999, 4.5, "16", True):
+        with pytest.raises(
+            HydrantError, match=rf"sequence is {sequence!r}; expected a whole number of tokens, 1 to \d+$"
+        ):
+            estimate_cost(model, plan, sequence=sequence)  # type: ignore[arg-type]
     with pytest.raises(HydrantError, match="a model has no plan of its own"):
         estimate_cost(model)
     with pytest.raises(HydrantError, match="precision 'fp8' is unknown"):
         estimate_cost(model, plan, precision="fp8")
     with pytest.raises(HydrantError, match="plan was made for a 'vit' model"):
         estimate_cost(model, random_plan("vit", 2))
+
+
+def test_whole_numbers_of_numpy_are_taken() -> None:
+    """And are Python's from there on, which do not overflow."""
+    model, plan = make_model("bert"), random_plan("bert", 2)
+    given = {"batch": np.int64(4), "sequence": np.int8(16)}
+    found = estimate_cost(model, plan, **given)  # type: ignore[arg-type]
+    assert found == estimate_cost(model, plan, batch=4, sequence=16)
+    assert json.loads(json.dumps(found.to_json()))["sequence"] == 16
 
 
 def test_half_precision_moves_half_the_bytes() -> None:

@@ -34,6 +34,16 @@ def test_every_stage_leaves_its_artefact_and_the_table_is_printed(demo: Path) ->
     assert bundle.file("model.fp32.onnx").is_file()
 
 
+def test_both_models_are_calibrated_on_the_same_examples(demo: Path) -> None:
+    """So that the table compares models, and not how much of the data each has seen."""
+    fused, single = (
+        json.loads((demo / "digits" / name / "calibration.json").read_text())["fitted"] for name in ("bundle", "single")
+    )
+    names = ("data", "examples", "fingerprints")
+    assert [fused[name] for name in names] == [single[name] for name in names]
+    assert fused["examples"] == 200, "the other half of the 400 chose the plan and the epoch"
+
+
 def test_what_the_demo_made_works_from_the_command_line(demo: Path) -> None:
     folder = demo / "digits"
     done = run_cli("predict", folder / "bundle", "--input", folder / "ood.npz")

@@ -612,6 +612,14 @@ def test_rtx_names_the_target_and_sends_hopper_to_tensorrt(path: Path) -> None:
         open_engine(path, Device("12.1"), "tensorrt-rtx")
 
 
+def test_rtx_sends_turing_elsewhere(path: Path) -> None:
+    add_engine(path, (LATENCY,), "tensorrt-rtx")
+    with pytest.raises(
+        BackendError, match=r"7\.5 \(Turing\), for which TensorRT-RTX compiles no float32 .*tensorrt --"
+    ):
+        open_engine(path, Device("7.5"), "tensorrt-rtx")
+
+
 def test_the_graph_that_changed_is_told_from_the_one_that_is_gone(path: Path) -> None:
     add_engine(path, (LATENCY,))
     export_onnx(path, form=GraphForm(member_outputs=True))
@@ -671,6 +679,23 @@ def test_the_preferred_precision_that_fits(path: Path) -> None:
     with pytest.raises(BackendError, match=r"compiled for compute capability 12\.0"):
         choose_engine(bundle, here, "fp16")
     assert read_engine(bundle, choose_engine(bundle, here)) == (path / "engines/b.engine").read_bytes()
+
+
+def test_of_engines_of_one_precision_the_one_that_takes_most_is_chosen(path: Path) -> None:
+    """The longest text, then the largest batch, then the name; what does not fit is passed over."""
+    bundle, here = Bundle.open(path), Machine("tensorrt", "10.13.2", "8.9")
+    wide = text_profile((1, 8, 32), (4, 8, 12), TEXT)
+    for name, profiles, changes, expected in (
+        ("b", (LATENCY,), {}, "b"),
+        ("a", (LATENCY,), {}, "a"),
+        ("c", (LATENCY, wide), {}, "c"),
+        ("d", (LATENCY, THROUGHPUT), {}, "d"),
+        ("e", (LATENCY, THROUGHPUT, wide), {"compute_capabilities": ("12.0",)}, "d"),
+    ):
+        add_engine(path, profiles, name=name, **changes)
+        assert choose_engine(bundle := Bundle.open(bundle.path), here).name == expected
+    with open_engine(path) as backend:
+        assert backend.run(text(2, 20))["probabilities"].shape == (2, 5)
 
 
 JSON = st.recursive(

@@ -30,10 +30,11 @@ from hydrant import (
     save_bundle,
     verify,
 )
-from hydrant.cli.evaluate import evaluation_text
+from hydrant.cli.evaluate import _differences, evaluation_text
 from hydrant.data.corruptions import CORRUPTIONS, KINDS, corrupt, typos
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.plots import _style, _told
+from hydrant.evaluation.report import Figure, ModelReport
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics import classification as metrics
 from hydrant.runtime.backends.reference import TorchModule
@@ -569,6 +570,17 @@ def test_a_single_example_and_a_perfect_model_have_figures_where_they_can(
     assert Resources(page.read_text()).open == []
     alone = evaluate(bundle, (texts[:1], said[:1]), figures=Figures(bootstrap=3))
     assert alone.examples == 1
+
+
+def test_a_difference_that_the_first_competitor_lacks_is_shown() -> None:
+    """As the likelihood of a score, which a checkpoint has not and a bundle behind it has."""
+
+    def report(name: str, *known: str) -> ModelReport:
+        found = {each: Figure(0.25) for each in known}
+        return ModelReport(name, "bundle", "torch", "fp32", 1, 1.0, {}, found, {}, {})
+
+    shown = _differences([report("out"), report("one", "rmse"), report("two", "rmse", "nll")])
+    assert [line.split() for line in shown.splitlines()[-2:]] == [["NLL", "–", "+0.250"], ["RMSE", "+0.25", "+0.25"]]
 
 
 def test_command_line(bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:

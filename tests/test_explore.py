@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import hydrant
 import numpy as np
 import pytest
 import torch
-from hydrant import Grid, HeadPlan, estimate_cost, explore
+from hydrant import Grid, HeadPlan, Reading, estimate_cost, explore
+from hydrant.cli.plan import exploration_text
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.explore import Row, chosen_place
+from hydrant.workflow.explore import Exploration, Row, chosen_place
 from PIL import Image
 from support import HEADS, LAYERS, make_model, run_cli
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast
@@ -59,7 +61,8 @@ def test_the_best_point_within_budget_and_margin_is_chosen() -> None:
 def test_without_a_point_within_budget_or_margin_there_is_no_plan() -> None:
     with pytest.raises(InputError, match=r"at most 0\.5 × .* the cheapest costs 0\.900; give a larger budget"):
         chosen_place([SINGLE, row(), row(ratio=1.5)], 0.5, 0.5)
-    with pytest.raises(InputError, match=r"the best has 0\.700, the single model 0\.800, and 0\.5 points may be lost"):
+    lost = r"the best has 0\.700, the single model 0\.800, and 0\.5 points may be lost; .*\(--max-accuracy-loss\)"
+    with pytest.raises(InputError, match=lost):
         chosen_place([SINGLE, row(accuracy=0.7), row(ratio=1.5)], 1.0, 0.5)
 
 
@@ -80,6 +83,7 @@ def test_the_usual_grid() -> None:
     [
         ({"forks": []}, "forks is .*; expected whole numbers of 0 or more"),
         ({"heads": [0]}, "heads is .*; expected whole numbers of 1 or more"),
+        ({"max_accuracy_loss": float("nan")}, "max_accuracy_loss is 'nan'; expected percentage points, 0 or more"),
         ({"methods": ["circuit"]}, "expected some of taylor, random .circuits take a search for each"),
     ],
 )
@@ -108,7 +112,45 @@ def test_every_point_is_measured(tables: dict[str, Path], bert_checkpoint: Path)
             assert each.ratio == pytest.approx(estimate_cost(bert_checkpoint, plan, sequence=5).ratio)
     assert found.plan.head_counts()[0][found.plan.fork :] == [2] * (LAYERS - found.plan.fork)
     assert found.plan.provenance["explored"]["rows"][0]["accuracy"] == found.rows[0].accuracy
+    assert found.chosen is not None
     assert found.rows[found.chosen].auroc == max(each.auroc for each in found.rows[2:] if each.auroc is not None)
+
+
+def test_what_cannot_come_to_a_plan_is_refused_before_anything_is_measured(
+    tables: dict[str, Path], bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hydrant.fusion.save_bundle", None)
+    given = {"grid": Grid(forks=[1], heads=[3], methods=["random"]), "reading": Reading(examples=1)}
+    with pytest.raises(InputError, match=r"at most 1\.1 × .* the cheapest costs 1\.\d+; give a larger budget"):
+        explore(bert_checkpoint, tables["validation"], budget=1.1, grid=given["grid"])
+    with pytest.raises(InputError, match=r"there is 1 example of data .*validation\.csv; expected at least 2, since"):
+        explore(bert_checkpoint, tables["validation"], **given)
+    with pytest.raises(InputError, match="ood is 'auto', and inputs made from the data serve to choose circuits"):
+        explore(bert_checkpoint, tables["validation"], "auto", **given)
+
+
+def test_figures_stay_where_no_plan_is_chosen(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from hydrant.cli import main as cli
+
+    monkeypatch.setattr(Row, "keeps", lambda row, single, margin: margin > 7)
+    command = ["plan", bert_checkpoint, "--data", tables["validation"], "--explore", "--budget", 2, "--forks", 2]
+    command += ["--heads", 3, "--method", "random", "-o", tmp_path / "plan.json"]
+    assert cli.main([*map(str, command), "--json"]) == 2
+    told = capsys.readouterr()
+    assert told.err.count("no explored plan within the budget keeps the accuracy: the best has") == 1
+    assert "no plan is written" in told.err
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.png"]
+    facts = json.loads(told.out)
+    assert (facts["plan"], facts["chosen"], len(facts["rows"])) == (None, None, 2)
+    none = Exploration((SINGLE, row()), None, None, 2.0, 20, 0, "all lose too much")
+    assert exploration_text(none).endswith("measured on 20 examples; none is chosen")
+    with pytest.raises(InputError, match="all lose too much"):
+        none.plan  # noqa: B018
+    assert cli.main([*map(str, command), "--max-accuracy-loss", "8"]) == 0
+    assert HeadPlan.load(tmp_path / "plan.json").fork == 2
 
 
 def test_every_point_is_tuned_from_its_fork_on(
@@ -171,6 +213,12 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     assert "--systematic is given with --explore, which tries a grid of plans; leave it out" in drawn_alike.stderr
     dropped = run_cli(*command, "--method", "dropout", "--rate", 0.2)
     assert "--rate is given with --explore, which tries a grid of plans; leave it out" in dropped.stderr
+    for options, words in (
+        (["--to-tune"], "--to-tune is given with --explore, which tries a grid of plans; leave it out"),
+        (["--template", "a {}"], "--template is given with --explore, which takes classifiers only"),
+        (["--epochs", 3], "--epochs is given without --train, whose data the members are tuned on; leave it out"),
+    ):
+        assert words in run_cli(*command, *options).stderr
     stray = run_cli("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--forks", 2)
     assert "--forks is given without --explore" in stray.stderr
     both = run_cli(*command, plan)

@@ -16,10 +16,11 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant import Bundle, Recipe, make
+from hydrant import Bundle, HeadPlan, Recipe, make
 from hydrant.bundle.uses import NEAR, SEEN
+from hydrant.calib.decisions.targets import Coverage, FalseAlarm
 from hydrant.cli.make import make_text
-from hydrant.data.examples import Examples
+from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
 from hydrant.progress import no_progress
 from hydrant.tuning.settings import Jointly
@@ -168,6 +169,35 @@ def test_data_to_judge_by_that_were_trained_on_are_refused(
         make(bert_checkpoint, train, validation, output=tmp_path / "out", test=unknown, test_ood=unknown)
     with pytest.raises(InputError, match="validation data given in memory: example 30 is an empty text; expected"):
         make(bert_checkpoint, train, ([*["a b"] * 30, " "], ["a"] * 31), output=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_to_judge_by_are_new_to_all_training_data_not_to_a_sample(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    reading = hydrant.Reading(examples=10)
+    with pytest.raises(InputError, match=r"100% of the 60 examples of the validation data"):
+        make(bert_checkpoint, tables["train"], tables["train"], output=tmp_path / "out", reading=reading)
+    job = _Job(bert_checkpoint, tmp_path / "out", Recipe(), reading, 3, print, no_progress)
+    sampled = job.read(tables["train"], tables["validation"], None, None, None).training
+    alone = read_examples(tables["train"], list("abcde"), limit=10, seed=3)
+    assert (list(sampled.inputs), sampled.labels.tolist()) == (alone.inputs, alone.labels.tolist())
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        ({"flags": FalseAlarm(0.02)}, r"in-distribution share \(1 − false alarm\) of 0\.98 needs at least 49"),
+        ({"abstain": Coverage(0.97)}, r"coverage of 0\.97 needs at least 33"),
+    ],
+)
+def test_thresholds_that_no_data_can_show_are_refused_before_any_work(
+    targets: dict[str, Any], words: str, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    recipe = Recipe(members=2, budget=1.2, fast=True, **targets)
+    part = r"; found 27, the part of .*validation\.csv that thresholds are fitted on; give more validation data"
+    with pytest.raises(InputError, match=words + " examples" + part):
+        make(bert_checkpoint, tables["train"], tables["validation"], output=tmp_path / "out", recipe=recipe)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -411,11 +441,28 @@ def test_a_folder_of_something_else_is_refused(
         ({"fast": "yes"}, "fast is 'yes'; expected True or False"),
         ({"fast": True, "epochs": 7}, "epochs = 7 is given with fast, which leaves the tuning out"),
         ({"mixed_precision": "fp16"}, "mixed_precision 'fp16' is unknown; expected no or bf16"),
+        ({"method": "taylor,dropout,random"}, "method 'dropout' keeps as many heads as its rate says, and a bundle"),
+        ({"method": hydrant.Dropout()}, "expected taylor, circuit or random"),
     ],
 )
 def test_unusable_recipes_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Recipe(**options)
+
+
+@pytest.mark.parametrize(("ood", "objective"), [(True, "separation"), (False, "nll")])
+def test_circuits_are_searched_on_the_data_that_choose(
+    ood: bool, objective: str, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    recipe = Recipe(members=2, budget=1.2, method="circuit,random", fast=True)
+    job = _Job(bert_checkpoint, tmp_path / "out", recipe, hydrant.Reading(), 0, print, no_progress)
+    parts = job.read(tables["train"], tables["validation"], tables["ood"] if ood else None, None, None)
+    job._plan(tmp_path / "plan.json", parts, to_tune=True)
+    plan = HeadPlan.load(tmp_path / "plan.json")
+    assert (plan.method, plan.provenance["circuit"]["objective"]) == ("circuit,random", objective)
+    assert plan.provenance["circuit"].get("ood_examples") == (36 if ood else None), "the half that chooses"
+    assert recipe.methods(None, "classification")[1] == "random"
+    assert recipe.methods(parts.choosing, "score")[0] == hydrant.Circuit(objective="nll"), "one score has no entropy"
 
 
 def test_members_are_tuned_as_the_recipe_says(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
@@ -468,3 +515,13 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     tables["blank"].write_text(tables["train"].read_text() + " ,a\n")
     blank = run_cli("make", bert_checkpoint, "--data", tables["blank"], "--validation", tables["validation"], "-o", "x")
     assert "blank.csv, row 61 is an empty text; expected at least one word: give it" in blank.stderr
+
+
+def test_a_query_has_one_part() -> None:
+    pairs = [(f"query {row % 60}", f"document {row}") for row in range(600)]
+    parts = parted(
+        *[Examples(pairs, np.zeros(600), "pairs.csv")] * 2, None, Examples(pairs, None, "ood"), None, 0, "score"
+    )
+    for together in (("choosing", "fitting", "reporting"), ("unknown_fitting", "unknown_reporting")):
+        firsts = [{first for first, _ in getattr(parts, name).inputs} for name in together]
+        assert sum(map(len, firsts)) == len(set().union(*firsts)) == 60

@@ -130,6 +130,21 @@ def check_ends(found: Any, classes: int, labels: int = 1) -> None:
         assert (found[name] <= 1).all(), name
 
 
+@pytest.mark.parametrize("members", [2, 3, 41])
+def test_the_variance_of_scores_is_finite_as_far_as_the_page_on_the_graph_says(members: int) -> None:
+    far = 1.8e19 / math.sqrt(members) * np.where(np.arange(members) < members // 2, 1.0, -1.0)
+    far[-1] -= far.sum()  # their mean is 0, and none is farther from it
+    logits = np.stack([far, 2 * far])[..., None].astype(np.float32)  # [B, M, 1]
+    graph = Graph()
+    score_head(graph, "logits", members, members, "identity", False)
+    outputs: Any = {name: (FLOAT, ["batch"]) for name in OUTPUTS["score"]}
+    model = graph.model("head", {"logits": (FLOAT, [members, "batch", 1])}, outputs, {}, "0", 20)
+    in_torch = summarize_scores(torch.from_numpy(turned(logits)), "identity")
+    for found in (on_backend("onnxruntime", model)(logits)["score_variance"], in_torch.score_variance.numpy()):
+        assert np.isfinite(found[0])
+        assert np.isinf(found[1])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("classes", "members"), [(1, 3), (2, 41), (3, 7), (150, 3), (10_000, 3)])
 def test_classes_at_their_ends(classes: int, members: int, backend: str) -> None:

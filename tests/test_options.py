@@ -97,6 +97,8 @@ def test_verbs_take_few_parameters() -> None:
         (lambda: Figures(bootstrap=-1), "bootstrap is '-1'; expected a whole number, 0 or more"),
         (lambda: Figures(corrupted=0), "corrupted is '0'; expected a whole number, 1 or more"),
         (lambda: Figures(neighbours=0), "neighbours is '0'; expected a whole number, 1 or more"),
+        (lambda: Figures(corrupted=7), "corrupted is 7 without corruptions, which alone have use for it; ask for them"),
+        (lambda: Figures(neighbours=3), "neighbours is 3 without baselines, which alone have use for it; ask for them"),
         (lambda: Figures(baselines="all"), "baselines is 'all'; expected True or False"),
         (lambda: Figures(fit="train.csv"), "training data are given (fit=…, --fit), but nothing is fitted on them"),
         (lambda: GraphForm(lowering="flat"), "lowering 'flat' is unknown; expected auto, grouped, unrolled"),

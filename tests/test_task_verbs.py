@@ -233,6 +233,7 @@ def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_pa
         assert single.rmse is None
         assert single.accuracy == pytest.approx(right.mean())
         assert 0 <= single.ece <= 1
+    assert found.chosen is not None
     assert found.chosen > 0
     assert found.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
     picture = Image.open(io.BytesIO(draw_exploration(found)))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +28,7 @@ from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, MissingExtraError, PlanError, UnsupportedModelError
 from hydrant.evaluation.baselines import is_whole_model
+from hydrant.export.traced import _check_range, _longest
 from hydrant.families.checkpoint import load_model
 from hydrant.fusion import TracedClassifier, load_reference
 from hydrant.measure.settings import checked_settings
@@ -137,6 +142,97 @@ def test_the_trunk_stands_in_the_graph_once_and_the_file_is_the_same_again(tmp_p
     assert str(Path(transformers.__file__).parent).encode() not in content  # where it was made
     hydrant.export_onnx(bundle)
     assert path.read_bytes() == content
+
+
+def test_a_graph_that_holds_for_short_texts_alone_is_refused(tmp_path: Path) -> None:
+    """The exporter sees texts of a few tokens, and takes the way that these go for good."""
+    bundle = hydrant.save_bundle(hydrant.fuse(make("minimax"), traced=True), tmp_path / "out", tensors_only=True)
+    words = "writes MiniMaxForTokenClassification for up to 32 tokens alone, and this bundle's are up to 40; run the"
+    with pytest.raises(UnsupportedModelError, match=words):
+        hydrant.export_onnx(bundle)
+    assert not bundle.has("model.fp32.onnx")
+
+
+class Moments(nn.Module):
+    """Adds a table of positions, as long as it is, to the samples."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(most))
+
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        return samples + self.table[: samples.shape[1]]
+
+
+def test_a_graph_of_sounds_has_to_hold_for_ten_minutes() -> None:
+    architecture, free = described(prepared(make("hubert"))), torch.export.Dim.DYNAMIC
+    most = 600 * 8000
+    assert _longest(architecture, {"hydrant.preprocessing": "null"}) == 600 * 16000
+    assert _longest(architecture, {"hydrant.preprocessing": '{"sampling_rate": 8000}'}) == most
+    for samples in (most - 1, most):
+        program = torch.export.export(Moments(samples), (torch.ones(2, 9),), dynamic_shapes=({0: free, 1: free},))
+        _check_range(program, architecture, 0, 2**31)
+        if samples == most:
+            _check_range(program, architecture, 1, most)
+            continue
+        with pytest.raises(
+            UnsupportedModelError, match=rf"up to {samples} samples alone, .* are up to {most}; run the"
+        ):
+            _check_range(program, architecture, 1, most)
+
+
+def test_threads_that_share_an_ensemble_get_their_own_vectors() -> None:
+    """What each classifier reads is noted while it runs, and by whom."""
+    model = make("mpnet")
+    ensemble: Any = hydrant.fuse(model, plan_of(trace(prepared(model))), traced=True)
+    ensemble = copy.deepcopy(ensemble)  # a copy has a lock of its own
+    inputs = [inputs_of(ensemble.architecture, 2, 3 + 2 * thread) for thread in range(6)]
+
+    def vectors(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.inference_mode():
+            return ensemble.last_vectors(**given)[1]
+
+    alone = [vectors(given) for given in inputs]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(inputs)) as threads:
+            together = list(threads.map(vectors, inputs * 12))
+    finally:
+        sys.setswitchinterval(before)
+    for found, wanted in zip(together, alone * 12, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_the_caller_keeps_a_model_that_is_trainable_and_its_own() -> None:
+    model = make("deberta-v3").train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    plan = hydrant.plan_heads(model, method="random", keep=2, traced=True)
+    ensemble: Any = hydrant.fuse(model, plan, traced=True)
+    assert model.training
+    assert all(weight.requires_grad for weight in model.parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    given = inputs_of(ensemble.architecture, 2, 5)
+    logits = ensemble(**given).member_logits
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.zero_()
+    assert torch.equal(ensemble(**given).member_logits, logits)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+def test_a_model_in_memory_of_another_type_is_what_its_checkpoint_is(kind: torch.dtype, tmp_path: Path) -> None:
+    make("mpnet").to(kind).save_pretrained(tmp_path / "checkpoint")
+    model = transformers.MPNetForSequenceClassification.from_pretrained(tmp_path / "checkpoint", dtype=kind)
+    either = [
+        hydrant.fuse(source, hydrant.plan_heads(source, method="random", keep=2, traced=True), traced=True)
+        for source in (tmp_path / "checkpoint", model)
+    ]
+    saved = [hydrant.save_bundle(fused, tmp_path / f"{place}", tensors_only=True) for place, fused in enumerate(either)]
+    for name in ("checkpoint.json", "config.json", "fused.safetensors", "plan.json"):
+        assert saved[0].file(name).read_bytes() == saved[1].file(name).read_bytes(), name
+    assert {weight.dtype for weight in model.parameters()} == {kind}
+    assert model.config.dtype == kind
 
 
 # What is found
@@ -274,6 +370,9 @@ def test_groups_stay_whole_and_shares_follow_the_block(tmp_path: Path) -> None:
         assert name != "qwen3" or all(kept in ((0, 1), (2, 3)) for member in plan.members for kept in member)
     with pytest.raises(InputError, match="multiple of 2, since so many share their keys"):
         hydrant.plan_heads(make("qwen3"), method="random", keep=3, traced=True)
+    for keep in (math.inf, math.nan, 1.5):
+        with pytest.raises(InputError, match=f"keep is '{keep}' in block 0; expected a share, or a number of heads"):
+            hydrant.plan_heads(make("swin"), method="random", keep=keep, traced=True)
     with pytest.raises(InputError, match="no estimate of its cost"):
         hydrant.plan_heads(make("qwen3"), {"text": []}, traced=True)
     with pytest.raises(InputError, match="choose taylor or random"):

@@ -42,6 +42,7 @@ MAKERS: dict[str, Any] = {
     "deberta-v3-tokens": lambda: transformers.DebertaV2ForTokenClassification(
         transformers.DebertaV2Config(**DEBERTA_V3)
     ),
+    "mpnet": lambda: transformers.MPNetForSequenceClassification(transformers.MPNetConfig(**TEXT)),
     "qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**GROUPED)),
     "gemma": lambda: transformers.GemmaForSequenceClassification(transformers.GemmaConfig(**GROUPED)),
     "swin": lambda: transformers.SwinForImageClassification(transformers.SwinConfig(**WINDOWS)),
@@ -65,6 +66,15 @@ MAKERS: dict[str, Any] = {
         transformers.Wav2Vec2Config(**SOUND, feat_extract_norm="layer", do_stable_layer_norm=True)
     ),
     "hubert": lambda: transformers.HubertForSequenceClassification(transformers.HubertConfig(**SOUND)),
+    "minimax": lambda: transformers.MiniMaxForTokenClassification(
+        transformers.MiniMaxConfig(
+            **GROUPED,
+            block_size=32,
+            layer_types=["linear_attention", "full_attention"],
+            num_local_experts=2,
+            num_experts_per_tok=1,
+        )
+    ),
     "wavlm": lambda: transformers.WavLMForSequenceClassification(
         transformers.WavLMConfig(**{**SOUND, "num_hidden_layers": 1}, feat_extract_norm="layer", num_buckets=16)
     ),

@@ -25,6 +25,7 @@ from ..families.config import classes, pair, refuse
 from ..families.registry import check_weights
 from ..families.tasks import task_of
 from .sizes import check_made, check_numbers
+from .slices import own_copy, shared_copy
 from .written_out import write_out
 
 LONGEST = 512
@@ -74,6 +75,17 @@ def load_traced(source: str | Path) -> Any:
         size = processor.to_dict().get("crop_size") or processor.to_dict().get("size") or {}
         config.image_size = size.get("height") or size.get("shortest_edge") or SIDE
     return prepared(model)
+
+
+def taken(model: Any) -> Any:
+    """A model in memory as :func:`load_traced` would load it: a copy, so that the caller's stays as it is.
+
+    Raises:
+        UnsupportedModelError, InputError: as of :func:`prepared`.
+    """
+    made: Any = own_copy(prepared(shared_copy(model)))  # what is refused is refused before its tensors are copied
+    made.config.dtype = require("torch", *READS).float32
+    return made
 
 
 def prepared(model: Any) -> Any:

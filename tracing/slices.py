@@ -1,6 +1,7 @@
 """A traced model with some of its heads: cut out of its weights, or silenced.
 
-Copies share every parameter with the original but the projections that they cut.
+Copies share every parameter with the original but the projections that they cut; the original is a copy of its own of
+what was given (:func:`own_copy`).
 """
 
 from __future__ import annotations
@@ -74,6 +75,17 @@ def silenced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> Iterator[
 def shared_copy(model: nn.Module) -> nn.Module:
     """A copy of the modules with the very same tensors."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
+def own_copy(model: nn.Module) -> nn.Module:
+    """A copy in float32 on the CPU, with tensors of its own: what is done to either does not reach the other."""
+    return copy.deepcopy(model, {id(tensor): _own(tensor) for tensor in (*model.parameters(), *model.buffers())})
+
+
+def _own(tensor: Tensor) -> Tensor:
+    kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
+    made = tensor.detach().to("cpu", kind, copy=True)
+    return nn.Parameter(made, requires_grad=False) if isinstance(tensor, nn.Parameter) else made
 
 
 class Gated(nn.Module):

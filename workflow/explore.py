@@ -16,8 +16,9 @@ from typing import Any
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
+from ..bundle.tasks import Task
 from ..calib.heads.held_out import accuracy_kept, error_kept
-from ..calib.heads.options import METHODS
+from ..calib.heads.options import METHODS, check_margin, is_pseudo
 from ..calib.heads.planning import plan_heads, resolve_processor
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
@@ -55,6 +56,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         check_plain(self)
+        check_margin(self.max_accuracy_loss)
         for name, least in (("forks", 0), ("heads", 1)):
             values = getattr(self, name)
             if values is not None and not (len(values) and all(is_whole(value, least) for value in values)):
@@ -128,18 +130,31 @@ class Exploration:
 
     Attributes:
         rows: the single model, the Deep Ensemble where one was given, and every point.
-        chosen: place among the rows.
-        plan: of the chosen point.
+        chosen: place among the rows; ``None`` where every point within the budget loses more than it may.
+        best: plan of the chosen point, or ``None``.
         budget: most operations that it could cost.
         examples, ood_examples: that measured.
+        why: why no point was chosen, in words.
     """
 
     rows: tuple[Row, ...]
-    chosen: int
-    plan: HeadPlan
+    chosen: int | None
+    best: HeadPlan | None
     budget: float
     examples: int
     ood_examples: int
+    why: str = ""
+
+    @property
+    def plan(self) -> HeadPlan:
+        """The plan of the chosen point.
+
+        Raises:
+            InputError: none was chosen; the message says why.
+        """
+        if self.best is None:
+            raise InputError(self.why)
+        return self.best
 
     def to_json(self) -> dict[str, Any]:
         """The exploration as a JSON object, without the plan."""
@@ -148,6 +163,7 @@ class Exploration:
             "examples": self.examples,
             "ood_examples": self.ood_examples,
             "chosen": self.chosen,
+            **({"why": self.why} if self.why else {}),
             "rows": [asdict(row) for row in self.rows],
         }
 
@@ -176,7 +192,7 @@ def explore(
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name.
         data: labelled validation data that the model was not trained on.
-        ood: out-of-distribution data, whose labels are not read.
+        ood: out-of-distribution data, whose labels are not read; they measure, so that none are made from the others.
         train: labelled training data; with them every point is measured untuned and tuned.
         compare: checkpoints that together are a Deep Ensemble to draw beside the points.
         grid: which plans are tried.
@@ -187,7 +203,7 @@ def explore(
         progress: display.
 
     Raises:
-        InputError: unusable data or options, a budget below what any point costs, or no point within the margin.
+        InputError: unusable data or options, or a budget below what any point costs; before anything is measured.
         UnsupportedModelError: the architecture is not supported.
         MissingExtraError: an extra that is needed is not installed.
     """
@@ -196,13 +212,13 @@ def explore(
     from ..calib.heads.candidates import check_reachable
     from ..fusion import fuse, save_bundle
 
-    check_apart(data, ood)
+    _check_unknown(data, ood)
     check_seed(seed)
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
     points = list(grid.points(architecture))
     known = read_examples(data, labels, columns=reading, limit=reading.limit(), seed=seed, task=architecture.task)
-    judging, measuring = random_parts(known, 2, seed)
+    judging, measuring = _halves(known, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
     training = (
         None
@@ -214,11 +230,19 @@ def explore(
     tokens = mean_tokens(known, ready, architecture)
     if members > 1:
         check_reachable(architecture, members, budget, forks=sorted({fork for fork, _, _ in points}), sequence=tokens)
+    processor = load_processor(model, architecture.modality)
+    planned = [
+        plan_heads(
+            loaded, judging, method, members=members, keep=heads, fork_from=fork,
+            reading=reading, seed=seed, processor=processor,
+        )
+        for fork, heads, method in progress(points, len(points), "planning")
+    ]  # fmt: skip
+    check_affordable([cost_of(architecture, plan, sequence=tokens).ratio for plan in planned], budget)
     rows: list[Row] = []
     plans: list[HeadPlan | None] = []
     with tempfile.TemporaryDirectory(prefix="hydrant-explore-") as folder:
         bench = _Bench(Path(folder), judging, measuring, unknown, training, form, tokens, grid, reading, seed, progress)
-        processor = load_processor(model, architecture.modality)
         everything = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
         single = save_bundle(fuse(loaded, everything), Path(folder) / "single", processor)
         rows.append(replace(bench.row(single, "single model"), ratio=1.0))
@@ -229,11 +253,8 @@ def explore(
             deep = save_bundle(fuse(checkpoints, keep_separate=["all"]), Path(folder) / "deep", processor)
             rows.append(replace(bench.row(deep, "Deep Ensemble"), ratio=float(len(compare))))
             plans.append(None)
-        for fork, heads, method in progress(points, len(points), "exploring plans"):
-            plan = plan_heads(
-                loaded, judging, method, members=members, keep=heads, fork_from=fork,
-                reading=reading, seed=seed, processor=processor,
-            )  # fmt: skip
+        steps = progress(zip(points, planned, strict=True), len(points), "exploring plans")
+        for (fork, heads, method), plan in steps:
             bundle = save_bundle(fuse(loaded, plan), Path(folder) / "untuned", processor, force=True)
             rows.append(bench.row(bundle, method, fork, heads))
             plans.append(plan)
@@ -241,11 +262,51 @@ def explore(
                 tuned, better = bench.tuned(bundle, fork)
                 rows.append(replace(bench.row(tuned, method, fork, heads), tuned=better))
                 plans.append(plan)
-    chosen = chosen_place(rows, budget, grid.max_accuracy_loss)
-    best = plans[chosen]
+    found = Exploration(tuple(rows), None, None, budget, len(measuring), 0 if unknown is None else len(unknown))
+    return _concluded(found, plans, grid.max_accuracy_loss)
+
+
+def _check_unknown(data: Any, ood: Any) -> None:
+    check_apart(data, ood)
+    if is_pseudo(ood):
+        raise InputError(
+            f"ood is {cut(ood)}, and inputs made from the data serve to choose circuits, not to measure; give "
+            "out-of-distribution data (ood=…, --ood), or leave them out"
+        )
+
+
+def _halves(known: Examples, seed: int, task: Task) -> list[Examples]:
+    """What plans and judges, and what measures."""
+    if len(known) < 2:
+        raise InputError(
+            f"there is {len(known)} example of data {known.source}; expected at least 2, since one half plans and the "
+            "other measures; give more (--data, --examples)"
+        )
+    return random_parts(known, 2, seed, task)
+
+
+def _concluded(found: Exploration, plans: Sequence[HeadPlan | None], margin: float) -> Exploration:
+    """What was measured, with the plan of the best point, or the reason why there is none."""
+    try:
+        chosen = chosen_place(found.rows, found.budget, margin)
+    except InputError as error:
+        return replace(found, why=str(error))
+    best, found = plans[chosen], replace(found, chosen=chosen)
     assert best is not None  # what is no plan is never chosen
-    found = Exploration(tuple(rows), chosen, best, budget, len(measuring), 0 if unknown is None else len(unknown))
-    return replace(found, plan=replace(best, provenance={**best.provenance, "explored": found.to_json()}))
+    return replace(found, best=replace(best, provenance={**best.provenance, "explored": found.to_json()}))
+
+
+def check_affordable(ratios: Sequence[float], budget: float) -> None:
+    """Refuse points of which all cost more than the budget.
+
+    Raises:
+        InputError: they do.
+    """
+    if min(ratios) > budget:
+        raise InputError(
+            f"no explored plan costs at most {budget:g} × the single model's operations; the cheapest costs "
+            f"{min(ratios):.3f}; give a larger budget, or later forks"
+        )
 
 
 def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
@@ -255,13 +316,8 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
         InputError: there is none.
     """
     points = [(place, row) for place, row in enumerate(rows) if row.fork is not None]
+    check_affordable([row.ratio for _, row in points], budget)
     affordable = [(place, row) for place, row in points if row.ratio <= budget]
-    if not affordable:
-        cheapest = min(row.ratio for _, row in points)
-        raise InputError(
-            f"no explored plan costs at most {budget:g} × the single model's operations; the cheapest costs "
-            f"{cheapest:.3f}; give a larger budget, or later forks"
-        )
     fitting = [(place, row) for place, row in affordable if row.keeps(rows[0], margin)]
     if not fitting:
         raise _too_much_lost(rows[0], [row for _, row in affordable], margin)
@@ -276,7 +332,7 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 
 
 def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
-    remedy = "give training data to tune on, more heads, or a larger margin"
+    remedy = "give training data to tune on (--train), more heads (--heads), or a larger margin (--max-accuracy-loss)"
     if single.accuracy is None:
         least = min(row.rmse for row in affordable if row.rmse is not None)
         return InputError(

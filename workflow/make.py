@@ -31,7 +31,7 @@ from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .options import Recipe
-from .parts import Parts, check_unseen, parted
+from .parts import Parts, check_enough, check_unseen, parted
 from .report import REPORT, MakeReport
 from .told import calibrated_line, evaluated_line, exported_line, fused_line, planned_line, tuned_line, verified_line
 from .workspace import Workspace
@@ -86,7 +86,8 @@ def make(
         test_ood: out-of-distribution data to report on, instead of half of the others.
         html: write the report of the evaluation with pictures, in one HTML file.
         force: replace another bundle that stands at the output folder.
-        reading: columns, number (all) and batch size of the training data.
+        reading: columns and batch size of all data, and the number (all) of examples that the training data are
+            sampled to, once all of them were compared with the data to judge by.
         seed: of everything random.
         say: called with a line for each stage: what was done, and why.
         progress: display for long stages.
@@ -162,7 +163,7 @@ class _Job:
         """All data, read and parted."""
         labelled = partial(read_examples, labels=self.labels, columns=self.reading, seed=self.seed, task=self.task)
         unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.seed)
-        training = labelled(data, limit=self.reading.limit(), role="training")
+        training = labelled(data, role="training")  # all of them: what is not drawn was trained on, too
         judged = labelled(validation, role="validation")
         further: dict[str, Examples | None] = {
             "test": None if test is None else labelled(test, role="test"),
@@ -173,7 +174,12 @@ class _Job:
         for apart in (("training", "validation", "test"), ("ood", "test_ood")):
             sets = {role: examples for role in apart if (examples := found[role]) is not None}
             check_unseen(sets, self.architecture.modality)
-        return parted(training, judged, **further, seed=self.seed)
+        if (limit := self.reading.limit()) is not None:
+            training = labelled(training, limit=limit)
+        parts = parted(training, judged, **further, seed=self.seed, task=self.task)
+        if self.task != "tokens":  # whose thresholds are of spans, and how many there are the model says
+            check_enough(parts.fitting, self.recipe.abstain, self.recipe.flags)
+        return parts
 
     def digests(self, parts: Parts) -> dict[str, str]:
         """SHA-256 of each thing that decides the result: what is interrupted goes on with the same only."""
@@ -237,7 +243,7 @@ class _Job:
         plan = plan_heads(
             self.model,
             parts.choosing,
-            self.recipe.method,
+            self.recipe.methods(parts.unknown_fitting, self.task),
             members=self.recipe.members,
             keep=Budget(self.recipe.limit(self.architecture), to_tune),
             reading=Reading(batch_size=self.reading.batch_size),

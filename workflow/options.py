@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..bundle.architecture import Architecture
+from ..bundle.tasks import Task
 from ..calib.decisions.targets import Coverage, FalseAlarm
-from ..calib.heads.options import Budget, Method
+from ..calib.heads.options import Budget, Circuit, Dropout, Method, name_of
 from ..errors import InputError, check_plain, cut, is_whole
 from ..tuning.settings import Jointly, MixedPrecision
 
@@ -26,7 +28,10 @@ class Recipe:
         members: number of members.
         budget: most operations that the plan may cost, in those of the plain single model (default: 1.0; where the
             classifier reads every token or patch of the last layer, 1.5).
-        method: how heads are scored, as of `hydrant plan`.
+        method: how heads are chosen: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
+            one of these for each member, as taylor,random,random. Circuits are searched for separation on the
+            out-of-distribution data that choose; without such data, and of models of one output, for likelihood. In
+            Python also an option object: ``Taylor(noise=1.0)``.
         fast: leave the tuning out: minutes less, and less of the uncertainty that it brings. Then the three that follow
             are left as they are.
         epochs: passes over the training data, at most.
@@ -59,6 +64,11 @@ class Recipe:
             )
         if not is_whole(self.members, 2):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
+        if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
+            raise InputError(
+                "method 'dropout' keeps as many heads as its rate says, and a bundle is made within a budget; expected "
+                "taylor, circuit or random (for such a plan: `hydrant plan --method dropout`, then `hydrant fuse`)"
+            )
 
     def limit(self, architecture: Architecture) -> float:
         """Most operations of the plan for a model of this shape."""
@@ -66,6 +76,23 @@ class Recipe:
             return self.budget
         return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
+    def methods(self, unknown: Any, task: Task) -> Method | list[str | Method]:
+        """How heads are chosen: circuits that are asked for by name get data, and an objective that these allow.
+
+        Args:
+            unknown: out-of-distribution examples that may choose, or ``None``.
+            task: of the model.
+        """
+        if not isinstance(self.method, str):
+            return self.method
+        circuit = Circuit(objective="nll") if unknown is None or task == "score" else Circuit(ood=unknown)
+        return [circuit if name == name_of(circuit) else name for name in _names(self.method)]
+
     def tuning(self) -> Jointly:
         """How the members are tuned."""
         return Jointly(epochs=self.epochs, learning_rate=self.learning_rate, mixed_precision=self.mixed_precision)
+
+
+def _names(method: str | Method) -> list[str]:
+    """Methods that are asked for by name."""
+    return method.split(",") if isinstance(method, str) else []

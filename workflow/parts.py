@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+from ..bundle.tasks import Task
+from ..calib.decisions.targets import Coverage, FalseAlarm
+from ..calib.decisions.thresholds import COVERED, SPARED, check_count
 from ..data.examples import Examples, random_parts
 from ..data.fingerprints import hashes_of
 from ..data.spec import Modality
@@ -32,7 +35,7 @@ class Parts:
         choosing: choose the plan and the epoch.
         fitting: fit temperature and thresholds.
         reporting: are reported on, and decide nothing.
-        unknown_fitting: out-of-distribution examples that choose the score to flag by, or ``None``.
+        unknown_fitting: out-of-distribution examples that choose the score to flag by, and circuits, or ``None``.
         unknown_reporting: those that are reported on, or ``None``.
     """
 
@@ -51,6 +54,7 @@ def parted(
     ood: Examples | None,
     test_ood: Examples | None,
     seed: int,
+    task: Task = "classification",
 ) -> Parts:
     """Give every example its part.
 
@@ -60,15 +64,36 @@ def parted(
         ood: out-of-distribution examples.
         test_ood: out-of-distribution examples to report on; without them half of ``ood`` do.
         seed: of the shuffle.
+        task: of the model, as of ``data.examples.random_parts``: no ranking is torn.
 
     Raises:
         InputError: too few examples for the parts.
     """
-    choosing, fitting, *rest = _shares(validation, 3 if test is None else 2, seed)
+    choosing, fitting, *rest = _shares(validation, 3 if test is None else 2, seed, task)
     fitted, reported = ood, test_ood
     if ood is not None and test_ood is None:
-        fitted, reported = _shares(ood, 2, seed)
+        fitted, reported = _shares(ood, 2, seed, task)
     return Parts(training, choosing, fitting, rest[0] if test is None else test, fitted, reported)
+
+
+def check_enough(fitting: Examples, abstain: Coverage, flags: FalseAlarm) -> None:
+    """Refuse thresholds that the examples to fit them on are too few for.
+
+    Args:
+        fitting: as of :class:`Parts`.
+        abstain, flags: what the thresholds are for.
+
+    Raises:
+        InputError: they are too few.
+    """
+    try:
+        check_count(len(fitting), abstain.share, COVERED)
+        check_count(len(fitting), 1 - flags.share, SPARED)
+    except InputError as error:
+        raise InputError(
+            f"{error}, the part of {fitting.source} that thresholds are fitted on; give more validation data, test "
+            "data of their own (test=…, --test), a lower coverage (--coverage), or more false alarms (--false-alarm)"
+        ) from error
 
 
 def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
@@ -93,10 +118,10 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
             )
 
 
-def _shares(examples: Examples, count: int, seed: int) -> list[Examples]:
+def _shares(examples: Examples, count: int, seed: int, task: Task) -> list[Examples]:
     if len(examples) < count * LEAST:
         raise InputError(
             f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST}, since {count} "
             "parts of it are used for different things; give more, or test data of their own"
         )
-    return random_parts(examples, count, seed)
+    return random_parts(examples, count, seed, task)

@@ -55,8 +55,8 @@ def draw_exploration(found: Exploration) -> bytes:
             axes.annotate(
                 str(row.heads), (row.ratio, value(row)), xytext=(5, 3), textcoords="offset points", fontsize=7
             )
-        best = found.rows[found.chosen]
-        if value(best) is not None:
+        best = None if found.chosen is None else found.rows[found.chosen]
+        if best is not None and value(best) is not None:
             axes.plot(
                 best.ratio, value(best), "o", color="#b3261e", markersize=14, markerfacecolor="none", label="chosen"
             )

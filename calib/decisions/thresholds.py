@@ -18,6 +18,10 @@ DELTA = 0.05
 """A bound on the selective risk may fail with this probability."""
 
 
+COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"
+"""What messages call the levels of the two thresholds."""
+
+
 def coverage_threshold(scores: np.ndarray, coverage: float, limit: float) -> float:
     """The threshold under which a fresh input is answered with probability at least ``coverage``.
 
@@ -29,7 +33,7 @@ def coverage_threshold(scores: np.ndarray, coverage: float, limit: float) -> flo
     Raises:
         InputError: too few examples for this coverage.
     """
-    return upper_bound(scores, coverage, "coverage", limit)
+    return upper_bound(scores, coverage, COVERED, limit)
 
 
 def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> float:
@@ -46,7 +50,7 @@ def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> flo
     Raises:
         InputError: too few examples for this share.
     """
-    return upper_bound(scores, 1 - share, "in-distribution share (1 − false alarm)", limit)
+    return upper_bound(scores, 1 - share, SPARED, limit)
 
 
 def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: float) -> float:
@@ -138,11 +142,24 @@ def upper_bound(values: np.ndarray, level: float, what: str, limit: float) -> fl
         InputError: a level out of range, or too few values for it.
     """
     check_level(level, what)
-    ordered, place = np.sort(values), rank(len(values), level)
-    if place > len(values):
+    check_count(len(values), level, what)
+    return gap(np.sort(values), rank(len(values), level) - 1, limit)
+
+
+def check_count(count: int, level: float, what: str) -> None:
+    """Refuse a level that so few examples cannot show; may be asked before long work.
+
+    Args:
+        count: of examples.
+        level: above 0 and below 1.
+        what: as of :func:`upper_bound`.
+
+    Raises:
+        InputError: there is no value of its rank.
+    """
+    if rank(count, level) > count:
         needed = math.ceil(level / (1 - level) - 1e-9)
-        raise InputError(f"{what} of {level:g} needs at least {needed} examples; found {len(values)}")
-    return gap(ordered, place - 1, limit)
+        raise InputError(f"{what} of {level:g} needs at least {needed} examples; found {count}")
 
 
 def gap(ordered: np.ndarray, index: int, limit: float) -> float:

@@ -15,7 +15,7 @@ from ...bundle.plan import Keep
 from ...data.columns import Reading
 from ...data.examples import Examples
 from ...data.processor import Processor
-from ...errors import InputError
+from ...errors import HydrantError, InputError
 from ...progress import Progress
 from .circuits import Settings, find_circuits
 from .drawing import drawn_facts, drawn_scores
@@ -100,8 +100,15 @@ class Choice:
 
     @contextmanager
     def searching(self) -> Iterator[Choice]:
-        """Searches keep what they found until all of this is done; interrupted, they go on from there."""
-        yield self
+        """Searches keep what they found until all of this is done, or refused; interrupted, they go on from there."""
+        try:
+            yield self
+        except HydrantError:
+            self._forget()
+            raise
+        self._forget()
+
+    def _forget(self) -> None:
         for state in self._states:
             state.unlink(missing_ok=True)
 
@@ -153,11 +160,14 @@ class Choice:
         state = None if method.state is None else Path(method.state)
         if state is not None and self._states:
             state = state.with_name(f"{state.name}{len(self._states)}")  # one file for each search
+        if state is not None and not state.exists():
+            self._states.append(state)  # one that is there may be another search's: it is ours once it was read
         found = find_circuits(
             job.model, job.scoring, job.unknown, job.processor, wanted,
             batch_size=job.reading.batch_size, state=state, keep_state=True, progress=job.progress,
         )  # fmt: skip
-        self._states += [] if state is None else [state]
+        if state is not None and state not in self._states:
+            self._states.append(state)
         unknown = {} if job.unknown is None else {"ood": job.unknown.name, "ood_examples": len(job.unknown)}
         facts: dict[str, Any] = {
             "objective": method.objective,

@@ -63,7 +63,7 @@ class Circuit:
             a regression, per cent by which its RMSE may rise); beyond it more heads are kept, or members fork later.
             100 or more takes any circuit, and holds nothing out.
         state: file that keeps what the search has found. If it exists the search goes on where it was interrupted;
-            when the search is complete it is deleted.
+            when the search is complete, or its circuits are refused, it is deleted.
     """
 
     ood: Any = None
@@ -79,11 +79,7 @@ class Circuit:
         check_plain(self)
         _check_name("objective", self.objective, get_args(Objective))
         _check_name("masking", self.masking, get_args(Masking))
-        loss = self.max_accuracy_loss
-        if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
-            raise InputError(
-                f"max_accuracy_loss is {cut(self.max_accuracy_loss)}; expected percentage points, 0 or more"
-            )
+        check_margin(self.max_accuracy_loss)
         _check_diversity(self.diversity, self.noise)
         if self.ood is None and self.objective != "nll":
             raise InputError(
@@ -227,6 +223,16 @@ def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:
         else:
             mates.append(member)
     return groups
+
+
+def check_margin(points: Any) -> None:
+    """Refuse what is no share of the answers that a plan may lose.
+
+    Raises:
+        InputError: it is no finite number of 0 or more.
+    """
+    if isinstance(points, bool) or not isinstance(points, int | float) or not 0 <= points < math.inf:
+        raise InputError(f"max_accuracy_loss is {cut(points)}; expected percentage points, 0 or more")
 
 
 def is_pseudo(ood: Any) -> bool:

@@ -22,9 +22,8 @@ from ...data.tags import batch_labels
 from ...errors import InputError, cut
 from ...families.checkpoint import load_processor, model_labels
 from ...progress import Progress
-from ...tracing.loading import load_traced, prepared
+from ...tracing.loading import load_traced, taken
 from ...tracing.members import trace
-from ...tracing.slices import shared_copy
 from .drawing import drawn_scores
 from .options import Budget, Method, Random, Taylor, deviation, name_of
 from .selection import choose_heads, counts_of_layers, diversify
@@ -59,7 +58,7 @@ def plan_traced(
             "a traced model has no estimate of its cost, and so no budget; say how many heads to keep, as a count or a "
             "share (keep=0.5, --keep 0.5)"
         )
-    loaded = load_traced(model) if isinstance(model, str | Path) else prepared(shared_copy(model))
+    loaded = load_traced(model) if isinstance(model, str | Path) else taken(model)
     architecture = trace(loaded)
     fork = _fork(fork_from, architecture)
     counts = group_counts(keep, members, architecture, fork)
@@ -119,7 +118,7 @@ def _groups(value: Any, block: Block, place: int) -> int:
         return block.groups
     if isinstance(value, float) and 0 < value <= 1:
         return max(1, round(value * block.groups))
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value % size:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % size:  # NaN of what is not finite
         raise InputError(
             f"keep is {cut(value)} in block {place}; expected a share, or a number of heads"
             + (f" that is a multiple of {size}, since so many share their keys" if size > 1 else "")

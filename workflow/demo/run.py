@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from ...bundle.files import staged_folder
 from ...bundle.plan import HeadPlan
 from ...bundle.store import Bundle
 from ...bundle.strict_json import to_json_bytes
+from ...data.examples import read_examples
 from ...errors import require
 from ...progress import Progress, no_progress
 from ...runtime import load
 from ...runtime.prediction import prediction_rows
 from ..make import make
 from ..options import Recipe
+from ..parts import parted
 from .comparison import Row, latency_ratio, quality
 from .digits import DigitsData, load_digits, make_checkpoint, one_thread
 from .picture import draw
@@ -126,13 +129,16 @@ def _stages(
             say=say,
             progress=progress,
         )
-        say("single    the model itself, as a bundle of one member, calibrated alike")
+        say("single    the model itself, as a bundle of one member, calibrated on the same examples")
         plan = Bundle.open(stage / "bundle").plan()
         plan.save(stage / "plan.json")
         single = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
         save_bundle(fuse(checkpoint, single), stage / "single", load_processor(checkpoint, "image"))
         export_onnx(stage / "single")
-        calibrate(stage / "single", stage / "calibration.npz", fit=stage / "train.npz", seed=seed)
+        read = partial(read_examples, labels=Bundle.open(stage / "single").labels)
+        train, validation, test = (read(stage / f"{name}.npz") for name in ("train", "calibration", "test"))
+        parts = parted(train, validation, test, None, None, seed)
+        calibrate(stage / "single", parts.fitting, fit=parts.training, seed=seed)
     return made.verified
 
 

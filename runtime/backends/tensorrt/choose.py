@@ -24,11 +24,12 @@ from ....engines.metadata import (
 from ....errors import BackendError, BundleError, cut, listing, require
 
 NO_RTX = {
-    "9.0": "Hopper",
-    "10.0": "Blackwell for data centres",
-    "10.3": "Blackwell for data centres",
+    "7.5": "(Turing), for which TensorRT-RTX compiles no float32 products, and the classifier's are",
+    "9.0": "(Hopper), which is no target of TensorRT-RTX",
+    "10.0": "(Blackwell for data centres), which is no target of TensorRT-RTX",
+    "10.3": "(Blackwell for data centres), which is no target of TensorRT-RTX",
 }
-"""GPUs that TensorRT-RTX never compiles for."""
+"""GPUs that TensorRT-RTX never compiles hydrant's graphs for, and why."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,10 @@ class Chosen:
 
 
 def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> Chosen:
-    """The first engine that fits, in the order of :data:`PRECISIONS`, then of names.
+    """The first engine that fits, in the order of :data:`PRECISIONS`.
 
-    Only the metadata is read here, after their digests were checked.
+    Of several of one precision it is the one that takes the longest text; of these that of the largest batch, and then
+    the first by name. Only the metadata is read here, after their digests were checked.
 
     Args:
         bundle: holds the engines.
@@ -93,7 +95,7 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
             f"`{build_command(bundle, machine.library, precision or PRECISIONS[0])}`"
         )
     reasons = []
-    for name, facts in sorted(fitting, key=lambda each: (_rank(bundle, *each), each[0])):
+    for name, facts in sorted(fitting, key=lambda each: _order(bundle, *each)):
         rebuild = rebuild_command(bundle, name, facts)
         try:
             _check_graph(bundle, name, facts, rebuild)
@@ -175,6 +177,14 @@ def _is_text(profile: Profile) -> bool:
     return all(len(shape) == 2 for shapes in profile.values() for shape in shapes)
 
 
+def _order(bundle: Bundle, name: str, facts: EngineFile) -> tuple[int, int, int, str]:
+    """What engines are sorted by: precision, longest text (0 for images) and largest batch of any profile, name."""
+    most = [largest for profile in facts.profiles for _, _, largest in profile.values()]
+    rows = max((shape[0] for shape in most if shape), default=0)
+    tokens = max((shape[1] for shape in most if len(shape) == 2), default=0)
+    return _rank(bundle, name, facts), -tokens, -rows, name
+
+
 def _rank(bundle: Bundle, name: str, facts: EngineFile) -> int:
     if facts.precision not in PRECISIONS:
         raise BundleError(
@@ -189,8 +199,8 @@ def _check_target(bundle: Bundle, machine: Machine, precision: str) -> None:
     """A GPU that the library never supports needs no engine of it."""
     if machine.library == "tensorrt-rtx" and machine.capability in NO_RTX:
         raise BackendError(
-            f"this GPU has compute capability {machine.capability} ({NO_RTX[machine.capability]}), which is no target "
-            f"of TensorRT-RTX; use --backend tensorrt: `{build_command(bundle, 'tensorrt', precision)}`"
+            f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}; use --backend "
+            f"tensorrt: `{build_command(bundle, 'tensorrt', precision)}`"
         )
 
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <functional>
 #include <iterator>
+#include <tuple>
 
 #include "gpu.h"
 #include "graph_metadata.h"
@@ -22,10 +23,14 @@ const Strings& precisions() {
   return all;
 }
 
-// The name of a GPU architecture that TensorRT-RTX never compiles for; null for others.
+// A GPU architecture that TensorRT-RTX never compiles hydrant's graphs for, and why; null for others.
 const char* no_rtx(const std::string& capability) {
-  if (capability == "9.0") return "Hopper";
-  return capability == "10.0" || capability == "10.3" ? "Blackwell for data centres" : nullptr;
+  if (capability == "7.5")
+    return "(Turing), for which TensorRT-RTX compiles no float32 products, and the classifier's are";
+  if (capability == "9.0") return "(Hopper), which is no target of TensorRT-RTX";
+  if (capability == "10.0" || capability == "10.3")
+    return "(Blackwell for data centres), which is no target of TensorRT-RTX";
+  return nullptr;
 }
 
 Strings build_command(const Bundle& bundle, const std::string& library, const std::string& precision) {
@@ -81,13 +86,25 @@ std::ptrdiff_t rank_of(const Bundle& bundle, const Chosen& engine) {
                     command_text(build_command(bundle, engine.facts.library, precisions().front())) + "`");
 }
 
+// What engines are sorted by, the least first: precision, then the longest text (none for images) and the largest batch
+// of any profile.
+std::tuple<std::ptrdiff_t, std::int64_t, std::int64_t> order_of(const Bundle& bundle, const Chosen& engine) {
+  std::int64_t tokens = 0, rows = 0;
+  for (const Profile& profile : engine.facts.profiles) {
+    for (const auto& [input, shapes] : profile) {
+      if (!shapes.max.empty()) rows = std::max(rows, static_cast<std::int64_t>(shapes.max[0]));
+      if (shapes.max.size() == 2) tokens = std::max(tokens, static_cast<std::int64_t>(shapes.max[1]));
+    }
+  }
+  return {rank_of(bundle, engine), -tokens, -rows};
+}
+
 // Refuses a GPU that the library does not support, whatever engines there are.
 void check_target(const Bundle& bundle, const Machine& machine, const std::string& precision) {
   const std::string capability = machine.capability.value_or("");
-  const char* name = no_rtx(capability);
-  if (machine.library != "tensorrt-rtx" || name == nullptr) return;
-  throw BackendError("this GPU has compute capability " + capability + " (" + name +
-                     "), which is no target of TensorRT-RTX; use --backend tensorrt: `" +
+  const char* why = no_rtx(capability);
+  if (machine.library != "tensorrt-rtx" || why == nullptr) return;
+  throw BackendError("this GPU has compute capability " + capability + " " + why + "; use --backend tensorrt: `" +
                      command_text(build_command(bundle, "tensorrt", precision)) + "`");
 }
 
@@ -185,8 +202,11 @@ Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::op
     engine.rebuild = rebuild_command(bundle, name, engine.facts);
     asked.push_back(std::move(engine));
   }
-  std::vector<std::pair<std::ptrdiff_t, Chosen>> fitting;
-  for (Chosen& engine : asked) fitting.emplace_back(rank_of(bundle, engine), std::move(engine));
+  std::vector<std::pair<decltype(order_of(bundle, asked.front())), Chosen>> fitting;
+  for (Chosen& engine : asked) {
+    const auto order = order_of(bundle, engine);
+    fitting.emplace_back(order, std::move(engine));
+  }
   if (fitting.empty()) {
     throw BackendError("bundle " + bundle.path().string() + " has no " + machine.library + " engine" +
                        (precision ? " in " + *precision : "") + "; build one with `" +
@@ -194,7 +214,7 @@ Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::op
   }
   std::stable_sort(fitting.begin(), fitting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::optional<BackendError> reason;
-  for (auto& [rank, engine] : fitting) {
+  for (auto& [order, engine] : fitting) {
     try {
       check_source(bundle, engine);
       check_machine(engine, machine);

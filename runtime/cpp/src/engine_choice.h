@@ -25,7 +25,8 @@ struct Chosen {
   std::vector<std::string> rebuild;  // words of the command that builds it again
 };
 
-// The first engine that fits: FP16 before BF16 before FP32, then by name. Only metadata is read here.
+// The first engine that fits: FP16 before BF16 before FP32; of one precision the one that takes the longest text, then
+// the largest batch, then the first by name. Only metadata is read here.
 // Throws BackendError: there is no such engine, or none fits; the reason and the command that builds one are given.
 // BundleError: metadata was altered or is malformed.
 Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::optional<std::string>& precision);
