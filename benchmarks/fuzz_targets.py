@@ -16,7 +16,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -242,14 +242,20 @@ def _tensors() -> dict[str, np.ndarray]:
     return {"input_ids": mask * np.arange(3, 7), "attention_mask": mask}
 
 
+@cache
+def _stored(path: Path) -> dict[str, Any]:
+    """The weights of a bundle, which stay as they are."""
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
 def _checkpoint(tensors: dict[str, np.ndarray], calls: Iterator[int], bundle: Bundle) -> None:
     """The original is made again of its configuration, with the weights of the bundle, and now and then predicts."""
     from hydrant import load
     from hydrant.tracing.stored import load_original
-    from safetensors.torch import load_file
 
-    architecture = bundle.any_architecture()
-    stored = load_file(bundle.path / WEIGHTS)
+    architecture, stored = bundle.any_architecture(), _stored(bundle.path / WEIGHTS)
     made = load_original(bundle, architecture).state_dict()
     assert made.keys() == stored.keys()
     assert all(bool((made[name] == tensor).all()) for name, tensor in stored.items())

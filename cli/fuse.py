@@ -116,6 +116,8 @@ def _check_measured(options: argparse.Namespace) -> None:
             "--data is given with one MODEL; expected several, since data measure the drift of averaging their "
             "weights; leave it out"
         )
+    if options.data is not None and options.keep_separate == "all":
+        raise InputError("--data is given with --keep-separate all, where nothing is averaged; leave it out")
     named = [name for name in COLUMNS if hasattr(options, name)]
     if options.data is None and named:
         raise InputError(f"--{named[0].replace('_', '-')} is given without --data, whose column it names; leave it out")

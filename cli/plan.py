@@ -15,6 +15,7 @@ from ..bundle.files import check_file, destination, write_atomically
 from ..bundle.plan import HeadPlan
 from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Random, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
+from ..calib.heads.search_state import is_state
 from ..data.columns import Reading
 from ..errors import InputError, cut
 from ..tuning.settings import Jointly
@@ -119,7 +120,8 @@ def _state(output: Path) -> Path | None:
         return None
     state = output.with_name(f"{output.name}.part")
     for later in [] if state.exists() else _later(state):
-        later.unlink(missing_ok=True)
+        if is_state(later):
+            later.unlink(missing_ok=True)
     return state
 
 

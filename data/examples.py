@@ -92,34 +92,30 @@ def random_parts(examples: Examples, count: int, seed: int, task: str = "classif
         examples: to part.
         count: of the parts.
         seed: of the draw.
-        task: of the model; of a score, pairs with one first text, which are ranked together, stay together.
-
-    Raises:
-        InputError: there are fewer first texts than parts, or one that has most of the pairs.
+        task: of the model; of a score, pairs with one first text, which are ranked together, stay together, unless
+            there are too few of these for parts of about one size.
     """
-    groups = _groups(examples.inputs, task)
-    order = np.random.default_rng([seed, len(examples)]).permutation(len(groups))
-    if len(groups) == len(examples):
-        return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
-    sizes = np.array([len(groups[place]) for place in order])
-    parts = ((np.cumsum(sizes) - sizes / 2) * count / len(examples)).astype(int)  # into which the middle of each falls
-    found = [sorted(chain.from_iterable(groups[place] for place in order[parts == part])) for part in range(count)]
-    if not all(found):
-        raise InputError(
-            f"data {examples.source} has {len(groups)} first texts for {len(examples)} pairs; expected enough of them "
-            f"to part the data in {count}, since pairs with one first text are ranked together: give more"
-        )
-    return [examples.take(np.array(part)) for part in found]
+    groups = _rankings(examples.inputs) if task == "score" else {}
+    if 0 < len(groups) < len(examples):
+        order = np.random.default_rng([seed, len(examples)]).permutation(len(groups))
+        places = list(groups.values())
+        sizes = np.array([len(places[group]) for group in order])
+        parts = ((np.cumsum(sizes) - sizes / 2) * count / len(examples)).astype(int)  # that the middle of each is in
+        found = [sorted(chain.from_iterable(places[group] for group in order[parts == part])) for part in range(count)]
+        if 2 * count * min(map(len, found)) >= len(examples):
+            return [examples.take(np.array(part)) for part in found]
+    order = np.random.default_rng([seed, len(examples)]).permutation(len(examples))
+    return [examples.take(np.sort(part)) for part in np.array_split(order, count)]
 
 
-def _groups(inputs: Sequence[Any], task: str) -> list[list[int]]:
-    """Places of inputs that belong together: of pairs to score those with one first text."""
-    if task != "score" or not is_pair(inputs[0]):
-        return [[place] for place in range(len(inputs))]
-    found: dict[Any, list[int]] = {}
-    for place, (first, _) in enumerate(inputs):
-        found.setdefault(first, []).append(place)
-    return list(found.values())
+def _rankings(inputs: Sequence[Any]) -> dict[str, list[int]]:
+    """Places of pairs by their first texts; nothing where there are other inputs."""
+    found: dict[str, list[int]] = {}
+    for place, item in enumerate(inputs):
+        if not is_pair(item):
+            return {}
+        found.setdefault(item[0], []).append(place)
+    return found
 
 
 def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -> None:
@@ -177,7 +173,7 @@ def read_examples(
             ``None`` leaves the labels out.
         columns: of tabular data; with a second column of texts, inputs are pairs of them.
         limit: keep a uniform random sample of this many, in their original order; of pairs to score as many whole
-            rankings, those with one first text, as hold no more.
+            rankings, those with one first text, as hold no more, or of a lone one this many pairs.
         seed: of the sample.
         need_labels: refuse data without labels.
         role: what the data are given as, for messages.
@@ -359,15 +355,14 @@ def _drawn(rows: Iterable[Row], limit: int, seed: int, task: str) -> list[Row]:
 
 
 def _sample_rankings(rows: Iterable[Row], limit: int, seed: int) -> list[Row]:
-    """All rows of a uniform sample of first texts, in stream order: at most ``limit``, but for a lone first text.
+    """All rows of a uniform sample of first texts, at most ``limit``, in stream order; of a lone one some of its rows.
 
     First texts are kept by a hash of theirs, so that what was put away needs no room (bottom-k sampling).
     """
     kept: dict[bytes, list[tuple[int, Row]]] = {}
     least, total = b"\xff" * 32, 0  # from this hash on everything was put away
     for index, row in enumerate(rows):
-        text = row.input[0] if is_pair(row.input) else str(row.input)
-        key = hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).digest()
+        key = _hash(seed, row.input[0] if is_pair(row.input) else str(row.input))
         if key >= least:
             continue
         kept.setdefault(key, []).append((index, row))
@@ -375,7 +370,20 @@ def _sample_rankings(rows: Iterable[Row], limit: int, seed: int) -> list[Row]:
         while total > limit and len(kept) > 1:
             least = max(kept)
             total -= len(kept.pop(least))
-    return [row for _, row in sorted(chain.from_iterable(kept.values()), key=lambda pair: pair[0])]
+        if total > 2 * limit:
+            [(key, lone)] = kept.items()
+            kept[key], total = _fewer(lone, limit, seed), limit
+    found = list(chain.from_iterable(kept.values()))
+    return [row for _, row in sorted(_fewer(found, limit, seed), key=lambda pair: pair[0])]
+
+
+def _fewer(rows: list[tuple[int, Row]], limit: int, seed: int) -> list[tuple[int, Row]]:
+    """A uniform sample of rows with their indices, the same whatever came before it."""
+    return sorted(rows, key=lambda pair: _hash(seed, str(pair[0])))[:limit]
+
+
+def _hash(seed: int, text: str) -> bytes:
+    return hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).digest()
 
 
 def _sample(rows: Iterable[Row], limit: int, rng: np.random.Generator) -> list[Row]:

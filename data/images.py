@@ -252,7 +252,7 @@ def _is_deep(opened: Any) -> bool:
         return False
     for codec, _, _, arguments in getattr(opened, "tile", ()):
         words = (codec, *arguments) if isinstance(arguments, tuple) else (codec, arguments)
-        largest = words[2] if codec in ("ppm", "ppm_plain") else 255
+        largest = words[2] if codec in ("ppm", "ppm_plain") and len(words) > 2 else 255
         if largest > 255 or any(isinstance(word, str) and DEEP.search(word) for word in words):
             return True
     return False
@@ -328,8 +328,8 @@ def _check_kind(config: Mapping[str, Any], file: Path) -> None:
         if name is not None and (found is None or found[1] not in KINDS):
             raise InputError(
                 f"{file} is of a {cut(name)}, which does, or may do, more than its keys say; hydrant knows those of "
-                f"{listing(KINDS, len(KINDS))}; give ready tensors, or, if the keys say all that it does, leave {key} "
-                "out of the file"
+                f"{listing(KINDS, len(KINDS))}; give ready tensors, or, if the keys say all that it does, a processor "
+                "of one of these kinds with the same keys"
             )
 
 

@@ -70,8 +70,8 @@ def _check_whole(fields: Sequence[str], where: str) -> None:
         if ("\n" in field or "\r" in field) and ("\t" in field or len(fields) == 1):
             raise InputError(
                 f"{where} has a quoted text of several lines{' with tabs in it' * (len(fields) > 1)}, {cut(field)}, "
-                "which may be rows of their own; expected a text that begins with a quote in quotes, with its own "
-                'doubled ("""so"", he said"), or such texts as .csv or .jsonl'
+                "which may be rows of their own: write texts of several lines as .csv or .jsonl; or, where these are "
+                'rows, quote the text that begins with a quote, with its own doubled ("""so"", he said")'
             )
 
 
@@ -109,7 +109,7 @@ def _unlimited(found: Iterator[str], separator: str, path: Path) -> Iterator[lis
                 csv.field_size_limit(before)
         if fields is None:
             return
-        count += 1
+        count += bool(fields)  # as rows are counted everywhere: blank lines are none
         yield fields
 
 

@@ -19,6 +19,9 @@ OUTSIDE = "O"
 PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I"}
 """Letters of all schemes, each with that of IOBES which means the same."""
 
+ALONE = ("B", "I", "E", "S")
+"""Those that also stand alone, without a type; others may be names: M is one of measure words, say."""
+
 Entity = tuple[str, int, int]
 """Type of a span, its first and its last word."""
 
@@ -46,13 +49,13 @@ def find_spans(tags: Sequence[str]) -> list[Entity]:
 def split_tag(tag: str) -> tuple[str, str]:
     """Prefix and type of a tag; a name without a prefix is inside of a span of its own type.
 
-    >>> split_tag("B-PER"), split_tag("O"), split_tag("NOUN"), split_tag("I"), split_tag("L-PER")
-    (('B', 'PER'), ('O', ''), ('I', 'NOUN'), ('I', '_'), ('E', 'PER'))
+    >>> split_tag("B-PER"), split_tag("O"), split_tag("NOUN"), split_tag("I"), split_tag("L-PER"), split_tag("M")
+    (('B', 'PER'), ('O', ''), ('I', 'NOUN'), ('I', '_'), ('E', 'PER'), ('I', 'M'))
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
     prefix, dash, name = tag.partition("-")
-    if prefix in PREFIXES and (dash or not name):
+    if prefix in (PREFIXES if dash else ALONE):
         return PREFIXES[prefix], name or "_"
     return "I", tag
 

@@ -527,16 +527,26 @@ def test_a_search_that_is_refused_leaves_no_state(
     assert searched[:2] == ["plan.json.part", "plan.json.part1"]
     assert not list(tmp_path.iterdir())
 
+    def full(*_: Any) -> Any:
+        raise InputError("cannot write: no space left on device")
+
+    monkeypatch.setattr(Trial, "lost", full)
+    with pytest.raises(InputError, match="no space left"):
+        plan_heads(bert_checkpoint, text_csv, method, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"], "what comes in the way takes no search"
+
 
 def test_states_whose_first_was_deleted_are_not_in_the_way(
     bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path
 ) -> None:
-    mine = tmp_path / "plan.json.parts"
-    for path in (mine, tmp_path / "plan.json.part1", tmp_path / "plan.json.part2"):
-        path.write_text("{}")
+    mine = {"plan.json.parts", "plan.json.part7", "plan.json.part8"}
+    for name in mine:
+        (tmp_path / name).write_text("{}" if name.endswith("7") else "a piece of something else")
+    for number in (1, 2):
+        (tmp_path / f"plan.json.part{number}").write_text('{"schema": 1, "digest": "0", "layers": []}')
     command = ("plan", bert_checkpoint, "--data", text_csv, "--ood", ood_csv, "--method", "circuit", "--keep", 2)
     assert run_cli(*command, "--max-accuracy-loss", ANY, "-o", tmp_path / "plan.json").returncode == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "plan.json.parts"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["plan.json", *mine])
 
 
 def test_too_little_memory_on_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,6 +304,8 @@ def test_bad_image_processors_are_refused_in_one_line(runner: Path, golden: Path
     for number, (changes, words) in enumerate([
         ({"do_flip": True}, "asks for do_flip, which hydrant does not do"),
         ({"crop_pct": 0.9}, "asks for crop_pct, which hydrant does not do"),
+        ({"image_processor_type": "LevitImageProcessor"}, "is of a 'LevitImageProcessor', which does, or may do"),
+        ({"feature_extractor_type": 3}, "is of a '3', which does, or may do, more than its keys say"),
         ({"size": {"height": 8, "width": 8}}, "makes images of 8 by 8 pixels, but the model reads 12 by 12"),
         ({"size": "large"}, "lacks or garbles size = 'large'"),
         ({"size": {"height": 0, "width": 12}}, "lacks or garbles size"),

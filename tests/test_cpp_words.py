@@ -29,7 +29,7 @@ from token_support import TAGS, make_tagger, sentences
 
 LISTS = [["Anna", "lives", "in", "New-York", "."], ["日本", "cafe\u0301", "\u200d", "[SEP]x"], *sentences(5)[0]]
 ALL = [*TEXTS, *map(" ".join, LISTS), "a\u200db [MASK] \u0301c — 日本語"]
-UNUSUAL = ["O", "E-PER", "S-LOC", "I", "NOUN", "L-PER", "U-LOC", "M-PER"]
+UNUSUAL = ["O", "E-PER", "S-LOC", "I", "NOUN", "L-PER", "U-LOC", "M"]
 
 
 def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hydrant.bundle.architecture import Architecture
-from hydrant.data.images import KINDS, ImageProcessor
+from hydrant.data.images import KINDS, ImageProcessor, upright
 from hydrant.data.processor import from_transformers, load_processor, save_processor
 from hydrant.data.text import TextProcessor
 from hydrant.data.words import WordProcessor
@@ -314,6 +314,10 @@ def test_files_of_8_bits_are_read(form: str) -> None:
     image.save(content, form)
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     np.testing.assert_array_equal(pixels_of(processor, [content.getvalue()]), pixels_of(processor, [image]))
+
+
+def test_a_bitmap_in_plain_text_is_read() -> None:
+    assert np.asarray(upright(b"P1\n2 2\n0 1\n1 0\n", 0).convert("L")).tolist() == [[255, 0], [0, 255]]
 
 
 def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
@@ -639,7 +643,8 @@ def test_image_processors_are_known_by_all_their_names(key: str, name: str | Non
 @pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
 def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: str, name: Any, tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=f"is of a '{name}', which does, or may do, more .*ViT, DeiT, .* leave {key} out"
+        InputError,
+        match=f"is of a '{name}', which does, or may do, more .*ViT, DeiT, .* a processor of one of these kinds",
     ):
         configured(tmp_path, **{key: name})
 

@@ -77,7 +77,11 @@ def test_neighbours_of_one_type_stay_two_spans() -> None:
     assert find_spans(["B-AGE", "I-AGE", "L-AGE", "O", "U-AGE"]) == [("AGE", 0, 2), ("AGE", 4, 4)]
     assert find_spans(["U-AGE", "B-AGE", "L-AGE", "U-AGE"]) == [("AGE", 0, 0), ("AGE", 1, 2), ("AGE", 3, 3)]
     assert find_spans(["B-N", "M-N", "E-N"]) == [("N", 0, 2)]
-    assert find_spans(["B", "M", "E", "S"]) == [("_", 0, 2), ("_", 3, 3)]
+    assert find_spans(["B", "I", "E", "S"]) == [("_", 0, 2), ("_", 3, 3)]
+
+
+def test_a_letter_of_bilou_or_bmes_alone_is_a_name() -> None:
+    assert find_spans(["I", "M", "M", "U"]) == [("_", 0, 0), ("M", 1, 2), ("U", 3, 3)]
 
 
 def test_spans_do_not_run_on_from_text_to_text() -> None:

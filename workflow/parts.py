@@ -72,7 +72,7 @@ def parted(
     choosing, fitting, *rest = _shares(validation, 3 if test is None else 2, seed, task)
     fitted, reported = ood, test_ood
     if ood is not None and test_ood is None:
-        fitted, reported = _shares(ood, 2, seed, task)
+        fitted, reported = _shares(ood, 2, seed)  # of which no ranking is judged
     return Parts(training, choosing, fitting, rest[0] if test is None else test, fitted, reported)
 
 
@@ -118,7 +118,7 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
             )
 
 
-def _shares(examples: Examples, count: int, seed: int, task: Task) -> list[Examples]:
+def _shares(examples: Examples, count: int, seed: int, task: Task = "classification") -> list[Examples]:
     if len(examples) < count * LEAST:
         raise InputError(
             f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST}, since {count} "

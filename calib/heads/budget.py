@@ -10,9 +10,8 @@ from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
-from ...errors import InputError
 from .candidates import check_reachable, few_heads, find_candidates, unpruned
-from .choosing import Choice
+from .choosing import Choice, TooMuchLostError
 from .held_out import ANY, within
 from .options import Budget
 from .trials import Trial, choose, lost_words, measure
@@ -63,7 +62,7 @@ def plan_within(
     allowed = [trial for trial in trials if anything or within(trial.lost(single), margin)]
     if not allowed:
         best = min(trials, key=lambda trial: trial.lost(single))
-        raise InputError(
+        raise TooMuchLostError(
             f"of {len(trials)} plans within {limit:g} × the single model's operations, the best has {best.quality()} "
             f"on {len(held_out)} held-out examples, and the single model {single.quality()}; expected a "
             f"loss of at most {lost_words(f'{margin:g}', single)} (--max-accuracy-loss); allow more, give a larger "

@@ -15,7 +15,7 @@ from ...bundle.plan import Keep
 from ...data.columns import Reading
 from ...data.examples import Examples
 from ...data.processor import Processor
-from ...errors import HydrantError, InputError
+from ...errors import InputError
 from ...progress import Progress
 from .circuits import Settings, find_circuits
 from .drawing import drawn_facts, drawn_scores
@@ -55,6 +55,10 @@ class Job:
     def held_out(self, examples: Examples) -> HeldOut:
         """Examples that plans are tried on."""
         return HeldOut(examples, self.processor, self.architecture, self.reading.batch_size)
+
+
+class TooMuchLostError(InputError):
+    """Members lose more than they may, however they are chosen: what was searched for them is of no more use."""
 
 
 class Choice:
@@ -100,10 +104,13 @@ class Choice:
 
     @contextmanager
     def searching(self) -> Iterator[Choice]:
-        """Searches keep what they found until all of this is done, or refused; interrupted, they go on from there."""
+        """Searches keep what they found until all of this is done, or its circuits lose too much.
+
+        Interrupted, or where anything else comes in the way, they go on from there.
+        """
         try:
             yield self
-        except HydrantError:
+        except TooMuchLostError:
             self._forget()
             raise
         self._forget()
@@ -160,13 +167,11 @@ class Choice:
         state = None if method.state is None else Path(method.state)
         if state is not None and self._states:
             state = state.with_name(f"{state.name}{len(self._states)}")  # one file for each search
-        if state is not None and not state.exists():
-            self._states.append(state)  # one that is there may be another search's: it is ours once it was read
         found = find_circuits(
             job.model, job.scoring, job.unknown, job.processor, wanted,
             batch_size=job.reading.batch_size, state=state, keep_state=True, progress=job.progress,
         )  # fmt: skip
-        if state is not None and state not in self._states:
+        if state is not None:
             self._states.append(state)
         unknown = {} if job.unknown is None else {"ood": job.unknown.name, "ood_examples": len(job.unknown)}
         facts: dict[str, Any] = {

@@ -73,6 +73,15 @@ class SearchState:
             self._path.unlink(missing_ok=True)
 
 
+def is_state(path: Path) -> bool:
+    """Whether a file is the state of a search, whichever it was."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and {"schema", "digest", "layers"} <= set(found)
+
+
 def digest_of(
     settings: Mapping[str, Any], weights: Mapping[str, Any], batches: Iterable[Mapping[str, Any]], labels: np.ndarray
 ) -> str:

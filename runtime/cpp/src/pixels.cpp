@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "image.h"
 #include "messages.h"
@@ -18,6 +19,24 @@ constexpr std::int64_t kMostResized = 1 << 26;
 const char* const kSteps[] = {"do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize"};
 // Keys that ask for a step, as those do that begin with do_.
 const char* const kOthers[] = {"crop_pct", "include_top", "rescale_offset"};
+
+// Image processors of transformers that do what the keys of their configuration say, and no more.
+const char* const kKinds[] = {"ViT", "DeiT", "Beit",      "CLIP",        "ChineseCLIP", "Siglip", "Blip",
+                              "Bit", "Pvt",  "Segformer", "MobileNetV1", "MobileNetV2", "OwlViT"};
+
+// Without an ending that it has.
+std::string_view without(std::string_view name, std::string_view ending) {
+  const bool has = name.size() > ending.size() && name.substr(name.size() - ending.size()) == ending;
+  return has ? name.substr(0, name.size() - ending.size()) : name;
+}
+
+// Whether an image processor is one of those, by any of its names.
+bool is_known(std::string_view name) {
+  const std::string_view whole = without(without(name, "Fast"), "Pil");
+  std::string_view kind = without(whole, "ImageProcessor");
+  if (kind == whole) kind = without(whole, "FeatureExtractor");
+  return kind != whole && std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds);
+}
 
 // Whether Python takes a JSON value for true, as transformers does with its switches.
 bool is_on(const Json& value) {
@@ -67,6 +86,14 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
   if (!unknown.empty()) {
     throw InputError(file + " asks for " + listing(unknown) +
                      ", which hydrant does not do; known: " + listing({std::begin(kSteps), std::end(kSteps)}));
+  }
+  for (const char* key : {"image_processor_type", "feature_extractor_type"}) {
+    const Json& name = member(config, key);
+    if (name.is_null() || (name.is_string() && is_known(name.get_ref<const std::string&>()))) continue;
+    throw InputError(file + " is of a " + shown(name) + ", which does, or may do, more than its keys say; hydrant " +
+                     "knows those of " + join({std::begin(kKinds), std::end(kKinds)}) +
+                     "; give ready tensors, or, if the keys say all that it does, a processor of one of these kinds "
+                     "with the same keys");
   }
   const auto garbled = [&](const char* key) {
     return InputError(file + " lacks or garbles " + key + " = " + shown(member(config, key)) +

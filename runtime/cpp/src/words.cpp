@@ -73,15 +73,17 @@ Words words_in(const Prediction& all, std::size_t row, Aggregation aggregation) 
   return found;
 }
 
-// Letters of all schemes, and below each that of IOBES which means the same.
+// Letters of all schemes, and for each that of IOBES which means the same; the first four also stand alone, others may
+// be names.
 const std::string kLetters = "BIESLUM", kMeaning = "BIESESI";
+constexpr std::size_t kAlone = 4;
 
 // A tag's prefix and type; a name without a prefix is inside of a span of its own type.
 std::pair<char, std::string> split(const std::string& tag) {
   if (tag == "O") return {'O', ""};
   const std::size_t dash = std::min(tag.find('-'), tag.size());
   const std::size_t letter = dash == 1 ? kLetters.find(tag[0]) : std::string::npos;
-  if (letter == std::string::npos) return {'I', tag};
+  if (letter == std::string::npos || (tag.size() == 1 && letter >= kAlone)) return {'I', tag};
   return {kMeaning[letter], dash + 1 < tag.size() ? tag.substr(dash + 1) : "_"};
 }
 
