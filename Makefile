@@ -11,9 +11,8 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 EXTRA ?= dev
 TESTS ?=
-# Modules are compiled when they are first imported: of those that come along most never are.
-PIP = $(VENV)/bin/pip --disable-pip-version-check -q install --no-compile
-INSTALL = $(PIP) --no-build-isolation --no-deps --force-reinstall .
+PIP = $(VENV)/bin/pip --disable-pip-version-check -q
+INSTALL = $(PIP) install --no-build-isolation --no-deps --force-reinstall .
 
 # Every dependency is used by one of these, and every family is fused and exported.
 OLDEST = $(patsubst %,tests/test_%.py,build data graph grpc parity processing runtime) \
@@ -72,9 +71,9 @@ environment-oldest:
 # Nothing is downloaded at a version that is not pinned: without isolation the wheel is built by the setuptools installed first.
 $(VENV)/%.stamp: pyproject.toml $(CONSTRAINTS)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(PIP) -c $(CONSTRAINTS) setuptools
-	$(PIP) --no-build-isolation -c $(CONSTRAINTS) '.[$*]'
-	test $* != dev || $(PIP) --no-deps -c $(CONSTRAINTS) pytorch-ood  # what else it names is for its models
+	$(PIP) install -c $(CONSTRAINTS) setuptools
+	$(PIP) install --no-build-isolation -c $(CONSTRAINTS) '.[$*]'
+	test $* != dev || $(PIP) install --no-deps -c $(CONSTRAINTS) pytorch-ood  # what else it names is for its models
 	touch $@
 
 clean:
