@@ -292,7 +292,7 @@ def test_command_line_with_pairs(table: Path, tmp_path: Path) -> None:
     make_tokenizer(tmp_path / "source").save_pretrained(checkpoint)
     steps: list[tuple[Any, ...]] = [
         ("plan", checkpoint, "--data", table, "--keep", 2, *OPTIONS, "-o", tmp_path / "plan.json"),
-        ("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out, *OPTIONS),
+        ("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out),
         ("tune", out, "--data", table, "--epochs", 1, *OPTIONS),
         ("export", out, "--precision", "fp16", "--data", table, "--examples", 8, *OPTIONS),
         ("export", out),

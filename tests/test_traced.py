@@ -711,7 +711,7 @@ def test_a_model_whose_blocks_have_unlike_numbers_of_heads_is_whole_with_all_of_
     everything = all_heads(shape, 1)
     fewer = (everything.members[0][0][:1], *everything.members[0][1:])
     for members, whole in ((everything.members, True), ((fewer,), False), (everything.members * 2, False)):
-        model = SimpleNamespace(architecture=shape, plan=replace(everything, members=members))
+        model = SimpleNamespace(kind="bundle", architecture=shape, plan=replace(everything, members=members))
         assert is_whole_model(model) is whole
 
 

@@ -213,8 +213,8 @@ Asked asked_of(const Json& inputs, Tail& tail, std::size_t most) {
     } else if (given.name == kImage) {
       for (const std::string& element : elements()) asked.images.push_back(image_file(given, element));
     } else {
-      check_count(rows_of(given.shape), most);
       asked.tensors[given.name] = numbers_of(given);
+      check_count(rows_of(given.shape), most);
     }
   }
   tail.check_end();

@@ -39,7 +39,7 @@ class TooMuch : public InputError {
 };
 
 // All of these throw InputError where the client is wrong; those that take `most` TooMuch where it sends more inputs
-// than that. A small body may hold them by the million, so that they are counted before anything is made of them.
+// than that. A small body may hold them by the million, so that they are counted before anything is made of each.
 
 // The body of `…/infer`.
 //   header_length  the header Inference-Header-Content-Length: bytes of JSON, behind which binary tensors stand

@@ -21,21 +21,21 @@ const char* const kSteps[] = {"do_center_crop", "do_convert_rgb", "do_normalize"
 const char* const kOthers[] = {"crop_pct", "include_top", "rescale_offset"};
 
 // Image processors of transformers that do what the keys of their configuration say, and no more.
-const char* const kKinds[] = {"ViT", "DeiT", "Beit",      "CLIP",        "ChineseCLIP", "Siglip", "Blip",
-                              "Bit", "Pvt",  "Segformer", "MobileNetV1", "MobileNetV2", "OwlViT"};
+const char* const kProcessors[] = {"ViT", "DeiT", "Beit",      "CLIP",        "ChineseCLIP", "Siglip", "Blip",
+                                   "Bit", "Pvt",  "Segformer", "MobileNetV1", "MobileNetV2", "OwlViT"};
 
 // Without an ending that it has.
-std::string_view without(std::string_view name, std::string_view ending) {
+std::string_view without_ending(std::string_view name, std::string_view ending) {
   const bool has = name.size() > ending.size() && name.substr(name.size() - ending.size()) == ending;
   return has ? name.substr(0, name.size() - ending.size()) : name;
 }
 
 // Whether an image processor is one of those, by any of its names.
 bool is_known(std::string_view name) {
-  const std::string_view whole = without(without(name, "Fast"), "Pil");
-  std::string_view kind = without(whole, "ImageProcessor");
-  if (kind == whole) kind = without(whole, "FeatureExtractor");
-  return kind != whole && std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds);
+  const std::string_view whole = without_ending(without_ending(name, "Fast"), "Pil");
+  std::string_view kind = without_ending(whole, "ImageProcessor");
+  if (kind == whole) kind = without_ending(whole, "FeatureExtractor");
+  return kind != whole && std::find(std::begin(kProcessors), std::end(kProcessors), kind) != std::end(kProcessors);
 }
 
 // Whether Python takes a JSON value for true, as transformers does with its switches.
@@ -91,7 +91,7 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
     const Json& name = member(config, key);
     if (name.is_null() || (name.is_string() && is_known(name.get_ref<const std::string&>()))) continue;
     throw InputError(file + " is of a " + shown(name) + ", which does, or may do, more than its keys say; hydrant " +
-                     "knows those of " + join({std::begin(kKinds), std::end(kKinds)}) +
+                     "knows those of " + join({std::begin(kProcessors), std::end(kProcessors)}) +
                      "; give ready tensors, or, if the keys say all that it does, a processor of one of these kinds "
                      "with the same keys");
   }

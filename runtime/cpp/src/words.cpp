@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 namespace hydrant {
 namespace {
@@ -75,7 +76,7 @@ Words words_in(const Prediction& all, std::size_t row, Aggregation aggregation) 
 
 // Letters of all schemes, and for each that of IOBES which means the same; the first four also stand alone, others may
 // be names.
-const std::string kLetters = "BIESLUM", kMeaning = "BIESESI";
+constexpr std::string_view kLetters = "BIESLUM", kMeaning = "BIESESI";
 constexpr std::size_t kAlone = 4;
 
 // A tag's prefix and type; a name without a prefix is inside of a span of its own type.
