@@ -17,7 +17,8 @@ RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
 """GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
 
 TURING = "7.5"
-"""A target of TensorRT-RTX without float32 products, which every graph of hydrant has: pooler and classifier."""
+"""A target of TensorRT-RTX without float32 products, which every graph of hydrant has: pooler and classifier. Version
+1.4 still compiled graphs in FP16; what it made was never run on such a GPU, so that it is refused, too."""
 
 
 def open_library(name: str) -> ModuleType:
@@ -49,8 +50,9 @@ def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, .
     targets = ", ".join(sorted(known - {TURING}, key=lambda target: [int(part) for part in target.split(".")]))
     if TURING in wanted:
         raise InputError(
-            f"compute capability {TURING} (Turing) runs no engine of hydrant: TensorRT-RTX {trt.__version__} compiles "
-            "no float32 products for it, and those of pooler and classifier are float32 in every precision; "
+            f"compute capability {TURING} (Turing) runs no engine of hydrant: TensorRT-RTX (1.7; here is "
+            f"{trt.__version__}) compiles no float32 products for it, and those of pooler and classifier are float32 in "
+            "every precision; "
             f"expected {targets}; on a Turing GPU run the graph with --backend onnxruntime-cuda"
         )
     unknown = [target for target in wanted if target not in known]

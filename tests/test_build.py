@@ -117,6 +117,8 @@ def test_nothing_builds_for_turing(
 
 def test_what_turing_is_refused_for_is_so(made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The day that this fails, TensorRT-RTX compiles for it, and hydrant may."""
+    if tuple(map(int, rtx.__version__.split(".")[:2])) < (1, 7):
+        pytest.skip(f"TensorRT-RTX {rtx.__version__} still compiles for it; hydrant refuses it for all versions")
     monkeypatch.setattr("hydrant.build.engine.compute_capabilities", lambda _, wanted: tuple(wanted))
     with pytest.raises(BackendError, match=r"cannot compile model\.fp16\.onnx in fp16.*Turing \(SM75\)"):
         build_engine(made, TensorRTForRTX(compute_capability=["7.5"]), "fp16")
