@@ -52,8 +52,7 @@ def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, .
         raise InputError(
             f"compute capability {TURING} (Turing) runs no engine of hydrant: TensorRT-RTX (1.7; here is "
             f"{trt.__version__}) compiles no float32 products for it, and those of pooler and classifier are float32 "
-            "in every precision; "
-            f"expected {targets}; on a Turing GPU run the graph with --backend onnxruntime-cuda"
+            f"in every precision; expected {targets}; on a Turing GPU run the graph with --backend onnxruntime-cuda"
         )
     unknown = [target for target in wanted if target not in known]
     if unknown:

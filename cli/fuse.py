@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, get_args
 
-from ..bundle.architecture import PARTS
+from ..bundle.architecture import PARTS, check_parts
 from ..bundle.files import check_replaceable
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
@@ -108,6 +108,9 @@ def run(options: argparse.Namespace) -> int:
 COLUMNS = ("text_column", "text_pair_column", "label_column")
 """Options that name columns of the data."""
 
+ALONE = set(PARTS) - {"attention"}
+"""Parts that can be separate: with all of them nothing is averaged."""
+
 
 def _check_measured(options: argparse.Namespace) -> None:
     """Refuse what only the drift of averaging is measured on, where nothing is averaged."""
@@ -116,8 +119,8 @@ def _check_measured(options: argparse.Namespace) -> None:
             "--data is given with one MODEL; expected several, since data measure the drift of averaging their "
             "weights; leave it out"
         )
-    if options.data is not None and options.keep_separate == "all":
-        raise InputError("--data is given with --keep-separate all, where nothing is averaged; leave it out")
+    if options.data is not None and check_parts(options.keep_separate) == ALONE:
+        raise InputError("--data is given with --keep-separate of all parts, so that nothing drifts; leave it out")
     named = [name for name in COLUMNS if hasattr(options, name)]
     if options.data is None and named:
         raise InputError(f"--{named[0].replace('_', '-')} is given without --data, whose column it names; leave it out")
@@ -173,9 +176,7 @@ def drift_report(
     from ..fusion import fuse as fuse_models
     from ..fusion import measure_drift
 
-    if set(ensemble.provenance["separate"]) == set(PARTS) - {"attention"}:
-        if options.data is not None:
-            raise InputError("--data is given with --keep-separate of all parts, so that nothing drifts; leave it out")
+    if set(ensemble.provenance["separate"]) == ALONE:
         return None
     unmerged = fuse_models(models, ensemble.plan, keep_separate="all")
     if options.data is None:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from ..runtime.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -66,6 +68,17 @@ class Silent:
 
     def gone(self, served: Served) -> None:
         """Nothing."""
+
+
+def flagged(prediction: Prediction, name: str) -> np.ndarray | None:
+    """Whether each input was abstained from, or out of distribution: [B] bool, of tokens whether any is.
+
+    Args:
+        prediction: of B inputs.
+        name: ``"abstain"`` or ``"out_of_distribution"``.
+    """
+    found = getattr(prediction, name)
+    return None if found is None else found.any(axis=tuple(range(1, found.ndim)))
 
 
 class Observers:

@@ -31,7 +31,7 @@ import numpy as np
 from ..bundle.reference import RATES
 from ..errors import InputError, cut, is_whole
 from ..runtime.prediction import Prediction
-from .observe import Silent
+from .observe import Silent, flagged
 
 if TYPE_CHECKING:
     from .observe import Served
@@ -132,7 +132,7 @@ class Recorder(Silent):
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
         """Hand the inputs that were abstained from or flagged to the thread that writes."""
-        why = {name: found for name in RATES if (found := _decided(prediction, name)) is not None}
+        why = {name: found for name in RATES if (found := flagged(prediction, name)) is not None}
         if not why:
             return
         places = np.flatnonzero(np.logical_or.reduce(list(why.values())) & ~prediction.failed)
@@ -208,12 +208,6 @@ def _rows(served: Served, prediction: Prediction) -> list[dict[str, Any]]:
     if prediction.mask is not None and prediction.words is None:
         return [{} for _ in range(len(prediction))]
     return served.predictor.rows(prediction)
-
-
-def _decided(prediction: Prediction, name: str) -> np.ndarray | None:
-    """[B] bool, of tokens whether any is."""
-    found = getattr(prediction, name)
-    return None if found is None else found.any(axis=tuple(range(1, found.ndim)))
 
 
 def _size(given: Any) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.prediction import Prediction
-from .observe import Silent
+from .observe import Silent, flagged
 
 if TYPE_CHECKING:
     from .observe import Served
@@ -92,8 +92,8 @@ class Tracing(Silent):
             return
         span.set_attribute("hydrant.inputs", len(prediction))
         for name in ("abstain", "out_of_distribution"):
-            if (found := getattr(prediction, name)) is not None:
-                span.set_attribute(f"hydrant.{name}", int(found.any(axis=tuple(range(1, found.ndim))).sum()))
+            if (found := flagged(prediction, name)) is not None:
+                span.set_attribute(f"hydrant.{name}", int(found.sum()))
 
     def _over(self, name: str, seconds: float, attributes: dict[str, Any], kind: Any) -> None:
         end = time.time_ns()

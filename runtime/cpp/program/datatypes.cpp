@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "../src/bytes.h"
 #include "../src/half.h"
 #include "../src/messages.h"
 
@@ -174,14 +174,6 @@ double rounded(double value, const Real& kind) {
   static_cast<void>(std::frexp(value, &exponent));
   const int last = std::max(exponent - kind.digits, kind.last);
   return std::ldexp(std::nearbyint(std::ldexp(value, -last)), last);
-}
-
-template <typename Float, typename Bits>
-Float same_bits(Bits bits) {
-  static_assert(sizeof(Float) == sizeof(Bits));
-  Float found = 0;
-  std::memcpy(&found, &bits, sizeof(found));
-  return found;
 }
 
 // A double as float, which is infinite where that holds no number so large.

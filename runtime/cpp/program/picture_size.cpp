@@ -3,16 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "../src/bytes.h"
+
 namespace hydrant {
 namespace {
-
-// A number of `size` bytes, the highest first, or 0 beyond the end.
-std::uint64_t number_at(std::string_view file, std::size_t at, std::size_t size) {
-  if (at > file.size() || size > file.size() - at) return 0;
-  std::uint64_t value = 0;
-  for (const char byte : file.substr(at, size)) value = value << 8U | static_cast<unsigned char>(byte);
-  return value;
-}
 
 // The head of a PNG file stands in its first chunk called IHDR.
 PictureSize size_of_png(std::string_view file) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "bytes.h"
+
 namespace hydrant {
 namespace {
 
@@ -29,26 +31,10 @@ enum class TiffType : std::uint8_t {
 // Bytes of a value, by its type; 0 where there is no such type.
 constexpr std::array<std::size_t, 17> kSizes{0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
 
-// A number of `size` bytes at `at`, or 0 beyond the end.
-std::uint64_t number_at(std::string_view bytes, std::size_t at, std::size_t size, bool big) {
-  if (at > bytes.size() || size > bytes.size() - at) return 0;
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < size; ++i)
-    value = (value << 8U) | static_cast<unsigned char>(bytes[at + (big ? i : size - 1 - i)]);
-  return value;
-}
-
 // An orientation, or upright where there is no such number.
 int known(double orientation) {
   const bool one = orientation >= 1 && orientation <= 8 && orientation == static_cast<int>(orientation);
   return one ? static_cast<int>(orientation) : 1;
-}
-
-template <typename Float, typename Bits>
-double same_bits(Bits bits) {
-  Float value = 0;
-  std::memcpy(&value, &bits, sizeof(value));
-  return static_cast<double>(value);
 }
 
 // The first value of an entry as an orientation, which bytes and texts are not.

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bytes.h"
 #include "image.h"
 #include "orientation.h"
 
@@ -54,8 +55,7 @@ std::optional<std::string_view> exif_chunk(std::string_view bytes) {
   constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head is its length and its name
   std::optional<std::string_view> found;
   for (std::size_t at = kSignature; at + kHead <= bytes.size();) {
-    std::size_t length = 0;
-    for (const char byte : bytes.substr(at, 4)) length = length << 8U | static_cast<unsigned char>(byte);
+    const auto length = static_cast<std::size_t>(number_at(bytes, at, 4));
     if (length > bytes.size() - at - kHead) throw std::invalid_argument("it is cut off");
     const std::string_view name = bytes.substr(at + 4, 4);
     if (name == "eXIf") found = bytes.substr(at + kHead, length);

@@ -167,8 +167,8 @@ Tensors Tokenizer::encode(const std::vector<Text>& texts, std::size_t first, std
   for (std::size_t i = first; i < last; ++i) {
     rows.push_back(encode_one(texts[i], index + i));
     const std::size_t tokens = rows.back()[names_.front()].size();
-    if (static_cast<std::int64_t>(tokens) >
-        longest_) {  // which an engine takes; the graph cuts to what the model reads
+    // the graph cuts to what the model reads, and an engine may take less
+    if (static_cast<std::int64_t>(tokens) > longest_) {
       throw InputError("input " + std::to_string(index + i) + " has " + std::to_string(tokens) + " tokens; " + reader_ +
                        " at most " + std::to_string(longest_) + ": shorten it, or build an engine for longer texts (" +
                        "`hydrant build --sequence`)");
