@@ -11,8 +11,10 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 EXTRA ?= dev
 TESTS ?=
-PIP = $(VENV)/bin/pip --disable-pip-version-check -q
-INSTALL = $(PIP) install --no-build-isolation --no-deps --force-reinstall .
+PIP_INSTALL = $(VENV)/bin/pip --disable-pip-version-check -q install --no-compile
+INSTALL = $(PIP_INSTALL) --no-build-isolation --no-deps --force-reinstall .
+# Most of what is installed is never imported: Python compiles what is, and keeps it.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Every dependency is used by one of these, and every family is fused and exported.
 OLDEST = $(patsubst %,tests/test_%.py,build data graph grpc parity processing runtime) \
@@ -71,9 +73,9 @@ environment-oldest:
 # Nothing is downloaded at a version that is not pinned: without isolation the wheel is built by the setuptools installed first.
 $(VENV)/%.stamp: pyproject.toml $(CONSTRAINTS)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c $(CONSTRAINTS) setuptools
-	$(PIP) install --no-build-isolation -c $(CONSTRAINTS) '.[$*]'
-	test $* != dev || $(PIP) install --no-deps -c $(CONSTRAINTS) pytorch-ood  # what else it names is for its models
+	$(PIP_INSTALL) -c $(CONSTRAINTS) setuptools
+	$(PIP_INSTALL) --no-build-isolation -c $(CONSTRAINTS) '.[$*]'
+	test $* != dev || $(PIP_INSTALL) --no-deps -c $(CONSTRAINTS) pytorch-ood  # what else it names is for its models
 	touch $@
 
 clean:
