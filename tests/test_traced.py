@@ -36,6 +36,7 @@ from hydrant.tracing.blocks import find_blocks
 from hydrant.tracing.loading import described, load_traced, prepared, rebuild
 from hydrant.tracing.members import all_heads, probes, trace
 from hydrant.tracing.sizes import check_numbers
+from hydrant.tracing.unfilled import Unfilled
 from safetensors.torch import load_file
 from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli
 from token_support import CLASSES, make_tagger
@@ -439,6 +440,26 @@ def test_a_bundle_holds_data_alone(bundle: Bundle) -> None:
 def test_a_malformed_description_is_refused(bundle: Bundle, change: dict[str, Any], message: str) -> None:
     with pytest.raises(BundleError, match=message):
         read_architecture({**bundle.read_json("config.json"), **change})
+
+
+def test_a_loaded_original_draws_no_random_numbers(bundle: Bundle) -> None:
+    """All its parameters are stored; drawing some of its size first would take a second or two."""
+    torch.manual_seed(0)
+    with hydrant.load(bundle, "torch"):
+        found = torch.rand(3)
+    torch.manual_seed(0)
+    assert found.equal(torch.rand(3))
+
+
+@pytest.mark.parametrize("fill", ["normal_", "uniform_", "trunc_normal_", "xavier_uniform_", "kaiming_normal_"])
+def test_parameters_alone_stay_unfilled(fill: str) -> None:
+    given = nn.Parameter(torch.zeros(4, 4)), torch.zeros(4, 4)
+    with Unfilled():
+        for tensor in given:
+            getattr(nn.init, fill)(tensor)
+    parameter, buffer = given
+    assert not parameter.any()
+    assert buffer.any()
 
 
 def test_a_class_that_is_no_classifier_is_never_made(bundle: Bundle, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from ..families.registry import check_weights
 from ..families.tasks import task_of
 from .sizes import check_made, check_numbers
 from .slices import own_copy, shared_copy
+from .unfilled import Unfilled
 from .written_out import write_out
 
 LONGEST = 512
@@ -253,7 +254,7 @@ def _image_size(config: Any) -> Any:
 
 
 def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-    """A model of random weights from a stored configuration, by a class of the installed transformers.
+    """A model from a stored configuration, by a class of the installed transformers; its weights are not set yet.
 
     Args:
         configuration: as it is stored.
@@ -274,7 +275,9 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
             config = kind.from_dict(check_numbers(configuration, known, architecture.classes, shapes))
             made = partial(getattr(transformers, class_name), asking_nowhere(config))
             check_made(made, shapes)
-            return prepared(made())
+            with Unfilled():
+                model = made()
+            return prepared(model)
     except Exception as error:  # whatever a class raises for a configuration of another version
         raise InputError(
             f"transformers {transformers.__version__} cannot make a {class_name} of the stored configuration "

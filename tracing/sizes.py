@@ -12,10 +12,10 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from ..errors import LARGEST as LONGEST
 from ..errors import listing, literal
+from .unfilled import Unfilled
 
 LARGEST = 2**22
 """No size in a configuration is larger, unless a stored weight is as long: no number of layers, no vocabulary."""
@@ -96,7 +96,7 @@ def check_made(make: Callable[[], Any], shapes: Mapping[str, tuple[int, ...]]) -
         raise ValueError(f"the weights beside it have other names or shapes: {listing(wrong, 3)}")
 
 
-class _Bounded(TorchFunctionMode):
+class _Bounded(Unfilled):
     """Within it, PyTorch makes no more than a model of some weights can need, in this thread."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -105,7 +105,7 @@ class _Bounded(TorchFunctionMode):
         self._calls = CALLS * len(shapes) + MORE_CALLS
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
+        made = super().__torch_function__(function, types, args, kwargs)
         self._calls -= 1
         if isinstance(made, torch.Tensor) and not any(made is given for given in args):
             self._numbers -= made.numel()
