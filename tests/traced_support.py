@@ -33,6 +33,9 @@ WINDOWS = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 2],
 MAKERS: dict[str, Any] = {
     "deberta": lambda: transformers.DebertaForSequenceClassification(transformers.DebertaConfig(**RELATIVE)),
     "deberta-v3": lambda: transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**DEBERTA_V3)),
+    "deberta-v3-short": lambda: transformers.DebertaV2ForSequenceClassification(
+        transformers.DebertaV2Config(**{**DEBERTA_V3, "num_hidden_layers": 1})
+    ),
     "deberta-v3-score": lambda: transformers.DebertaV2ForSequenceClassification(
         transformers.DebertaV2Config(**{**DEBERTA_V3, "num_labels": 1}, sentence_transformers=SIGMOID)
     ),
