@@ -5,7 +5,8 @@ stood there before, and gets SIGKILL: at moments drawn evenly from that time, an
 to the file system. What stands there then has to be what was there before or what the verb makes, and whole: a bundle
 opens, and every file has its digest. (Where a verb writes files of their own, as rows and errors, this holds for each
 file; for a Triton repository that has the steps of an ensemble, for each model.) Then the same command is run again: it
-has to end well, with what it makes, and nothing hidden may be left. Status 1 if not.
+has to end well, with what it makes, and nothing hidden may be left. Status 1 if not. (Of a verb that takes long, the
+command may be run again after every so many kills alone, ``--again 10``.)
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--verbs", nargs="*", default=list(VERBS), choices=list(VERBS), metavar="VERB")
     parser.add_argument("--kills", type=int, default=200, help="of each verb at random moments (default: 200)")
     parser.add_argument("--steps", type=int, default=400, help="most steps before which it is killed (default: 400)")
+    parser.add_argument("--again", type=int, default=1, help="run again after every so many kills (default: 1, each)")
     parser.add_argument("--jobs", type=int, default=1, help="processes beside each other (default: 1)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, help="results as JSON")
@@ -55,17 +57,18 @@ def main() -> int:
 
 def tried(name: str, states: States, place: Path, bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """Kill one verb at all its moments; what came of it."""
-    kills = list(moments(name, states, options))
+    kills = list(enumerate(moments(name, states, options)))
     found: Counter[str] = Counter()
     faults = []
     context = get_context("fork")  # what the verb imports is there already
     with ProcessPoolExecutor(options.jobs, context, initializer=begin, initargs=(place, bench, states)) as pool:
-        for done in as_completed([pool.submit(trial, kill) for kill in kills]):
+        again = options.again
+        for done in as_completed([pool.submit(trial, kill, number % again == 0) for number, kill in kills]):
             kill, verdict = done.result()
             found[verdict if verdict in ("old", "new", "apart", "too late") else "faulty"] += 1
             if found["faulty"] > len(faults):
                 faults.append(f"{kill[1]}: {verdict}")
-    times, steps = (sum(isinstance(at, kind) for _, at in kills) for kind in (float, int))
+    times, steps = (sum(isinstance(at, kind) for _, (_, at) in kills) for kind in (float, int))
     facts = {"seconds": round(states.seconds, 2), "random moments": times, "steps": steps, "of": states.steps}
     return {**facts, **found, "faults": faults}
 
@@ -87,8 +90,12 @@ def begin(*given: Any) -> None:
     _given[:] = given
 
 
-def trial(kill: Kill) -> tuple[Kill, str]:
-    """Kill a verb once; which state it left, ``"too late"`` where it had ended before, or what is wrong."""
+def trial(kill: Kill, again: bool) -> tuple[Kill, str]:
+    """Kill a verb once, and perhaps run it again.
+
+    Returns:
+        Which state it left, ``"too late"`` where it had ended before, or what is wrong.
+    """
     place, bench, states = _given
     at = kill[1]
     now = place / f"now-{os.getpid()}"
@@ -99,8 +106,8 @@ def trial(kill: Kill) -> tuple[Kill, str]:
     else:
         late = Forked(words, step=at, within=now).end()[0] >= 0
     verdict = states.which(now)
-    if verdict.startswith("fault"):
-        return kill, verdict
+    if verdict.startswith("fault") or not again:
+        return kill, "too late" if late and verdict == "new" else verdict
     left = hidden(now)
     grow_old(now)
     status, said = Forked(words).end()

@@ -53,6 +53,7 @@ class Verb:
     goes_on: bool = False
 
 
+DEMO = ["demo", "--epochs", "1", "-o", "{now}/demo"]
 TRITON = ["triton", "{given}/out", "-o", "{now}/models", "--name", "tiny", "--force"]
 VERBS = {
     "plan": Verb(["plan", "{model}", *DATA, "--keep", "2", "-o", "{now}/plan.json"], ["plan.json"]),
@@ -90,6 +91,7 @@ VERBS = {
         ["make", "{model}", *DATA, "--validation", "{other}", "--fast", "--members", "2", "-o", "{now}/out", "--force"],
         needs="accelerate",
     ),
+    "demo": Verb([*DEMO, "--force"], ["demo"], needs="sklearn"),
     "sign": Verb(["sign", "{now}/out", "--key", "{given}/key.pem"], needs="model_signing"),
     "triton": Verb(TRITON, ["models"]),
     "triton version": Verb([*TRITON, "--version", "2"], ["models"]),
@@ -203,6 +205,8 @@ class Bench:
         bench.hydrant([*plan, str(old / "plan.json"), "--members", "3", "--seed", "9"])
         for name, device in (("tiny", "cpu"), ("steps", "gpu")) if any("triton" in verb for verb in verbs) else ():
             bench.hydrant([*TRITON, "--name", name, "--device", device, "--max-batch", "16"], old)
+        if "demo" in verbs:
+            bench.hydrant([*DEMO, "--seed", "9"], old)
         for name in ("rows.jsonl", "errors.jsonl", "report.html"):
             (old / name).write_text("what stood there before\n")
         return bench

@@ -481,6 +481,7 @@ def test_a_class_that_is_no_classifier_is_never_made(bundle: Bundle, tmp_path: P
         ({"vocab_size": 98}, "have other names or shapes: deberta.embeddings.word_embeddings.weight"),
         ({"num_hidden_layers": 3}, r"have other names or shapes: deberta\.encoder\.layer\.2"),
         ({"model_type": ["deberta"]}, "unhashable"),
+        ({"pooler_hidden_act": "gglu"}, r"it does not run on input_ids, .* alone .KeyError"),
     ],
 )
 def test_a_configuration_of_another_model_is_refused(

@@ -12,11 +12,11 @@ from ..bundle.store import WEIGHTS, Bundle
 from ..bundle.traced import CHECKPOINT, Traced
 from ..errors import BundleError, HydrantError, cut
 from .loading import rebuild
-from .members import check_plan
+from .members import check_plan, probes, run
 
 
 def load_original(bundle: Bundle, architecture: Traced) -> Any:
-    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU.
+    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU; it has answered one input.
 
     Raises:
         BundleError: a file is missing, altered, or inconsistent with the others, or the installed transformers cannot
@@ -40,6 +40,8 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
         model.load_state_dict(weights, strict=True)
         for block in architecture.blocks:
             model.get_submodule(block.output)
-        return model.to(torch.float32).requires_grad_(False)
+        model = model.to(torch.float32).requires_grad_(False)
+        run(model, {name: tensor[:1] for name, tensor in probes(architecture)[0].items()})  # some names are read here
+        return model
     except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
         raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
