@@ -17,10 +17,10 @@ from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Random, Tay
 from ..calib.heads.planning import EXAMPLES, plan_heads
 from ..calib.heads.search_state import is_state
 from ..data.columns import Reading
-from ..errors import InputError, cut
+from ..errors import InputError, cut, require
 from ..tuning.settings import Jointly
 from ..workflow.explore import Exploration, Grid, explore
-from ..workflow.picture import draw_exploration
+from ..workflow.picture import DRAWS, draw_exploration
 from . import shared
 from .options import Command, call, choose, value
 from .terminal import members_of, print_beside, print_json, table
@@ -138,15 +138,16 @@ def _explore(options: argparse.Namespace) -> int:
     if destination(picture) is not None and destination(picture) == destination(options.output):
         raise InputError(f"{picture} is to hold both the plan and the picture of --explore; name two files")
     _check_explored(options)
+    require("matplotlib", *DRAWS)
     grid: dict[str, Any] = {"tuning": call(Jointly, options, **({} if hasattr(options, "epochs") else {"epochs": 2}))}
     if hasattr(options, "method"):
         grid["methods"] = options.method.split(",")
     budget = {"budget": options.budget} if hasattr(options, "budget") else {}
     found = call(explore, options, grid=call(Grid, options, **grid), reading=call(Reading, options), **budget)
-    write_atomically(picture, draw_exploration(found))
     plan = None if found.best is None else str(options.output)
     if found.best is not None:
         found.best.save(options.output)
+    write_atomically(picture, draw_exploration(found))
     if options.json:
         print_json({"plan": plan, "picture": str(picture), **found.to_json()})
     else:

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InputError
 from .examples import Examples
+from .from_torch import as_array
 from .records import Sound
 from .spec import Modality
 from .text import is_pair
@@ -27,6 +29,12 @@ LOWEST = 4096
 """Hashes that a record keeps; data of no more examples are compared exactly."""
 
 BYTES = 6
+
+FLOATS = {"f": np.float32}
+"""Kinds of samples → the type that they are read in; pixels stay as they are."""
+
+TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}
+"""Likewise of ready tensors."""
 
 
 @dataclass(frozen=True)
@@ -124,17 +132,26 @@ def _content(item: Any) -> bytes | None:
         content = item if not isinstance(item, Path) else item.read_bytes() if item.is_file() else None
         return None if content is None else b"file " + hashlib.sha256(content).digest()
     if isinstance(item, Mapping):  # ready tensors
-        return _joined([part for name in sorted(item) for part in (str(name), item[name])])
-    if isinstance(item, tuple | list):  # a pair of texts
-        return _joined(item)
-    if isinstance(item, np.ndarray | Sound) or hasattr(item, "convert"):  # PIL images convert
-        return _of_array(np.asarray(item.samples if isinstance(item, Sound) else item))
-    return None
+        return _joined([part for name in sorted(item) for part in (str(name), _array(item[name], TENSORS))])
+    samples = isinstance(item, Sound) or (isinstance(item, tuple | list) and isinstance(next(iter(item), None), float))
+    if samples or isinstance(item, np.ndarray) or hasattr(item, "convert"):  # PIL images convert
+        return _of_array(_array(item.samples if isinstance(item, Sound) else item, FLOATS))
+    return _joined(item) if isinstance(item, tuple | list) else None  # a pair of texts, or the words of one
 
 
 def _joined(items: Sequence[Any]) -> bytes | None:
     parts = [_content(item) for item in items]
     return None if None in parts else b"".join(hashlib.sha256(part or b"").digest() for part in parts)
+
+
+def _array(value: Any, read: Mapping[str, Any]) -> np.ndarray:
+    """Numbers in the type that models read them in, whether a list, an array or a tensor of torch holds them."""
+    try:
+        array = as_array(value)
+    except InputError:  # lists of unequal lengths: whoever prepares it says what is wrong
+        return np.array(None)
+    with np.errstate(over="ignore"):
+        return array.astype(read.get(array.dtype.kind, array.dtype), copy=False)
 
 
 def _of_array(array: np.ndarray) -> bytes | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ import numpy as np
 import pytest
 import torch
 from hydrant import Grid, HeadPlan, Reading, estimate_cost, explore
+from hydrant.calib.heads import choosing
 from hydrant.cli.plan import exploration_text
+from hydrant.data.examples import Examples
 from hydrant.errors import InputError
+from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Exploration, Row, chosen_place
@@ -23,6 +28,7 @@ from PIL import Image
 from support import HEADS, LAYERS, make_model, run_cli
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast
 
+MODULE = sys.modules["hydrant.workflow.explore"]  # whose name the function has, too
 WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
 
 
@@ -127,6 +133,79 @@ def test_what_cannot_come_to_a_plan_is_refused_before_anything_is_measured(
         explore(bert_checkpoint, tables["validation"], **given)
     with pytest.raises(InputError, match="ood is 'auto', and inputs made from the data serve to choose circuits"):
         explore(bert_checkpoint, tables["validation"], "auto", **given)
+
+
+def test_what_is_known_to_fail_is_refused_before_anything_is_scored(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from hydrant.cli import main as cli
+
+    monkeypatch.setattr("hydrant.calib.heads.choosing.taylor_scores", None)
+    validation = tables["validation"]
+    with pytest.raises(InputError, match=r"nowhere' does not exist; expected a Hugging Face checkpoint folder"):
+        explore(bert_checkpoint, validation, compare=[bert_checkpoint, tmp_path / "nowhere"])
+    shutil.copytree(bert_checkpoint, tmp_path / "other")
+    config = json.loads((tmp_path / "other/config.json").read_text())
+    config["id2label"] = dict(enumerate("vwxyz"))
+    (tmp_path / "other/config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"have the classes v, w, .*; expected those of the model, a, b, .*--compare"):
+        explore(bert_checkpoint, validation, compare=[tmp_path / "other"] * 2)
+    with pytest.raises(InputError, match="members is '0'; expected a whole number, 1 or more"):
+        explore(bert_checkpoint, validation, members=0)
+    command = ["plan", bert_checkpoint, "--data", validation, "--explore", "-o", tmp_path / "plan.json"]
+    for library, given in (("accelerate", ["--train", tables["train"]]), ("matplotlib", [])):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, library, None)
+            assert cli.main([*map(str, command), *map(str, given)]) == 2
+        assert f"{library} is not installed; it is needed to" in capsys.readouterr().err
+
+
+def test_a_plan_that_cannot_be_drawn_is_written(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hydrant.cli import main as cli
+
+    def failing(_: Exploration) -> bytes:
+        raise InputError("no fonts")
+
+    monkeypatch.setattr("hydrant.cli.plan.draw_exploration", failing)
+    command = ["plan", bert_checkpoint, "--data", tables["validation"], "--explore", "--budget", 2, "--forks", 2]
+    command += ["--heads", 3, "--method", "random", "--max-accuracy-loss", 100, "-o", tmp_path / "plan.json"]
+    assert cli.main(list(map(str, command))) == 2
+    assert HeadPlan.load(tmp_path / "plan.json").fork == 2
+
+
+def test_heads_are_scored_once_and_planned_as_plan_heads_plans_them(
+    tables: dict[str, Path], bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored, scores = [], choosing.taylor_scores
+
+    def noted(*given: Any, **named: Any) -> np.ndarray:
+        scored.append(1)
+        return scores(*given, **named)
+
+    monkeypatch.setattr(choosing, "taylor_scores", noted)
+    model, judging = hydrant.families.checkpoint.load_model(bert_checkpoint), []
+    halves = MODULE._halves
+
+    def kept(*given: Any) -> list[Examples]:
+        parts = halves(*given)
+        judging[:] = parts[:1]
+        return parts
+
+    monkeypatch.setattr(MODULE, "_halves", kept)
+    for methods, count in ((["taylor"], 1), (["random"], 0)):
+        scored.clear()
+        grid = Grid(forks=[1, 2], heads=[1, 2], methods=methods, max_accuracy_loss=100)
+        plan = explore(bert_checkpoint, tables["validation"], grid=grid, budget=3.0, members=2).plan
+        assert len(scored) == count
+        processor = load_processor(bert_checkpoint, "text")
+        asked = {"members": 2, "keep": plan.head_counts()[0][-1], "processor": processor}
+        fork = plan.provenance["fork_from"]
+        alone = hydrant.plan_heads(model, judging[0], methods[0], fork_from=fork, **asked)
+        facts = {name: fact for name, fact in plan.provenance.items() if name != "explored"}
+        assert replace(plan, provenance=facts) == alone
 
 
 def test_figures_stay_where_no_plan_is_chosen(

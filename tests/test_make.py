@@ -17,8 +17,10 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan, Recipe, make
+from hydrant.bundle.files import write_atomically
 from hydrant.bundle.uses import NEAR, SEEN
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm
+from hydrant.calib.heads.search_state import SearchState
 from hydrant.cli.make import make_text
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
@@ -27,11 +29,12 @@ from hydrant.tuning.settings import Jointly
 from hydrant.workflow.make import _Job
 from hydrant.workflow.parts import LEAST, Parts, check_unseen, parted
 from hydrant.workflow.told import evaluated_line, fused_line, verified_line
-from hydrant.workflow.workspace import Workspace
+from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from support import run_cli
 
+MODULE = sys.modules["hydrant.workflow.make"]  # whose name the function has, too
 WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
 DECIDED = ("plan.json", "fused.safetensors", "calibration.json", "density.safetensors", "model.fp32.onnx")
 """Files that the seed and the data decide."""
@@ -79,7 +82,12 @@ def test_the_bundle_is_complete(finished: Any) -> None:
     assert bundle.plan().provenance["budget"]["ratio"] <= 1.2
     assert finished.verified
     report = json.loads((finished.bundle / "reports/make.json").read_text())
-    assert report == json.loads(json.dumps(finished.to_json()))
+    assert report == json.loads(json.dumps(finished.stored()))
+    assert str(finished.bundle.parent) not in json.dumps(report), "nothing that is gone, or was elsewhere"
+    assert (report["bundle"], report["stages"]["tune"]["bundle"], finished.to_json()["bundle"]) == (
+        "out", "out", str(finished.bundle),
+    )  # fmt: skip
+    assert "seconds" not in json.dumps(report), "which are others every time"
     assert list(report["stages"]) == ["plan", "fuse", "tune", "export", "calibrate", "verify", "evaluate"]
     assert [path.name for path in finished.bundle.parent.iterdir()] == ["out"]
     with hydrant.load(finished.bundle, "onnxruntime") as predictor:
@@ -288,7 +296,7 @@ def stopping_at(stage: str) -> Callable[[str], None]:
     return say
 
 
-@pytest.mark.parametrize("stage", ["plan", "tune", "calibrate"])
+@pytest.mark.parametrize("stage", ["fuse", "tune", "calibrate"])
 def test_an_interrupted_making_goes_on_where_it_stopped(
     stage: str, finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -296,8 +304,9 @@ def test_an_interrupted_making_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         made_once(tables, bert_checkpoint, tmp_path / "out", say=stopping_at(stage))
     assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
-    with pytest.raises(InputError, match="holds an interrupted making with other data and other options; run"):
+    with pytest.raises(InputError, match="holds an interrupted making with other data and other seed; run"):
         made_once(tables, bert_checkpoint, tmp_path / "out", seed=1)
+    assert (tmp_path / "out.make/untuned").exists() == (stage != "calibrate"), "it stays as long as it is of use"
     monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", None)  # that is done
     said: list[str] = []
     report = made_once(tables, bert_checkpoint, tmp_path / "out", say=said.append)
@@ -338,6 +347,122 @@ def test_data_of_a_method_are_digested_too(bert_checkpoint: Path, tmp_path: Path
     assert [name for name in before if before[name] != digest("auto")[name]] == ["data"]
 
 
+def test_what_else_lies_in_the_folder_of_the_checkpoint_may_change(bert_checkpoint: Path, tmp_path: Path) -> None:
+    """As what is made does, where it is made there."""
+    model = tmp_path / "model"
+    shutil.copytree(bert_checkpoint, model)
+
+    def digest() -> str:
+        job = _Job(model, model / "out", Recipe(), hydrant.Reading(), 0, print, no_progress)
+        return job.digests(Parts(*[None] * len(fields(Parts))))["model"]  # type: ignore[arg-type]
+
+    before = digest()
+    Workspace(model / "out.make", {})
+    (model / "train.csv").write_text("text,label")
+    assert digest() == before
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (model / name).touch()
+        assert digest() != before, name
+        before = digest()
+
+
+def test_inputs_without_a_lasting_form_are_never_the_same(
+    bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = _Job(bert_checkpoint, tmp_path / "out", Recipe(), hydrant.Reading(), 0, print, no_progress)
+
+    def digest(*rows: Any) -> str:
+        one = Examples(rows, None, "rows")
+        return job.digests(Parts(one, one, one, one, None, None))["data"]
+
+    tensors = {"input_ids": [1, 2], "attention_mask": [1, 1]}
+    assert digest(tensors) == digest({name: np.array(row) for name, row in tensors.items()})
+    assert digest(tensors) != digest({**tensors, "input_ids": [1, 3]})
+    assert digest(object()) != digest(object())
+    rows = Examples([tensors] * 4, None, "rows")
+    with pytest.raises(InputError, match=r"100% of the 4 examples of the validation data \(rows\) are among"):
+        check_unseen({"training": rows, "validation": rows}, "text")
+    assert not caplog.messages
+    check_unseen({"training": Examples([object()], None, "objects"), "validation": rows}, "text")
+    assert len(caplog.messages) == 1
+    assert "the training data (objects) hold an input that cannot be compared with others; expected" in caplog.text
+
+
+def test_another_batch_size_goes_on(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """As after the machine's memory was too small; a tuning that is not done begins anew, since it decides on that."""
+
+    def stopped(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def tuned_with(batch_size: int) -> int:
+        with pytest.raises(KeyboardInterrupt):
+            made_once(
+                tables, bert_checkpoint, tmp_path / "out", say=stopping_at("export"),
+                reading=hydrant.Reading(batch_size=batch_size),
+            )  # fmt: skip
+        return int(json.loads((tmp_path / "out.make/make.json").read_text())["stages"]["tune"]["batch_size"])
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("hydrant.tuning.stages.write_tuned", stopped)
+        made_once(tables, bert_checkpoint, tmp_path / "out")
+    assert (tmp_path / "out.make/untuned.32.part").is_file()
+    monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", stopped)  # that is done
+    assert tuned_with(8) == 8
+    assert not list((tmp_path / "out.make").glob("*.part")), "nor the state of the other one"
+    assert "updates" not in caplog.text
+    assert tuned_with(16) == 8
+    assert "the members were tuned with 8 examples per update, before the batch size was 16, and stay so" in caplog.text
+
+
+def test_a_search_for_circuits_goes_on(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    recipe = Recipe(members=2, budget=1.2, method="circuit,random", fast=True)
+    job = _Job(bert_checkpoint, tmp_path / "out", recipe, hydrant.Reading(), 0, print, no_progress)
+    parts = job.read(tables["train"], tables["validation"], None, None, None)
+    add = SearchState.add
+
+    def stopping(state: SearchState, *given: Any) -> None:
+        add(state, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(SearchState, "add", stopping)
+        job._plan(tmp_path / "plan.json", parts, to_tune=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json.32.part"]
+    job._plan(tmp_path / "plan.json", parts, to_tune=True)
+    assert "going on with the search" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    asked = hydrant.Circuit(objective="nll", state="mine")
+    assert Recipe(method=asked).methods(None, "classification", tmp_path) == asked
+    assert Recipe(method=replace(asked, state=None)).methods(None, "classification", tmp_path / "a") == replace(
+        asked, state=tmp_path / "a"
+    )
+
+
+def test_files_of_a_bundle_have_second_names_or_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one/inner").mkdir(parents=True)
+    (tmp_path / "one/inner/file").write_text("first")
+    link_folder(tmp_path / "one", tmp_path / "two")
+    assert (tmp_path / "two/inner/file").samefile(tmp_path / "one/inner/file")
+    write_atomically(tmp_path / "one/inner/file", b"second")
+    assert (tmp_path / "two/inner/file").read_text() == "first"
+
+    def none(*_: Any) -> None:
+        raise PermissionError("this file system has no second names")
+
+    monkeypatch.setattr("hydrant.workflow.workspace.os.link", none)
+    link_folder(tmp_path / "one", tmp_path / "three")
+    assert (tmp_path / "three/inner/file").read_text() == "second"
+    assert not (tmp_path / "three/inner/file").samefile(tmp_path / "one/inner/file")
+    with pytest.raises(InputError, match=r"cannot copy .*one to .*file: .*exists"):
+        link_folder(tmp_path / "one", tmp_path / "three/inner/file")
+
+
 def test_two_that_make_the_same_are_kept_apart(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
     refused: list[str] = []
 
@@ -357,8 +482,14 @@ def test_two_that_make_the_same_are_kept_apart(tables: dict[str, Path], bert_che
         pass
 
 
-def test_a_page_that_was_not_written_is_written_by_the_same_call_again(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+def half_linked(source: Path, target: Path) -> None:
+    link_folder(source, target)
+    (target / "hydrant.json").unlink()
+    raise KeyboardInterrupt
+
+
+def test_a_page_or_bundle_that_was_not_written_is_written_by_the_same_call_again(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "report.html"
     with pytest.raises(KeyboardInterrupt):
@@ -366,7 +497,12 @@ def test_a_page_that_was_not_written_is_written_by_the_same_call_again(
     for inside in (tmp_path / "out/report.html", tmp_path / "out.make/report.html"):
         with pytest.raises(InputError, match=r"html .* lies in .*, which is replaced as a whole; choose another place"):
             made_once(tables, bert_checkpoint, tmp_path / "out", html=inside, force=True)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(MODULE, "link_folder", half_linked)
+        made_once(tables, bert_checkpoint, tmp_path / "out", html=page)
+    assert not (tmp_path / "out").exists()
     report = made_once(tables, bert_checkpoint, tmp_path / "out", html=page)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "report.html"]
     assert report.stages["evaluate"]["html"] == str(page)
     assert page.read_text().startswith("<!DOCTYPE html>")
 
@@ -395,20 +531,64 @@ def test_a_tuning_that_was_interrupted_goes_on(
     assert digests(made_once(tables, bert_checkpoint, tmp_path / "out").bundle) == digests(finished.bundle)
 
 
-def test_members_that_tuning_does_not_help_are_planned_as_they_stay(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+def test_members_that_lose_too_much_are_planned_again_and_judged_again(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An interruption of the second tuning costs nothing of the first."""
+    monkeypatch.setattr(MODULE, "MARGIN", -200.0)  # which nobody keeps
+    tuned, tune, plan_heads = [], hydrant.tune, hydrant.plan_heads
+
+    def other(*given: Any, keep: hydrant.Budget, seed: int, **named: Any) -> HeadPlan:
+        return plan_heads(*given, keep=keep, seed=seed if keep.to_tune else seed + 7, **named)
+
+    def stopping(source: Path, *given: Any, **named: Any) -> Any:
+        tuned.append(Path(source).name)
+        if len(tuned) == 2:
+            raise KeyboardInterrupt
+        return tune(source, *given, **named)
+
+    monkeypatch.setattr("hydrant.tuning.tune", stopping)
+    monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", other)
+    said: list[str] = []
+    stop = stopping_at("tune")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            made_once(
+                tables, bert_checkpoint, tmp_path / "out", say=lambda line: (said.append(line), stop(line)),
+            )  # fmt: skip
+    assert tuned == ["untuned", "instead", "instead"]
+    facts = json.loads((tmp_path / "out.make/make.json").read_text())["stages"]["tune"]
+    words = f"accuracy {facts['accuracy_after']:.3f}, the single model {facts['single_accuracy']:.3f}"
+    assert (facts["lost"], facts["same_heads"]) == (words, False)
+    assert f"with few heads they lose too much ({facts['why']}), so that 2 members part at layer" in said[-1]
+    assert said[-1].endswith(f"; the bundle loses too much ({words}): give a larger budget, or more training data")
+
+
+def test_members_that_tuning_does_not_help_are_planned_as_they_stay(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here they keep the same heads, which are not tuned twice."""
+    tuned_again, tune = [], hydrant.tune
+
+    def noted(source: Path, *given: Any, **named: Any) -> Any:
+        tuned_again.append(Path(source).name)
+        return tune(source, *given, **named)
+
+    monkeypatch.setattr("hydrant.tuning.tune", noted)
     said: list[str] = []
     recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=1e-30)  # moves nothing
     report = made_once(tables, bert_checkpoint, tmp_path / "out", recipe=recipe, say=said.append)
     tuned = report.stages["tune"]
     assert not tuned["tuned"]
-    assert "few heads did not get better, so that 2 members part at layer" in said[2]
+    assert tuned_again == ["untuned"]
+    assert "few heads did not get better, and the plan for members that stay untuned keeps the same heads; 1" in said[2]
     assert said[2].endswith("none was better than before, so the members stay untuned")
     assert not tuned["instead"]["to_tune"]
     assert report.stages["plan"]["to_tune"]
     plain = made_once(tables, bert_checkpoint, tmp_path / "fast", recipe=Recipe(members=2, budget=1.2, fast=True))
-    assert digests(report.bundle) == digests(plain.bundle)
+    plans = [Bundle.open(each.bundle).plan() for each in (report, plain)]
+    assert plans[0].members == plans[1].members
+    assert {**digests(report.bundle), "plan.json": ""} == {**digests(plain.bundle), "plan.json": ""}
 
 
 @pytest.mark.parametrize(

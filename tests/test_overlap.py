@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hydrant import Bundle, Figures, HeadPlan, Jointly, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
 from hydrant.cli.calibrate import calibration_text
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
+from hydrant.data.records import Sound
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import Item, random_plan
@@ -98,6 +100,19 @@ def test_what_has_no_lasting_form_has_no_fingerprint(tmp_path: Path) -> None:
         {"lowest": "", "complete": True},
     ):
         assert Fingerprint.from_json(damaged) is None
+
+
+def test_numbers_are_the_same_in_whatever_form_they_are_read_alike() -> None:
+    rows = [{"input_ids": [1, 2 + row], "attention_mask": [1, 1]} for row in range(3)]
+    arrays = [{name: np.array(row, np.int32) for name, row in each.items()} for each in rows]
+    tensors = [{name: torch.tensor(row) for name, row in each.items()} for each in rows]
+    assert fingerprint_of(rows, "text") == fingerprint_of(arrays, "text") == fingerprint_of(tensors, "text")
+    assert len(fingerprint_of(rows, "text").hashes) == 3  # type: ignore[union-attr]
+    assert fingerprint_of([{"input_ids": [[1], [1, 2]]}], "text") is None
+    samples = [0.25, -0.5, 1.0]
+    sounds = [samples, np.array(samples), np.array(samples, np.float32), Sound(samples, 16_000)]
+    assert len({fingerprint_of([sound], "audio") for sound in sounds}) == 1
+    assert fingerprint_of([samples], "audio") != fingerprint_of([[0.25, -0.5, 0.5]], "audio")
 
 
 @pytest.fixture(scope="module")

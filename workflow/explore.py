@@ -7,29 +7,35 @@ the figures of all points are fair, and that of the point which is chosen by the
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..bundle.tasks import Task
 from ..calib.heads.held_out import accuracy_kept, error_kept
-from ..calib.heads.options import METHODS, check_margin, is_pseudo
-from ..calib.heads.planning import plan_heads, resolve_processor
+from ..calib.heads.options import METHODS, Random, check_margin, is_pseudo, method_of
+from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
+from ..calib.heads.selection import head_counts
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
-from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing
+from ..data.fingerprints import fingerprints
+from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing, require
 from ..families.checkpoint import check_supported, load_model, load_processor, model_labels
 from ..families.registry import architecture_of
 from ..measure.features import Reference
 from ..progress import Progress, no_progress
 from ..tuning.settings import BatchEnsemble, Jointly
 from .quality import Form, form_of, quality_of
+
+if TYPE_CHECKING:
+    from ..calib.heads.choosing import Job
+    from ..fusion import FusedClassifier
 
 POINTS = 3
 """Forks and head counts that are tried where none are named."""
@@ -210,34 +216,29 @@ def explore(
     check_supported(model)
     from ..calib.heads.budget import mean_tokens  # PyTorch
     from ..calib.heads.candidates import check_reachable
+    from ..calib.heads.choosing import Job
     from ..fusion import fuse, save_bundle
 
-    _check_unknown(data, ood)
-    check_seed(seed)
+    _check(data, ood, train, members, seed)
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
     points = list(grid.points(architecture))
-    known = read_examples(data, labels, columns=reading, limit=reading.limit(), seed=seed, task=architecture.task)
+    together = _together(compare, labels)
+    how: dict[str, Any] = {"labels": labels, "columns": reading, "seed": seed, "task": architecture.task}
+    known = read_examples(data, limit=reading.limit(), **how)
     judging, measuring = _halves(known, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
-    training = (
-        None
-        if train is None
-        else read_examples(train, labels, columns=reading, limit=reading.limit(), seed=seed, task=architecture.task)
-    )
+    training = None if train is None else read_examples(train, limit=reading.limit(), **how)
     form = form_of(architecture.task, _loss(known, architecture))
     ready = resolve_processor(None, model, architecture)
     tokens = mean_tokens(known, ready, architecture)
     if members > 1:
         check_reachable(architecture, members, budget, forks=sorted({fork for fork, _, _ in points}), sequence=tokens)
     processor = load_processor(model, architecture.modality)
-    planned = [
-        plan_heads(
-            loaded, judging, method, members=members, keep=heads, fork_from=fork,
-            reading=reading, seed=seed, processor=processor,
-        )
-        for fork, heads, method in progress(points, len(points), "planning")
-    ]  # fmt: skip
+    scoring = read_examples(judging, limit=reading.limit(EXAMPLES), **how)
+    job = Job(loaded, architecture, scoring, None, ready, reading, seed, progress)
+    planners = {method: _planner(job, method, members) for method in dict.fromkeys(grid.methods)}
+    planned = [planners[method](fork, heads) for fork, heads, method in progress(points, len(points), "planning")]
     check_affordable([cost_of(architecture, plan, sequence=tokens).ratio for plan in planned], budget)
     rows: list[Row] = []
     plans: list[HeadPlan | None] = []
@@ -247,11 +248,9 @@ def explore(
         single = save_bundle(fuse(loaded, everything), Path(folder) / "single", processor)
         rows.append(replace(bench.row(single, "single model"), ratio=1.0))
         plans.append(None)
-        if compare:
-            compare = (compare,) if isinstance(compare, str | Path) else compare
-            checkpoints = [load_model(source) for source in compare]
-            deep = save_bundle(fuse(checkpoints, keep_separate=["all"]), Path(folder) / "deep", processor)
-            rows.append(replace(bench.row(deep, "Deep Ensemble"), ratio=float(len(compare))))
+        if together is not None:
+            deep = save_bundle(together, Path(folder) / "deep", processor)
+            rows.append(replace(bench.row(deep, "Deep Ensemble"), ratio=float(together.members)))
             plans.append(None)
         steps = progress(zip(points, planned, strict=True), len(points), "exploring plans")
         for (fork, heads, method), plan in steps:
@@ -266,7 +265,13 @@ def explore(
     return _concluded(found, plans, grid.max_accuracy_loss)
 
 
-def _check_unknown(data: Any, ood: Any) -> None:
+def _check(data: Any, ood: Any, train: Any, members: Any, seed: Any) -> None:
+    """Refuse what cannot be used, and what lacks a library, before anything is read."""
+    check_seed(seed)
+    if not is_whole(members, 1):
+        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
+    if train is not None:
+        require("accelerate", "tune", "tune what is explored")
     check_apart(data, ood)
     if is_pseudo(ood):
         raise InputError(
@@ -283,6 +288,43 @@ def _halves(known: Examples, seed: int, task: Task) -> list[Examples]:
             "other measures; give more (--data, --examples)"
         )
     return random_parts(known, 2, seed, task)
+
+
+def _together(compare: str | Path | Sequence[str | Path], labels: Sequence[str]) -> FusedClassifier | None:
+    """The Deep Ensemble of some checkpoints; ``None`` without any."""
+    from ..fusion import fuse
+
+    sources = [compare] if isinstance(compare, str | Path) else list(compare)
+    if not sources:
+        return None
+    found = fuse([load_model(source) for source in sources], keep_separate=["all"])
+    if list(found.labels) != list(labels):
+        raise InputError(
+            f"the checkpoints to compare with have the classes {listing(found.labels)}; expected those of the model, "
+            f"{listing(labels)}, in the same order: give others (--compare), or leave them out"
+        )
+    return found
+
+
+def _planner(job: Job, method: str, members: int) -> Callable[[int, int], HeadPlan]:
+    """What plans for a fork and a number of heads as ``plan_heads`` does, with heads that are scored once for all."""
+    from ..calib.heads.choosing import Choice
+
+    how, shape = method_of(method), job.architecture
+    choice = Choice(job, [how], members)
+    used: dict[str, Any] = {"seed": job.seed}
+    if not isinstance(how, Random):
+        loss = _loss(job.scoring, shape)
+        used |= {**data_provenance(job.scoring), **fingerprints(shape.modality, data=job.scoring)}
+        used |= {} if loss is None else {"loss": loss}
+
+    def plan(fork: int, heads: int) -> HeadPlan:
+        counts = head_counts(heads, members, shape.layers, shape.heads, fork)
+        made = HeadPlan(shape.family, shape.layers, shape.heads, choice.heads(counts), method)
+        facts = {**used, **({"fork_from": fork} if fork else {}), **choice.provenance(counts)}
+        return replace(made, provenance={**facts, "keep": made.head_counts(), "overlap": made.overlap()})
+
+    return plan
 
 
 def _concluded(found: Exploration, plans: Sequence[HeadPlan | None], margin: float) -> Exploration:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..bundle.files import check_file, check_replaceable, copy_folder, folders_above, staged_folder
+from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
@@ -33,12 +35,22 @@ from ..progress import Progress, no_progress
 from .options import Recipe
 from .parts import Parts, check_enough, check_unseen, parted
 from .report import REPORT, MakeReport
-from .told import calibrated_line, evaluated_line, exported_line, fused_line, planned_line, tuned_line, verified_line
-from .workspace import Workspace
+from .told import (
+    behind_line,
+    calibrated_line,
+    evaluated_line,
+    exported_line,
+    fused_line,
+    planned_line,
+    tuned_line,
+    verified_line,
+)
+from .workspace import Workspace, link_folder
 
 if TYPE_CHECKING:
     from ..calib.heads.trials import Trial
-    from ..tuning.report import TuneReport
+
+log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 
@@ -47,6 +59,15 @@ MARGIN = 0.5
 
 ERROR_MARGIN = 1.0
 """Per cent by which the RMSE of a regression may be above the single model's."""
+
+FIRST, SECOND = "first tuning", "second plan"
+"""Steps of the tuning that the workspace lists as stages: members as they were planned, and others where these fail."""
+
+READ = (
+    "*config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab*", "merges.txt", "*.model",
+)  # fmt: skip
+"""Files of a checkpoint's folder that are read: its weights, and what tells of its model and processor."""
 
 
 def make(
@@ -73,7 +94,7 @@ def make(
     half chooses the score to flag by, the other is reported on.
 
     What is done stands in a folder beside the output until all is (``OUTPUT.make``): the same call after an
-    interruption goes on from there.
+    interruption goes on from there, also with another batch size.
 
     Args:
         model: checkpoint of a transformers classifier: a folder or hub name.
@@ -184,7 +205,6 @@ class _Job:
     def digests(self, parts: Parts) -> dict[str, str]:
         """SHA-256 of each thing that decides the result: what is interrupted goes on with the same only."""
         source = Path(self.model)
-        files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in source.glob("*"))
         data: dict[str, Any] = {}
         for name, examples in vars(parts).items():
             labels = None if examples is None or examples.labels is None else np.asarray(examples.labels).tobytes()
@@ -194,16 +214,19 @@ class _Job:
             data["method"] = self._inputs(read_examples(method.ood, None, columns=self.reading))
             recipe = replace(recipe, method=replace(method, ood=PSEUDO))
         facts = {
-            "model": [str(source.resolve()), files] if source.is_dir() else [str(source), self.revision],
+            "model": [str(source.resolve()), _files(source)] if source.is_dir() else [str(source), self.revision],
             "data": data,
-            "options": [repr(recipe), repr(self.reading), self.seed],
+            **{name: repr(value) for name, value in vars(recipe).items()},
+            "seed": self.seed,
         }
         return {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}
 
     def _inputs(self, examples: Examples | None) -> str | None:
-        """SHA-256 of inputs in their order, to which labels belong; none where they have no lasting form."""
-        found = None if examples is None else hashes_of(examples.inputs, self.architecture.modality)
-        return None if found is None else hashlib.sha256(json.dumps(found).encode()).hexdigest()
+        """SHA-256 of inputs in their order, to which labels belong; where they have no lasting form, of this call's."""
+        if examples is None:
+            return None
+        found = hashes_of(examples.inputs, self.architecture.modality)
+        return hashlib.sha256(json.dumps(secrets.token_hex() if found is None else found).encode()).hexdigest()
 
     def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
         """Every stage that is not done yet, in order."""
@@ -216,7 +239,12 @@ class _Job:
 
         stage("plan", planned_line, lambda: self._plan(space.folder / "plan.json", parts, to_tune=not self.recipe.fast))
         stage("fuse", fused_line, lambda: self._fuse(space.folder / "plan.json", untuned))
-        stage("tune", tuned_line, lambda: self._tune(untuned, bundle, parts))
+        if not self.recipe.fast:
+            space.stage(FIRST, lambda: self._first(untuned, bundle, parts))
+            if space.told(FIRST, behind_line):
+                space.stage(SECOND, lambda: self._second(space.folder, parts))
+        stage("tune", tuned_line, lambda: self._tune(space, bundle, parts))
+        self._leave(space, found["tune"])
         stage("export", exported_line, lambda: self._export(bundle))
         stage("calibrate", calibrated_line, lambda: self._calibrate(bundle, parts))
         stage("verify", verified_line, lambda: self._verify(bundle, parts))
@@ -227,9 +255,9 @@ class _Job:
 
     def publish(self, space: Workspace, report: MakeReport, force: bool) -> None:
         """Put the bundle and its report where they belong, whole or not at all, and tidy up."""
-        bundle = Bundle.open(self._bundle(space)).add({REPORT: to_json_bytes(report.to_json())})
+        bundle = Bundle.open(self._bundle(space)).add({REPORT: to_json_bytes(report.stored())})
         with staged_folder(self.output, MANIFEST, force) as stage:
-            copy_folder(bundle.path, stage)
+            link_folder(bundle.path, stage)
         space.remove()
 
     def _bundle(self, space: Workspace) -> Path:
@@ -243,7 +271,7 @@ class _Job:
         plan = plan_heads(
             self.model,
             parts.choosing,
-            self.recipe.methods(parts.unknown_fitting, self.task),
+            self.recipe.methods(parts.unknown_fitting, self.task, self._state(file)),
             members=self.recipe.members,
             keep=Budget(self.recipe.limit(self.architecture), to_tune),
             reading=Reading(batch_size=self.reading.batch_size),
@@ -272,39 +300,70 @@ class _Job:
         cost = cost_of(bundle)
         return {"parameters": cost.fused.parameters, "parameters_ratio": cost.fused.parameters / cost.single.parameters}
 
-    def _tune(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
-        shutil.rmtree(target, ignore_errors=True)
-        target.parent.mkdir(exist_ok=True)
-        if self.recipe.fast:
-            copy_folder(untuned, target)
-            return {"tuned": False, "fast": True}
+    def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
+        """Tune the members as they were planned, once the single model is measured."""
         single = self._single(parts)
-        report = self._tuned(untuned, target, parts)
-        facts: dict[str, Any] = {"fast": False, "single_accuracy": single.accuracy, "single_rmse": single.rmse}
-        lost = _lost(single, report)
-        if report.improved and not lost:
-            return {**facts, "tuned": True, **report.to_json()}
-        plan, other = untuned.with_name("instead.json"), untuned.with_name("instead")
-        facts["instead"] = self._plan(plan, parts, to_tune=False)  # heads that serve untuned members best
-        facts["why"] = lost if report.improved else ""
-        self._fuse(plan, other)
-        shutil.rmtree(target)
-        report = self._tuned(other, target, parts)
-        return {**facts, "tuned": report.improved, **report.to_json()}
+        facts = {"fast": False, "single_accuracy": single.accuracy, "single_rmse": single.rmse}
+        return {**facts, **self._tuned(untuned, target, parts, facts)}
 
-    def _tuned(self, source: Path, target: Path, parts: Parts) -> TuneReport:
+    def _second(self, folder: Path, parts: Parts) -> dict[str, Any]:
+        """Plan heads that serve untuned members best, and fuse them, unless they are those that were planned first."""
+        plan = folder / "instead.json"
+        facts = self._plan(plan, parts, to_tune=False)
+        same = HeadPlan.load(plan).members == HeadPlan.load(folder / "plan.json").members
+        if not same:
+            self._fuse(plan, folder / "instead")
+        return {"instead": facts, "same_heads": same}
+
+    def _tune(self, space: Workspace, target: Path, parts: Parts) -> dict[str, Any]:
+        """What comes of the tuning: the members that were tuned first, or those of the second plan, tuned likewise."""
+        if self.recipe.fast:
+            shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage
+            link_folder(space.folder / "untuned", target)
+            return {"tuned": False, "fast": True}
+        first, second = space.recorded(FIRST), space.recorded(SECOND)
+        if not second:
+            return first
+        facts = {**first, **second, "why": first["lost"] if first["tuned"] else ""}
+        if second["same_heads"]:  # of which the same seed makes the same again
+            return facts
+        return {**facts, **self._tuned(space.folder / "instead", target, parts, facts)}
+
+    def _tuned(self, source: Path, target: Path, parts: Parts, single: Mapping[str, Any]) -> dict[str, Any]:
         from ..tuning import tune
 
-        return tune(
+        shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage, or of the first tuning
+        target.parent.mkdir(exist_ok=True)
+        report = tune(
             source,
             parts.training,
-            replace(self.recipe.tuning(), state=source.with_name(f"{source.name}.part")),
+            replace(self.recipe.tuning(), state=self._state(source)),
             validation=parts.choosing,
             output=target,
             reading=Reading(batch_size=self.reading.batch_size, examples=0),
             seed=self.seed,
             progress=self.progress,
         )
+        facts = {**report.to_json(), "bundle": target.name, "batch_size": self.reading.batch_size}
+        return {"tuned": report.improved, "lost": _lost({**single, **facts}), **facts}
+
+    def _state(self, made: Path) -> Path:
+        """The file that keeps how far something is made, which decides on a batch size of its own."""
+        return made.with_name(f"{made.name}.{self.reading.batch_size}.part")
+
+    def _leave(self, space: Workspace, tuned: Mapping[str, Any]) -> None:
+        """Delete what no later stage reads, and say where the tuning had another batch size."""
+        for name in ("untuned", "instead"):
+            shutil.rmtree(space.folder / name, ignore_errors=True)
+        for state in filter(Path.is_file, space.folder.glob("*.part*")):
+            state.unlink(missing_ok=True)
+        before, now = tuned.get("batch_size"), self.reading.batch_size
+        if before not in (None, now):
+            log.warning(
+                "the members were tuned with %s examples per update, before the batch size was %d, and stay so; delete "
+                "%s to start anew with it",
+                before, now, space.folder,
+            )  # fmt: skip
 
     def _single(self, parts: Parts) -> Trial:
         """The checkpoint itself, measured on the examples that choose."""
@@ -362,15 +421,24 @@ class _Job:
         return report.to_json()
 
 
-def _lost(single: Trial, tuned: TuneReport) -> str:
-    """By what tuned members are too far behind the single model, in words; nothing where they are not."""
-    if single.accuracy is not None and tuned.accuracy_after is not None:
-        kept = accuracy_kept(single.accuracy, tuned.accuracy_after, MARGIN)
-        return "" if kept else f"accuracy {tuned.accuracy_after:.3f}, the single model {single.accuracy:.3f}"
-    assert single.rmse is not None  # what has no accuracy is a regression
-    assert tuned.rmse_after is not None
-    kept = error_kept(single.rmse, tuned.rmse_after, ERROR_MARGIN)
-    return "" if kept else f"RMSE {tuned.rmse_after:.4g}, the single model {single.rmse:.4g}"
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of the files of a checkpoint that are read; what else lies in its folder may change."""
+    found = {file for pattern in READ for file in folder.glob(pattern) if file.is_file()}
+    return sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in found)
+
+
+def _lost(facts: Mapping[str, Any]) -> str:
+    """By what tuned members are too far behind the single model, in words; nothing where they are not.
+
+    Args:
+        facts: figures of the single model, and of the members after tuning.
+    """
+    single, tuned = facts["single_accuracy"], facts["accuracy_after"]
+    if single is not None and tuned is not None:
+        kept = accuracy_kept(single, tuned, MARGIN)
+        return "" if kept else f"accuracy {tuned:.3f}, the single model {single:.3f}"
+    single, tuned = facts["single_rmse"], facts["rmse_after"]  # what has no accuracy is a regression
+    return "" if error_kept(single, tuned, ERROR_MARGIN) else f"RMSE {tuned:.4g}, the single model {single:.4g}"
 
 
 def _check_installed(recipe: Recipe) -> None:

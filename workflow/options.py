@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import Architecture
@@ -76,16 +77,20 @@ class Recipe:
             return self.budget
         return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
-    def methods(self, unknown: Any, task: Task) -> Method | list[str | Method]:
+    def methods(self, unknown: Any, task: Task, state: Path | None = None) -> Method | list[str | Method]:
         """How heads are chosen: circuits that are asked for by name get data, and an objective that these allow.
 
         Args:
             unknown: out-of-distribution examples that may choose, or ``None``.
             task: of the model.
+            state: file that keeps what a search for circuits has found, unless the method names one.
         """
+        if isinstance(self.method, Circuit) and self.method.state is None:
+            return replace(self.method, state=state)
         if not isinstance(self.method, str):
             return self.method
-        circuit = Circuit(objective="nll") if unknown is None or task == "score" else Circuit(ood=unknown)
+        blind = unknown is None or task == "score"
+        circuit = Circuit(objective="nll", state=state) if blind else Circuit(ood=unknown, state=state)
         return [circuit if name == name_of(circuit) else name for name in _names(self.method)]
 
     def tuning(self) -> Jointly:

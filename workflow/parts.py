@@ -7,6 +7,7 @@ data choose with one half and report with the other.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,6 +19,8 @@ from ..data.examples import Examples, random_parts
 from ..data.fingerprints import hashes_of
 from ..data.spec import Modality
 from ..errors import InputError
+
+log = logging.getLogger(__name__)
 
 LEAST = 20
 """Fewest examples of a part: of fewer, thresholds and figures say nothing."""
@@ -99,6 +102,8 @@ def check_enough(fitting: Examples, abstain: Coverage, flags: FalseAlarm) -> Non
 def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
     """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn.
 
+    Inputs that have no lasting form cannot be compared, which is told as a warning.
+
     Args:
         sets: by their roles: what is learnt from, or chosen by, before what that is judged by.
         modality: of all.
@@ -107,6 +112,12 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
         InputError: half of the examples of a set or more are among those of an earlier one.
     """
     hashed = {role: hashes_of(examples.inputs, modality) for role, examples in sets.items()}  # each input is read once
+    for role in [role for role, found in hashed.items() if found is None and len(sets) > 1]:
+        log.warning(
+            "the %s data (%s) hold an input that cannot be compared with others; expected texts, files, images, or "
+            "tensors as arrays or lists of numbers: see yourself that what is judged by was not learnt from",
+            role, sets[role].source,
+        )  # fmt: skip
     for earlier, later in combinations(sets, 2):
         known = set(hashed[earlier] or ())
         share = sum(each in known for each in hashed[later] or ()) / len(sets[later])

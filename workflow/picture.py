@@ -17,6 +17,9 @@ QUALITIES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
 )
 """A panel for each: what it is called, and its value."""
 
+DRAWS = ("report", "draw quality against cost")
+"""The extra that draws, and what for."""
+
 MARKERS = "osD^vP"
 """Of methods."""
 
@@ -27,7 +30,7 @@ def draw_exploration(found: Exploration) -> bytes:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    require("matplotlib", "report", "draw quality against cost")
+    require("matplotlib", *DRAWS)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -52,6 +52,15 @@ class MakeReport:
             "stages": dict(self.stages),
         }
 
+    def stored(self) -> dict[str, Any]:
+        """The report as the bundle keeps it, the same from run to run: without seconds, and without folders."""
+        stages = {stage: _timeless(facts) for stage, facts in self.stages.items()}
+        return {**_timeless(self.to_json()), "bundle": self.bundle.resolve().name, "stages": stages}
+
+
+def _timeless(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fact for name, fact in facts.items() if name != "seconds"}
+
 
 QUALITY: dict[str, tuple[str, ...]] = {
     "classification": ("accuracy", "nll", "ece"),

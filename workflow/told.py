@@ -41,19 +41,33 @@ def tuned_line(facts: Facts) -> str:
     if facts["fast"]:
         return "left out (fast)"
     frozen = f", the {facts['frozen']} layers below the fork left as they are" if facts["frozen"] else ""
-    instead = ""
+    instead = lost = ""
     if "instead" in facts:
-        why = f"with few heads they lose too much ({facts['why']})" if facts["why"] else "few heads did not get better"
-        instead = f"{why}, so that {planned_line(facts['instead'])}; "
+        same = "and the plan for members that stay untuned keeps the same heads"
+        then = same if facts["same_heads"] else f"so that {planned_line(facts['instead'])}"
+        instead = f"{_behind(facts['why'])}, {then}; "
+        if facts["lost"]:
+            lost = f"; the bundle loses too much ({facts['lost']}): give a larger budget, or more training data"
     if not facts["tuned"]:
-        return f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned"
+        return (
+            f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned{lost}"
+        )
     quality = "accuracy" if facts["accuracy_before"] is not None else "rmse"
     before, after = (f"{facts[f'{quality}_{when}']:.4{'f' if quality == 'accuracy' else 'g'}}" for when in _TIMES)
     return (
         f"{instead}{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
         f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {'RMSE' if quality == 'rmse' else quality} {before} → "
-        f"{after} on {facts['validation_examples']} examples"
+        f"{after} on {facts['validation_examples']} examples{lost}"
     )
+
+
+def behind_line(facts: Facts) -> str:
+    """Why members with few heads do not do once they are tuned; nothing where they do."""
+    return "" if facts["tuned"] and not facts["lost"] else _behind(facts["lost"] if facts["tuned"] else "")
+
+
+def _behind(lost: str) -> str:
+    return f"with few heads they lose too much ({lost})" if lost else "few heads did not get better"
 
 
 _TIMES = ("before", "after")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -154,3 +156,37 @@ def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
 
 def _remedy(folder: Path) -> str:
     return f"delete {folder} to start anew, or choose another output"
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Give the files of a bundle second names in another folder; copies where the file system has no such names.
+
+    Such files are replaced and never written in place, so that what happens to one name leaves the other's as it is.
+
+    Args:
+        source: the bundle.
+        target: a new folder, or one that is empty.
+
+    Raises:
+        InputError: a file cannot be read or written.
+    """
+    try:
+        _link_all(source, target)
+    except OSError as error:
+        raise InputError(f"cannot copy {source} to {target}: {error.strerror or error}") from error
+
+
+def _link_all(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for place in source.iterdir():
+        if place.is_dir():
+            _link_all(place, target / place.name)
+        else:
+            _link(place, target / place.name)
+
+
+def _link(place: Path, made: Path) -> None:
+    try:
+        os.link(place, made)
+    except (OSError, NotImplementedError):
+        shutil.copy2(place, made)
