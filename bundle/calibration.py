@@ -31,9 +31,13 @@ from ..errors import BundleError, cut
 from ..metrics.uncertainty import METHODS
 from .reference import MalformedReferenceError, TrafficReference
 from .schema import is_read, remedy
-from .store import CALIBRATION, LEAST, MOST, Bundle
+from .store import CALIBRATION, Bundle
 
 SCHEMA = 1
+
+
+LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
+"""Ends of float32's normal numbers above 0: decisions are computed in these."""
 
 
 Score = Literal[
@@ -220,7 +224,7 @@ class Calibration:
             conformal, intervals = _object(found, "conformal", None), _object(found, "intervals", None)
             labels, reference = _object(found, "labels", None), _object(found, "reference", None)
             return cls(
-                bundle.temperature(),
+                _temperature(found),
                 thresholds,
                 None if conformal is None else _conformal(conformal),
                 _object(found, "fitted", None),
@@ -243,6 +247,15 @@ def _object(data: Mapping[str, Any], key: str, default: Any) -> Any:
     if not isinstance(value, dict):
         raise _MalformedError(f"{key} = {cut(value)}, which is no JSON object")
     return value
+
+
+def _temperature(found: Mapping[str, Any]) -> float:
+    value = found.get("temperature")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not LEAST <= value <= MOST:
+        raise _MalformedError(
+            f"temperature {cut(value)}; expected a positive finite number that float32 holds (1.2e-38 to 3.4e38)"
+        )
+    return float(value)
 
 
 def _threshold(name: str, entry: Any) -> Threshold:

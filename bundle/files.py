@@ -172,7 +172,8 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
         force: replace an existing folder that holds ``marker``, or is empty.
 
     Raises:
-        InputError: ``target`` exists and may not be replaced, or its parent cannot be written.
+        InputError: ``target`` exists and may not be replaced, its parent cannot be written, or the system
+            refuses the place.
     """
     check_replaceable(target, marker, force)
     with folders_above(target), contextlib.ExitStack() as held:
@@ -184,8 +185,15 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
         except OSError as error:
             raise InputError(f"cannot create {target}: {error.strerror or error}") from error
         yield stage
-        with uninterrupted():
-            take_place(stage, target)
+        try:
+            flush_all(stage)
+            with uninterrupted():
+                take_place(stage, target)
+                flush(target.parent)
+        except OSError as error:
+            raise InputError(
+                f"the result cannot take its place at {target}: {error.strerror or error}; choose another output folder"
+            ) from error
 
 
 @contextmanager
@@ -210,15 +218,30 @@ def folders_above(path: Path) -> Iterator[None]:
 
 
 def check_replaceable(target: Path, marker: str, force: bool) -> None:
-    """Refuse a target folder that exists and may not be replaced; meant to be asked before long work.
+    """Refuse a target folder that exists and may not, or cannot, be replaced; meant to be asked before long work.
 
     Raises:
         InputError: as :func:`staged_folder`.
     """
-    if not target.exists() and not target.is_symlink():
+    if target.is_symlink():
+        raise InputError(
+            f"{target} is a link to {target.readlink()}, and links are neither followed nor replaced; name the folder "
+            "that it leads to, or choose another output folder"
+        )
+    if not target.exists():
         return
-    if not target.is_dir() or target.is_symlink():
+    if not target.is_dir():
         raise InputError(f"{target} exists and is not a folder; choose another output folder")
+    if os.path.ismount(target):
+        raise InputError(
+            f"{target} is a mount point, whose place no other folder can take; name a folder inside it, or choose "
+            "another output folder"
+        )
+    if _is_current(target):
+        raise InputError(
+            f"{target} is the current folder, or one above it, which the result would replace; name a folder inside "
+            "it, or choose another output folder"
+        )
     ours = (target / marker).is_file() or not any(target.iterdir())
     if not ours:
         raise InputError(
@@ -227,6 +250,13 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
         )
     if not force:
         raise InputError(f"{target} exists; choose another output folder, or replace it with --force (force=True)")
+
+
+def _is_current(folder: Path) -> bool:
+    """Whether a folder is the current one, or one above it."""
+    with contextlib.suppress(FileNotFoundError):  # the current folder was removed
+        return Path.cwd().is_relative_to(folder.resolve())
+    return False
 
 
 def place_folders(parts: Mapping[Path, Path]) -> None:
@@ -239,6 +269,8 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
         OSError: a place cannot be taken.
     """
     done: list[tuple[Path, Path | None]] = []
+    for part in parts.values():
+        flush_all(part)
     try:
         for place, part in parts.items():
             if place.exists():
@@ -247,6 +279,7 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
             else:
                 part.replace(place)
                 done.append((place, None))
+            flush(place.parent)
     except BaseException:
         for place, former in reversed(done):
             if former is None:
@@ -268,6 +301,36 @@ def copy_folder(source: Path, target: Path) -> None:
         raise InputError(f"cannot copy {source} to {target}: {error.args[0][0][2]}") from error
     except OSError as error:
         raise InputError(f"cannot copy {source} to {target}: {error.strerror or error}") from error
+
+
+def flush(path: Path) -> None:
+    """Bring a file, or the list of what a folder holds, onto the disk, where a power failure leaves it.
+
+    A system that cannot do so for the one or the other is let be.
+
+    Raises:
+        OSError: what was written is lost, as on a full disk.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            raise
+
+
+def flush_all(folder: Path) -> None:
+    """As :func:`flush`, of a folder and of all files and folders in it.
+
+    Raises:
+        OSError: as there.
+    """
+    for path in (*folder.rglob("*"), folder):
+        if not path.is_symlink() and (path.is_file() or path.is_dir()):
+            flush(path)
 
 
 def sha256_of(path: Path) -> str:

@@ -21,6 +21,9 @@ from .store import CALIBRATION, DENSITY, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bu
 METADATA, KEY, VALUE = 14, 1, 2
 """Fields of ONNX's ModelProto and StringStringEntryProto."""
 
+_Facts = Mapping[str, tuple[str, Any, Callable[[str], Any]]]
+"""Key of the metadata → the file that answers for it, what that says, and how the graph's text is decoded."""
+
 
 def graph_metadata(path: Path) -> dict[str, str]:
     """``metadata_props`` of an ONNX file; what cannot be decoded is left to whoever loads the graph."""
@@ -43,8 +46,10 @@ def check_all_graphs(bundle: Bundle) -> None:
     Raises:
         BundleError: as :func:`check_graph`.
     """
-    for name in [name for name in bundle.manifest["files"] if name.endswith(".onnx") and name != TOKENIZER_GRAPH]:
-        check_graph(bundle, name)
+    names = [name for name in bundle.manifest["files"] if name.endswith(".onnx") and name != TOKENIZER_GRAPH]
+    facts = _expected(bundle) if names else {}
+    for name in names:
+        _compare(bundle.path / name, facts)
 
 
 def tokenizer_source(bundle: Bundle) -> str:
@@ -66,9 +71,13 @@ def check_graph(bundle: Bundle, name: str) -> None:
     Raises:
         BundleError: the first contradiction, with both values.
     """
-    path = bundle.path / name
+    _compare(bundle.path / name, _expected(bundle))
+
+
+def _compare(path: Path, facts: _Facts) -> None:
+    """Refuse a graph whose metadata say something else than the facts of its bundle."""
     said = graph_metadata(path)
-    for key, (source, expected, decoded) in _expected(bundle).items():
+    for key, (source, expected, decoded) in facts.items():
         if key not in said:
             continue
         try:
@@ -84,8 +93,8 @@ def check_graph(bundle: Bundle, name: str) -> None:
             )
 
 
-def _expected(bundle: Bundle) -> dict[str, tuple[str, Any, Callable[[str], Any]]]:
-    """Key of the metadata → the file that answers for it, what that says, and how the graph's text is decoded."""
+def _expected(bundle: Bundle) -> _Facts:
+    """What the metadata of its graphs must say, as far as they say it."""
     calibration = Calibration.of(bundle)
     facts = calibration.to_json()
     weights, density = (bundle.manifest["files"].get(name, {}).get("sha256") for name in (WEIGHTS, DENSITY))

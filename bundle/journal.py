@@ -2,6 +2,7 @@
 
 The files stand ready in a folder of their own (``new/``), the former ones get a second name there (``old/``). From the
 moment at which the journal stands there, too, whoever opens the bundle next finishes the work if its maker is no more.
+Each step is on the disk before the next one begins, so that this holds after a power failure, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BundleError, InputError
+from .files import flush, flush_all
 from .names import stays_inside
 from .owned import is_newcomer, locked, stages, sweep
 
@@ -42,6 +44,8 @@ def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[s
         _keep(folder / name, stage / NEW / name, stage / OLD / name)
     fresh = [name for name in names if not os.path.lexists(stage / OLD / name)]
     entry = {"names": list(names), "gone": list(gone), "fresh": fresh}
+    flush_all(stage)
+    flush(folder)
     try:
         _write(stage, {**entry, "forward": True})
         _forward(folder, stage, entry)
@@ -123,7 +127,7 @@ def _forward(folder: Path, stage: Path, entry: dict[str, Any]) -> None:
             (stage / NEW / name).replace(folder / name)
     for name in entry["gone"]:
         (folder / name).unlink(missing_ok=True)
-    (stage / JOURNAL).unlink(missing_ok=True)
+    _end(folder, stage, entry)
 
 
 def _back(folder: Path, stage: Path, entry: dict[str, Any]) -> None:
@@ -133,6 +137,13 @@ def _back(folder: Path, stage: Path, entry: dict[str, Any]) -> None:
             old.replace(folder / name)
         elif name in entry["fresh"]:
             (folder / name).unlink(missing_ok=True)
+    _end(folder, stage, entry)
+
+
+def _end(folder: Path, stage: Path, entry: dict[str, Any]) -> None:
+    """Remove the journal, as all files have their places."""
+    for above in {(folder / name).parent for name in [*entry["names"], *entry["gone"]]}:
+        flush(above)
     (stage / JOURNAL).unlink(missing_ok=True)
 
 
@@ -156,4 +167,6 @@ def _keep(place: Path, part: Path, kept: Path) -> None:
 def _write(stage: Path, entry: dict[str, Any]) -> None:
     part = stage / f"{JOURNAL}.part"
     part.write_bytes(json.dumps(entry).encode())
+    flush(part)
     part.replace(stage / JOURNAL)
+    flush(stage)

@@ -19,6 +19,7 @@ from typing import Any
 from ..errors import InputError, PlanError, cut, literal
 from .files import write_atomically
 from .schema import is_read, remedy
+from .strict_json import to_json_bytes
 
 SCHEMA = 1
 
@@ -38,7 +39,7 @@ class HeadPlan:
         family: model family the plan was made for, for example ``"bert"``.
         layers: number of transformer layers L.
         heads: number of attention heads H per layer of the original model.
-        members: M entries, each L sorted tuples of head indices in ``[0, H)``.
+        members: M entries, each L sorted tuples of head indices in ``[0, H)``; lists become tuples.
         method: how the heads were chosen (``"taylor"``, ``"circuit"``, ``"random"``, ``"dropout"``; ``"all"``, and
             ``"lora"`` for all heads of members that adapters make).
         provenance: JSON-compatible facts about the making of the plan.
@@ -55,8 +56,12 @@ class HeadPlan:
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.layers < 1 or self.heads < 1:
-            raise PlanError(f"plan has {self.layers} layers of {self.heads} heads; both must be at least 1")
+        if not _is_count(self.layers) or not _is_count(self.heads):
+            raise PlanError(
+                f"plan has {literal(self.layers)} layers of {literal(self.heads)} heads; both must be at least 1, and "
+                "whole numbers"
+            )
+        object.__setattr__(self, "members", _as_tuples(self.members))
         if not self.members:
             raise PlanError("plan has no members; it needs at least one")
         for member, keep in enumerate(self.members):
@@ -152,8 +157,11 @@ class HeadPlan:
         return cls(data["family"], data["layers"], data["heads"], members, data["method"], provenance)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to ``path`` as JSON, atomically; the same plan gives the same bytes."""
-        write_atomically(Path(path), (json.dumps(self.to_json(), indent=1) + "\n").encode())
+        """Write the plan to ``path`` as JSON, atomically; the same plan gives the same bytes.
+
+        A number of the provenance that is not finite becomes null.
+        """
+        write_atomically(Path(path), to_json_bytes(self.to_json()))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadPlan:
@@ -184,6 +192,20 @@ def _member_from_json(index: int, member: Any) -> Keep:
     if not isinstance(keep, list) or not all(isinstance(kept, list) for kept in keep):
         raise PlanError(f"member {index} of the plan lacks 'keep', a list with one list of heads per layer")
     return tuple(tuple(kept) for kept in keep)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _as_tuples(members: Any) -> tuple[Keep, ...]:
+    """Members that may be lists, as code that makes a plan writes them."""
+    try:
+        return tuple(tuple(tuple(kept) for kept in keep) for keep in members)
+    except TypeError as error:
+        raise PlanError(
+            f"plan has members = {literal(members)}; expected for each member one list of heads for each layer"
+        ) from error
 
 
 def _check_member(member: int, keep: Keep, layers: int, heads: int) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
-from ..errors import InputError
+from ..errors import HydrantError, InputError
 from .files import beside, folders_above, write_atomically
 from .store import Bundle
 
@@ -39,10 +39,11 @@ def store_reports(
 ) -> list[str]:
     """Put reports into the bundle, or into ``folder`` under the last part of their names.
 
-    A bundle that cannot be written is no error: what was measured is in the caller's hands, and a warning is logged.
+    A bundle that cannot be written, or is no longer what was measured, is no error: the figures are in the caller's
+    hands, and a warning is logged.
 
     Args:
-        bundle: that they speak of.
+        bundle: that they speak of, as it was opened.
         files: name in the bundle, as ``reports/verify.json`` → bytes.
         folder: of :func:`report_folder`.
         remove: names of earlier reports that leave the bundle.
@@ -55,8 +56,8 @@ def store_reports(
     """
     if folder is None:
         try:
-            bundle.add(files, remove=remove)
-        except InputError as error:
+            bundle.add(files, remove=remove, unchanged=bundle.digests())
+        except HydrantError as error:
             log.warning("the report was not stored: %s; give it a folder with report=… (--report)", error)
             return []
         return list(files)

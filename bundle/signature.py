@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import BundleError, InputError, cut, listing, require
-from .files import sha256_of
+from .files import flush, sha256_of
 from .journal import PURPOSE
 from .manifest import MANIFEST
 from .owned import locked, owned_folder, stages
@@ -90,6 +90,7 @@ def sign(
             passing = [each.name for each in stages(bundle.path, PURPOSE)]  # others' too: they will be gone
             hashing.set_ignored_paths(paths=[SIGNATURE, *passing], ignore_git_paths=False)
             config.set_hashing_config(hashing).sign(bundle.path, stage / SIGNATURE)
+            flush(stage / SIGNATURE)
             (stage / SIGNATURE).replace(place)
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.processor import Processor, load_processor
-from ..errors import BundleError, InputError, PlanError, cut, listing
+from ..errors import BundleError, InputError, PlanError, listing
 from .architecture import Architecture
 from .files import sha256_of
 from .journal import JOURNAL, PURPOSE, commit, recover, settle
@@ -67,10 +67,6 @@ TOKENIZER_GRAPH = "tokenizer.onnx"
 
 
 MEANWHILE = "was changed by another process meanwhile; run the command again"
-
-
-LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
-"""Ends of float32's normal numbers above 0: decisions are computed in these."""
 
 
 def onnx_name(precision: str) -> str:
@@ -228,20 +224,6 @@ class Bundle:
             return HeadPlan.from_json(self.read_json(PLAN))
         except PlanError as error:
             raise BundleError(f"{self.path / PLAN}: {error}; make the bundle again") from error
-
-    def temperature(self) -> float:
-        """The softmax temperature T > 0 that divides member logits.
-
-        Raises:
-            BundleError: ``calibration.json`` holds no positive finite temperature in float32's range.
-        """
-        value = self.calibration().get("temperature")
-        if not isinstance(value, int | float) or isinstance(value, bool) or not LEAST <= value <= MOST:
-            raise BundleError(
-                f"{self.path / CALIBRATION} has temperature {cut(value)}; expected a positive finite number that "
-                "float32 holds (1.2e-38 to 3.4e38)"
-            )
-        return float(value)
 
     def calibration(self) -> dict[str, Any]:
         """The decoded ``calibration.json``.

@@ -18,7 +18,8 @@ def json_text(data: Any, indent: int | None = None) -> str:
 
 def to_json_bytes(data: Any) -> bytes:
     """The JSON form used for every file of a bundle: indented, UTF-8, one trailing newline, null for NaN."""
-    return (json_text(data, indent=1) + "\n").encode()
+    text = json_text(data, indent=1) + "\n"
+    return text.encode(errors="backslashreplace")  # as JSON has them: halves of surrogate pairs, of names of files
 
 
 def _finite(data: Any) -> Any:

@@ -116,13 +116,14 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
     architecture, plan = bundle.architecture(), bundle.plan()
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
-    labels = Calibration.of(bundle).labels
+    calibration = Calibration.of(bundle)
+    labels = calibration.labels
     ensemble = FusedClassifier(
         architecture,
         plan,
         weights,
         bundle.labels,
-        temperature=bundle.temperature(),
+        temperature=calibration.temperature,
         provenance=bundle.manifest.get("fusion"),
         density=Density.of(bundle),
         label_temperatures=None if labels is None else labels.temperatures,

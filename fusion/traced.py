@@ -210,13 +210,14 @@ def load_traced_ensemble(bundle: Bundle | str | Path) -> TracedClassifier:
     architecture = bundle.any_architecture()
     if not isinstance(architecture, Traced):
         raise BundleError(f"{bundle.path} holds no traced model; load it with load_ensemble")
-    labels = Calibration.of(bundle).labels
+    calibration = Calibration.of(bundle)
+    labels = calibration.labels
     return TracedClassifier(
         architecture,
         bundle.plan(),
         load_original(bundle, architecture),
         bundle.labels,
-        temperature=bundle.temperature(),
+        temperature=calibration.temperature,
         provenance=bundle.manifest.get("fusion"),
         density=Density.of(bundle),
         label_temperatures=None if labels is None else labels.temperatures,

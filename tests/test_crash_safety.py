@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 import hydrant
 import numpy as np
 import pytest
-from hydrant.bundle import journal, owned, store
+from hydrant.bundle import files, journal, owned, store
 from hydrant.bundle.files import write_atomically
 from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.manifest import MANIFEST
@@ -407,6 +408,79 @@ def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pyt
     make(tmp_path / "out")
     with new_bundle(tmp_path / "out", KEYS, force=True):
         pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Inodes of the files and folders that were brought onto the disk."""
+    found: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: found.add(os.fstat(descriptor).st_ino))
+    return found
+
+
+def inodes(folder: Path) -> set[int]:
+    return {path.stat().st_ino for path in (folder, *folder.rglob("*"))}
+
+
+def test_a_new_bundle_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, flushed: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And has its name there before its maker goes on, who may remove what it was made of."""
+    take_place = files.take_place
+
+    def checked(stage: Path, target: Path) -> None:
+        assert inodes(stage) <= flushed
+        flushed.clear()
+        take_place(stage, target)
+
+    monkeypatch.setattr(files, "take_place", checked)
+    make(tmp_path / "out")
+    assert flushed == {tmp_path.stat().st_ino}
+
+
+def test_files_are_on_the_disk_before_the_journal_tells_of_them(
+    tmp_path: Path, flushed: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal before they take their places, and their places before it goes."""
+    bundle = make(tmp_path / "out")
+    write, forward = journal._write, journal._forward
+
+    def written(stage: Path, entry: dict[str, object]) -> None:
+        assert {*inodes(stage), bundle.path.stat().st_ino} <= flushed
+        flushed.clear()
+        write(stage, entry)
+
+    def taken(folder: Path, stage: Path, entry: dict[str, object]) -> None:
+        assert flushed == {stage.stat().st_ino, (stage / JOURNAL).stat().st_ino}
+        flushed.clear()
+        forward(folder, stage, entry)
+
+    monkeypatch.setattr(journal, "_write", written)
+    monkeypatch.setattr(journal, "_forward", taken)
+    bundle.add({"one.json": b"new", "deep/two.json": b"new"})
+    assert flushed == {bundle.path.stat().st_ino, (bundle.path / "deep").stat().st_ino}
+
+
+def test_a_disk_that_flushes_nothing_is_used_and_a_full_one_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(number: int) -> None:
+        def refuse(_: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(files.os, "fsync", refuse)
+        monkeypatch.setattr("hydrant.bundle.writing.write_atomically", lambda path, content: path.write_bytes(content))
+
+    refusing(errno.EINVAL)
+    bundle = make(tmp_path / "out").add({"one.json": b"new"})
+    assert bundle.read("one.json") == b"new"
+    refusing(errno.ENOSPC)
+    with pytest.raises(InputError, match=r"cannot take its place at .*more: No space left on device"):
+        make(tmp_path / "more")
+    with pytest.raises(InputError, match=r"cannot write into bundle .*out: No space left on device"):
+        bundle.add({"one.json": b"newer"})
+    assert Bundle.open(tmp_path / "out").read("one.json") == b"new"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -31,6 +32,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ensemble as by_hooks
 from oracle import vectors
+from safetensors.torch import save
 from sklearn.covariance import OAS
 from support import ALL_FAMILIES, CLASSES, HEADS, LAYERS, make_inputs, make_model, model_type
 from token_support import CLASSES as TAGGERS
@@ -555,14 +557,22 @@ def test_a_density_that_is_not_this_bundles_is_refused(measured: tuple[str, Bund
     def changed(**arrays: np.ndarray) -> bytes:
         return Density(density.taps, **{**density.arrays(), **arrays}).to_bytes(own)
 
+    def typed(kind: torch.dtype) -> bytes:
+        header = changed()
+        facts = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]
+        return save({name: torch.from_numpy(each).to(kind) for name, each in density.arrays().items()}, facts)
+
     wrong: list[tuple[bytes, str]] = [
+        (typed(torch.float64), r"centre is 'F64'; expected F32"),
+        (typed(torch.bfloat16), r"centre is 'BF16'; expected F32"),
+        (typed(torch.float8_e4m3fn), r"centre is 'F8_E4M3'; expected F32"),
         (density.to_bytes("0" * 64), "other weights"),
         (b"nonsense", "not a safetensors file"),
         (Density((*density.taps[:-1], "last.9"), **density.arrays()).to_bytes(own), r"last.9.*of a model of 3 layers"),
         (Density(density.taps, **{**density.arrays(), "scale": 0 * density.scale}).to_bytes(own), "not above 0"),
         (Density(density.taps, **{**density.arrays(), "centre": density.centre[:, :3]}).to_bytes(own), "centre is"),
         (Density(density.taps, **{**density.arrays(), "means": np.nan * density.means}).to_bytes(own), "not finite"),
-        (changed(whitening=density.whitening[..., :4]), r"means is .*; expected float32 .*, 4\]"),
+        (changed(whitening=density.whitening[..., :4]), r"means is .*; expected .*, 4\]"),
         (changed(whitening=np.repeat(density.whitening, 2, axis=2)), "whitening to .* numbers; expected 1 to"),
         (changed(whitening=density.whitening[..., :0], means=density.means[..., :0]), "whitening to 0 numbers"),
         (changed(whitening=density.whitening[0]), "whitening to 0 numbers"),

@@ -30,6 +30,7 @@ from hydrant import (
     save_bundle,
     verify,
 )
+from hydrant.bundle.calibration import Calibration
 from hydrant.cli.evaluate import _differences, evaluation_text
 from hydrant.data.corruptions import CORRUPTIONS, KINDS, corrupt, typos
 from hydrant.data.examples import read_examples
@@ -108,7 +109,7 @@ def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_ch
     outputs = []
     for texts in (test.inputs, read_examples(data["ood"], None).inputs):
         inputs = dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
-        temperature = Bundle.open(bundle).temperature()
+        temperature = Calibration.of(Bundle.open(bundle)).temperature
         outputs.append(oracle.ensemble([model], random_plan("bert", 3), inputs, temperature))
     known, ood = outputs
     figures = report.models[0].figures

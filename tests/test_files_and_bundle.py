@@ -12,8 +12,17 @@ from typing import Any
 
 import pytest
 from hydrant import Bundle, HeadPlan
-from hydrant.bundle import owned, store
-from hydrant.bundle.files import atomic_file, copy_folder, sha256_of, staged_folder, write_atomically
+from hydrant.bundle import files, owned, store
+from hydrant.bundle.calibration import Calibration
+from hydrant.bundle.files import (
+    atomic_file,
+    check_replaceable,
+    copy_folder,
+    sha256_of,
+    staged_folder,
+    write_atomically,
+)
+from hydrant.bundle.graphs import check_all_graphs
 from hydrant.bundle.journal import NEW
 from hydrant.bundle.manifest import MAX_MANIFEST_BYTES
 from hydrant.bundle.store import resolve
@@ -251,9 +260,51 @@ def test_a_file_or_link_is_never_replaced(kind: str, force: bool, tmp_path: Path
     else:
         target.symlink_to(tmp_path / "absent")
     before = tree(tmp_path)
-    with pytest.raises(InputError, match="out exists and is not a folder"):
+    message = (
+        "out exists and is not a folder" if kind == "file" else r"out is a link to .*; name the folder that it leads"
+    )
+    with pytest.raises(InputError, match=message):
         make_bundle(target, force=force)
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_mount_point_is_refused_before_the_work(force: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "out")
+    with pytest.raises(InputError, match=r"out is a mount point, .*; name a folder inside it"):
+        check_replaceable(tmp_path / "out", MARKER, force)
+    with staged_folder(tmp_path / "out" / "inside", MARKER, force) as stage:
+        (stage / MARKER).write_bytes(b"new")
+    assert tree(tmp_path / "out") == {"inside": None, f"inside/{MARKER}": b"new"}
+
+
+def test_the_current_folder_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_bundle(tmp_path / "out")
+    monkeypatch.chdir(tmp_path / "out" / "processor")
+    before = tree(tmp_path)
+    for target in (Path(), Path(".."), tmp_path / "out", tmp_path / "out" / "processor" / ".."):
+        with pytest.raises(InputError, match=r"is the current folder, or one above it, .*; name a folder inside it"):
+            check_replaceable(target, "hydrant.json", force=True)
+    assert tree(tmp_path) == before
+    check_replaceable(Path("inside"), MARKER, force=False)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    check_replaceable(tmp_path / "out", "hydrant.json", force=True)
+
+
+def test_a_place_that_the_system_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that other processes hold, which shows at the end alone."""
+
+    def busy(stage: Path, target: Path) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(stage), None, str(target))
+
+    monkeypatch.setattr(files, "take_place", busy)
+    message = "the result cannot take its place at .*out: Device or resource busy; choose another output folder"
+    with pytest.raises(InputError, match=message):
+        make_bundle(tmp_path / "out")
+    assert tree(tmp_path) == {}
 
 
 def test_parent_that_is_a_file_is_an_input_error(tmp_path: Path) -> None:
@@ -275,7 +326,7 @@ def test_new_bundle_lists_every_file_with_size_and_digest(tmp_path: Path) -> Non
         assert bundle.file(name) == bundle.path / name
     assert (bundle.family, bundle.members, bundle.labels) == ("bert", 2, ["no", "yes"])
     assert bundle.plan() == HeadPlan.all_heads("bert", 2, 4, 2)
-    assert bundle.temperature() == 1.5
+    assert Calibration.of(bundle).temperature == 1.5
     assert bundle.processor_folder() == bundle.path / "processor"
 
 
@@ -310,12 +361,12 @@ def test_add_updates_files_and_manifest(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     newer = bundle.add({"reports/verify.json": b"{}", "calibration.json": b'{"temperature": 2}'})
     assert newer.manifest == Bundle.open(tmp_path / "out").manifest
-    assert newer.temperature() == 2.0
+    assert Calibration.of(newer).temperature == 2.0
     assert newer.read_json("reports/verify.json") == {}
     assert not bundle.has("reports/verify.json")
     assert newer.has("reports/verify.json")
     with pytest.raises(BundleError, match=r"calibration.json was changed by another process meanwhile"):
-        bundle.temperature()  # the older manifest no longer describes the file
+        Calibration.of(bundle)  # the older manifest no longer describes the file
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "a\\b"])
@@ -341,7 +392,7 @@ def test_altered_file_is_refused(tmp_path: Path) -> None:
     path = bundle.path / "calibration.json"
     path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5"))
     with pytest.raises(BundleError, match=r"calibration\.json was altered: its SHA-256 is [0-9a-f]{12}…"):
-        bundle.temperature()
+        Calibration.of(bundle)
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -435,7 +486,7 @@ def test_link_that_leaves_the_folder_is_refused(where: str, tmp_path: Path) -> N
 def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:
     make_bundle(tmp_path / "out")
     (tmp_path / "current").symlink_to(tmp_path / "out", target_is_directory=True)
-    assert Bundle.open(tmp_path / "current").temperature() == 1.5
+    assert Calibration.of(Bundle.open(tmp_path / "current")).temperature == 1.5
 
 
 @pytest.mark.parametrize(
@@ -514,14 +565,24 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
 def test_invalid_temperature_is_refused(value: str, tmp_path: Path) -> None:
     bundle = put(make_bundle(tmp_path / "out"), "calibration.json", f'{{"temperature": {value}}}'.encode())
     with pytest.raises(BundleError, match=r"calibration\.json has temperature .*; expected a positive finite number"):
-        bundle.temperature()
+        Calibration.of(bundle)
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b"1.5", b"null", b"{", b"\xff", b'"T"'])
 def test_malformed_calibration_is_refused(content: bytes, tmp_path: Path) -> None:
     bundle = put(make_bundle(tmp_path / "out"), "calibration.json", content)
     with pytest.raises(BundleError, match=r"calibration\.json"):
-        bundle.temperature()
+        Calibration.of(bundle)
+
+
+@pytest.mark.parametrize("graphs", [0, 1, 3])
+def test_the_calibration_is_read_once(graphs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to compare it with several graphs; a bundle without any is not asked for one."""
+    bundle = make_bundle(tmp_path / "out").add({f"model.{number}.onnx": b"" for number in range(graphs)})
+    read, names = Bundle.read, list[str]()
+    monkeypatch.setattr(Bundle, "read", lambda bundle, name: names.append(name) or read(bundle, name))
+    check_all_graphs(bundle)
+    assert names == ["calibration.json"] * (graphs > 0)
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b"{"])

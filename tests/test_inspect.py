@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydrant import Bundle, Reading, estimate_cost, export_onnx, fuse, save_bundle, verify
+from hydrant.cli import inspect
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
 from support import make_model, random_plan, run_cli
@@ -106,6 +108,33 @@ def test_notes_for_people_may_lack_anything(path: Path) -> None:
 def test_a_bundle_whose_required_file_is_not_listed(path: Path) -> None:
     Bundle.open(path).add({}, remove=["calibration.json"])
     assert inspect_bundle(path)["problems"] == ["calibration.json: not listed in hydrant.json"]
+
+
+@pytest.mark.parametrize("kept_bytes", [0, inspect.KEPT_BYTES])
+def test_every_file_is_read_once(path: Path, kept_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON files beyond the memory that one look may take are read again, and tell the same."""
+    export_onnx(path)
+    facts, read, place = inspect_bundle(path), Counter[str](), Bundle._place
+
+    def counted(bundle: Bundle, name: str) -> Path:
+        read[name] += 1
+        return place(bundle, name)
+
+    monkeypatch.setattr(Bundle, "_place", counted)
+    monkeypatch.setattr(inspect, "KEPT_BYTES", kept_bytes)
+    assert inspect_bundle(path) == facts
+    assert read.keys() == facts["files"].keys()
+    assert {name for name, times in read.items() if times > 1 and (kept_bytes or not name.endswith(".json"))} == set()
+
+
+def test_an_open_bundle_is_looked_at_as_its_manifest_was_read(path: Path) -> None:
+    """It may be the one that was signed, and not the one that stands there by now."""
+    opened = Bundle.open(path)
+    changed("calibration.json", temperature=2.0)(path)
+    facts = inspect_bundle(opened)
+    assert facts["files"]["calibration.json"]["sha256"] == opened.manifest["files"]["calibration.json"]["sha256"]
+    assert [problem for problem in facts["problems"] if "was changed by another process meanwhile" in problem]
+    assert inspect_bundle(path)["problems"] == []
 
 
 def test_one_count_of_parameters(path: Path) -> None:

@@ -153,6 +153,27 @@ def test_construction_validates_too() -> None:
         HeadPlan("bert", 1, 4, (((0, 4),),), "random")
     with pytest.raises(PlanError, match="has no members"):
         HeadPlan("bert", 1, 4, (), "random")
+    for layers, heads in ((1.0, 4), ("1", 4), (True, 4), (1, 4.0), (1, None)):
+        with pytest.raises(PlanError, match="both must be at least 1, and whole numbers"):
+            HeadPlan("bert", layers, heads, (((0,),),), "random")
+    for members in (3, [3], [[3]]):
+        with pytest.raises(PlanError, match="expected for each member one list of heads for each layer"):
+            HeadPlan("bert", 1, 4, members, "random")
+
+
+def test_lists_become_tuples() -> None:
+    plan = HeadPlan("bert", 2, 4, [[[0, 1], [2]], [[1, 2, 3], [2]]], "taylor")
+    assert plan == HeadPlan.from_json(VALID)
+    assert (plan.same_heads(0), plan.same_heads(1), plan.fork) == (False, True, 0)
+
+
+def test_what_json_cannot_hold_is_saved_as_json(tmp_path: Path) -> None:
+    """NaN as null, and half of a surrogate pair, as of a file whose name is not UTF-8, escaped."""
+    plan = HeadPlan.from_json(changed(provenance={"score": float("nan"), "data": "\udcff.csv", "words": "Maße"}))
+    plan.save(tmp_path / "plan.json")
+    assert "NaN" not in (tmp_path / "plan.json").read_text(encoding="utf-8")
+    again = HeadPlan.load(tmp_path / "plan.json").provenance
+    assert again == {"score": None, "data": "\udcff.csv", "words": "Maße"}
 
 
 def test_all_heads_keeps_everything_for_every_member() -> None:

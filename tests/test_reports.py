@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from hydrant import Figures, Reading, Timing, evaluate, export_onnx, fuse, profile, save_bundle, verify
 from hydrant.bundle import store
+from hydrant.bundle.reports import store_reports
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from support import random_plan, run_cli
@@ -53,6 +55,36 @@ def test_a_bundle_that_cannot_be_written_gives_its_result(
     assert "Read-only file system; give it a folder with report=… (--report)" in caplog.text
     assert tree(bundle) == before
     assert getattr(report, "written", []) == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_bundle_that_is_gone_gives_its_result(
+    verb: str, bundle: Path, text_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    path, add = Path(shutil.copytree(bundle, tmp_path / "copy")), store.Bundle.add
+
+    def late(found: store.Bundle, *given: Any, **more: Any) -> store.Bundle:
+        shutil.rmtree(path)
+        return add(found, *given, **more)
+
+    monkeypatch.setattr(store.Bundle, "add", late)
+    assert VERBS[verb](path, text_csv, None).to_json()["hydrant"]
+    assert "the report was not stored: " in caplog.text
+    assert not path.exists()
+
+
+def test_a_report_on_other_files_is_not_stored(bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Calibrated anew while it was measured; another report, or a file more, changes nothing of what it speaks of."""
+    path = Path(shutil.copytree(bundle, tmp_path / "copy"))
+    measured = store.Bundle.open(path)
+    store.Bundle.open(path).add({"reports/other.json": b"{}", "engines/one.json": b"{}"})
+    assert store_reports(measured, {"reports/verify.json": b"{}"}, None) == ["reports/verify.json"]
+    store.Bundle.open(path).add({"calibration.json": b'{"temperature": 2}'})
+    assert store_reports(measured, {"reports/verify.json": b"[]"}, None) == []
+    assert "not stored: " in caplog.text
+    assert "calibration.json was changed by another process meanwhile; run the command again" in caplog.text
+    assert store.Bundle.open(path).read("reports/verify.json") == b"{}"
 
 
 @pytest.mark.parametrize("verb", VERBS)
