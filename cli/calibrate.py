@@ -30,7 +30,7 @@ def arguments(command: Command) -> None:
     command.take(calibrate, "data", metavar="FILE")
     command.take(calibrate, "ood", metavar="FILE")
     command.take(calibrate, "fit", metavar="FILE")
-    shared.reading(command)
+    shared.reading(command, also="; of --data alone")
     command.heading("method")
     with command.one_of():
         command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")

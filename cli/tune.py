@@ -31,7 +31,7 @@ def arguments(command: Command) -> None:
     shared.bundle(command, tune)
     command.take(tune, "data", metavar="FILE")
     command.take(tune, "validation", metavar="FILE")
-    shared.reading(command)
+    shared.reading(command, also="; of --data alone")
     command.heading("method")
     command.take(every, "epochs", type=positive, metavar="N")
     command.take(every, "learning_rate", metavar="RATE")
@@ -136,8 +136,9 @@ def _history(history: Sequence[Epoch]) -> str:
 
 def _outcome(report: TuneReport) -> list[str]:
     """What stands where, and what follows."""
+    again = [f"{name} does not hold any more; make it again: {command}" for name, command in report.dropped.items()]
     if not report.improved:
-        return [f"no epoch was better than the weights as they were: {report.bundle} holds them unchanged"]
+        return [f"no epoch was better than the weights as they were: {report.bundle} holds them unchanged", *again]
     kept = "the merged members" if report.members else f"the weights after epoch {report.best_epoch}"
     lines = [f"wrote {report.bundle}: {kept}; exported again: {', '.join(report.graphs) or 'no graph, there was none'}"]
     before, after = report.accuracy_before, report.accuracy_after
@@ -146,7 +147,7 @@ def _outcome(report: TuneReport) -> list[str]:
             f"accuracy fell by {100 * (before - after):.2f} points while NLL improved; "
             "judge on other data which counts: hydrant evaluate"
         )
-    lines += [f"{name} does not hold any more; make it again: {command}" for name, command in report.dropped.items()]
+    lines += again
     lines.append(
         f"{'temperature' if before is not None else 'intervals'}, thresholds and distance are gone; fit them again: "
         f"hydrant calibrate {report.bundle} --data FILE --fit FILE"

@@ -157,7 +157,8 @@ class ImageProcessor:
         ):
             raise InputError(
                 f"{file} makes images of {fixed['height']} by {fixed['width']} pixels, but the model reads "
-                f"{self._expected[1]} by {self._expected[2]}; use the model's own image processor"
+                f"{self._expected[1]} by {self._expected[2]}; use the model's own image processor (a DINOv2 that is "
+                "fused by its folder or hub name is brought to the size that its own makes)"
             )
 
     def _pixels(self, image: Any, index: int) -> np.ndarray:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ..bundle.architecture import Architecture
 
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """GELU by a sigmoid, as of CLIP."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Vectors [..., d] of length one."""
+    return x / x.norm(dim=-1, keepdim=True)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": nn.functional.gelu,
-    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
+    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
     "relu": nn.functional.relu,
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "quick_gelu": quick_gelu,
     "silu": nn.functional.silu,
 }
 """Of the MLP, by ``Architecture.activation``."""
@@ -23,7 +35,7 @@ POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": nn.functional.relu,
     "gelu": nn.functional.gelu,
-    "unit": lambda x: x / x.norm(dim=-1, keepdim=True),
+    "unit": unit,
 }
 """Of the dense layer before the classifier, by ``Architecture.pooling``."""
 

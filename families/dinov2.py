@@ -83,6 +83,15 @@ def resize(model: Any, side: int) -> None:
     config.image_size = side
 
 
+def drop_path_of(config: Any) -> dict[str, float]:
+    """What a checkpoint says of stochastic depth, whole branches that training drops at random, where it has some.
+
+    No member drops any, which changes nothing but tuning; there it is said.
+    """
+    rate = getattr(config, "drop_path_rate", 0.0)
+    return {"drop_path_rate": float(rate)} if rate else {}
+
+
 ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..bundle.architecture import Architecture
-from ..errors import InputError, UnsupportedModelError
+from ..bundle.architecture import PROJECTIONS, Architecture
+from ..bundle.plan import HeadPlan
+from ..bundle.weights import Shape, fused_shapes
+from ..errors import InputError, UnsupportedModelError, cut
 from .bert import BERT, CAMEMBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from .clip import CLIP, CLIP_CLASSIFIER
 from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
@@ -17,8 +20,11 @@ from .modernbert import MODERNBERT
 from .siglip import SIGLIP
 from .tasks import task_of
 from .tokens import TOKEN_LAYOUTS
-from .unsupported import WRAPPERS, nearest, why
+from .unsupported import WRAPPERS, nearest, rewritten, why
 from .vit import DEIT, VIT
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LAYOUTS: tuple[Layout, ...] = (
     BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MODERNBERT, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS,
@@ -40,7 +46,8 @@ def layout_of(model: Any) -> Layout:
             return older if older is not None and _has(model, older.output_projection(0)) else layout
     if name == CLIP.model_class:
         raise without_classes("the model")
-    raise unsupported(name)
+    known = {layout.model_class for layout in LAYOUTS}
+    raise unsupported(name, next((each.__name__ for each in type(model).__mro__ if each.__name__ in known), ""))
 
 
 def _has(model: Any, module: str) -> bool:
@@ -48,10 +55,18 @@ def _has(model: Any, module: str) -> bool:
     return any(name == module for name, _ in model.named_modules())
 
 
-def unsupported(name: str) -> UnsupportedModelError:
-    """The error for a class that has no layout here: why, what is nearest, and all that there is."""
+def unsupported(name: str, base: str = "") -> UnsupportedModelError:
+    """The error for a class that has no layout here: why, what is nearest, and all that there is.
+
+    Args:
+        name: of the class, or a ``model_type``.
+        base: the class with a layout that it is derived from, if there is one.
+    """
     classes = [layout.model_class for layout in LAYOUTS]
     found, near = why(name, classes), nearest(name, classes)
+    if base:
+        found = f"it is derived from {base}, and may compute something else"
+        near = f"if it computes the same, save it with save_pretrained and read it with {base}.from_pretrained"
     reason = f": {found}" if found else ""
     remedy = f"; nearest: {near}" if near else ""
     if name not in WRAPPERS and name.endswith(
@@ -87,7 +102,7 @@ def architecture_of(model: Any) -> Architecture:
 
     Raises:
         UnsupportedModelError: unsupported class, or an unsupported setting in its configuration.
-        InputError: a model without weights.
+        InputError: what is no model, or one without weights.
     """
     check_weights(model)
     found = layout_of(model).architecture(model.config)
@@ -95,11 +110,16 @@ def architecture_of(model: Any) -> Architecture:
 
 
 def check_weights(model: Any) -> None:
-    """Refuse a model whose weights were never loaded.
+    """Refuse what is no model, and a model whose weights were never loaded.
 
     Raises:
-        InputError: a weight lies on the device ``meta``, which holds none.
+        InputError: it is none, or a weight lies on the device ``meta``, which holds none.
     """
+    if not hasattr(model, "named_parameters"):
+        raise InputError(
+            f"a model is {cut(type(model).__name__)}; expected one classifier of transformers, or the folder or hub "
+            "name of one"
+        )
     name = next((name for name, weight in model.named_parameters() if weight.is_meta), None)
     if name is not None:
         raise InputError(
@@ -117,21 +137,22 @@ def read_weights(model: Any) -> dict[str, Any]:
 
     Raises:
         UnsupportedModelError: unsupported class or setting, or a tensor is missing.
-        InputError: a tensor holds NaN or infinity; it is named.
+        InputError: a tensor is quantised, holds NaN or infinity, or has not the shape that the configuration asks for;
+            it is named. Or the model has more or fewer layers than that.
     """
     import torch
 
     layout = layout_of(model)
-    state = model.state_dict()
+    architecture, state = layout.architecture(model.config), model.state_dict()
+    _check_layers(layout, architecture, state)
+    shapes = _stored_shapes(architecture)
     weights = {}
-    for canonical, source in layout.names(layout.architecture(model.config)).items():
+    for canonical, source in layout.names(architecture).items():
         scale = layout.scale_of(canonical)
         for name in (source, scale):
             if name is not None and name not in state:
-                raise UnsupportedModelError(
-                    f"{layout.model_class} has no weight {name}; hydrant reads the layout of transformers 5.12 and "
-                    "newer"
-                )
+                raise _lacking(layout, name, state)
+        _check_numbers(source, state[source])
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
         if scale is not None:  # of every output channel: exact, but for one rounding
             factor = state[scale].detach().cpu().double()
@@ -140,4 +161,57 @@ def read_weights(model: Any) -> dict[str, Any]:
             bad = int((~torch.isfinite(tensor)).sum())
             raise InputError(f"weight {source} holds {bad} non-finite values (NaN or infinity); repair the checkpoint")
         weights[canonical] = layout.rows_of(canonical, tensor)
+        _check_shape(source, tuple(weights[canonical].shape), shapes[canonical])
     return weights
+
+
+def _lacking(layout: Layout, name: str, names: Iterable[str]) -> UnsupportedModelError:
+    """The error for a weight that a model has not."""
+    found = rewritten(name.rpartition(".")[0], names)
+    found = found or "hydrant reads the layout of transformers 5.12 and newer"
+    return UnsupportedModelError(f"{layout.model_class} has no weight {name}; {found}")
+
+
+def _check_layers(layout: Layout, architecture: Architecture, names: Collection[str]) -> None:
+    """Refuse a model from which layers were taken, or to which some were added, past its configuration."""
+    found = 0
+    while any(name.startswith(f"{layout.layer.format(l=found)}.") for name in names):
+        found += 1
+    if found not in (0, architecture.layers):  # 0: it has other names, and the first weight is told
+        raise InputError(
+            f"the model has {found} layers, and its configuration says {architecture.layers}; expected the same: set "
+            f"num_hidden_layers of its configuration to {found}, or load the checkpoint again"
+        )
+
+
+def _check_numbers(source: str, tensor: Tensor) -> None:
+    """Refuse numbers that mean something only together with a scale."""
+    if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+        raise InputError(
+            f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}, as quantised models do; expected "
+            "float32, float16 or bfloat16: give the model before it was quantised, and quantise the bundle "
+            "(`hydrant export --precision int8`)"
+        )
+
+
+def _check_shape(source: str, found: Shape, expected: Shape) -> None:
+    """Refuse a weight of another shape than the configuration tells, axes of one left aside."""
+    plain = tuple(size for size in found if size > 1)
+    if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
+        raise InputError(
+            f"weight {source} has shape {list(found)}, and the configuration of the model asks for {list(expected)}; "
+            "expected the same: set the configuration to the model (num_labels and id2label, vocab_size, image_size), "
+            "or load the checkpoint again"
+        )
+
+
+def _stored_shapes(architecture: Architecture) -> dict[str, Shape]:
+    """Shape of every canonical tensor in torch, without axes of one; a kernel's is [d, numbers of a patch]."""
+    plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
+    found: dict[str, Shape] = {}
+    for name, shape in fused_shapes(architecture, plan).items():
+        parts = PROJECTIONS[:3] if ".attention.qkv." in name else ("qkv",)
+        width = shape[-1] // len(parts)
+        rows = (width, *shape[:-1]) if name.endswith(".weight") else (*shape[:-1], width)  # a linear map is [out, in]
+        found |= {name.replace("qkv", part): tuple(size for size in rows if size > 1) for part in parts}
+    return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..errors import listing
+
 RELATIVE = "its attention adds relative positions to its scores"
 DECODER = "it is a decoder, whose tokens see only those before them"
 PAIR = "it is an encoder and a decoder"
@@ -122,6 +124,25 @@ WRAPPERS = {
 """Classes that hold a model → what to give instead."""
 
 
+ADAPTED = (
+    "an adapter of PEFT stands around it: give the model without it, and the folder of a LoRA adapter (adapters=[…], "
+    "--adapter), or the model that the adapter is merged into (merge_and_unload)"
+)
+QUANTISED = "it is quantised: give the model before that, in floating point"
+
+REWRITTEN = {
+    "base_layer.": ADAPTED,
+    "original_module.": ADAPTED,
+    "parametrizations.": "it is parametrized: put the weight back with torch.nn.utils.parametrize."
+    "remove_parametrizations",
+    "weight_g": "it is under weight_norm: put the weight back with torch.nn.utils.remove_weight_norm",
+    "weight_mask": "it is under a mask of torch.nn.utils.prune: put the weight back with prune.remove",
+    "_packed_params": QUANTISED,
+    "qweight": QUANTISED,
+}
+"""Beginning of a name below a module that has no weight of its own → why, and what to do."""
+
+
 BY_TASK = {
     "ForSequenceClassification": (
         "fine-tune a RobertaForSequenceClassification, ElectraForSequenceClassification or another of these"
@@ -173,6 +194,26 @@ def nearest(name: str, supported: Sequence[str]) -> str:
     if near := OTHERS.get(_stem(name, OTHERS)):
         return near
     return next((near for end, near in BY_TASK.items() if name.endswith(end)), "")
+
+
+def rewritten(module: str, names: Iterable[str]) -> str:
+    """Why a module lacks a weight, and what to do, by what it holds instead; nothing where there is no such module.
+
+    >>> rewritten("head", ["head.weight_mask", "head.weight_orig"])
+    'it is under a mask of torch.nn.utils.prune: put the weight back with prune.remove'
+
+    Args:
+        module: its name.
+        names: of all tensors of the model.
+    """
+    below = [name.removeprefix(f"{module}.") for name in names if name.startswith(f"{module}.")]
+    if not below:
+        return ""
+    known = next((words for start, words in REWRITTEN.items() if any(name.startswith(start) for name in below)), "")
+    return known or (
+        f"{module} holds {listing(below, 3)} alone; expected the module that transformers makes; as it is, the model "
+        "may do traced (traced=True)"
+    )
 
 
 def _stem(name: str, stems: Iterable[str]) -> str:

@@ -11,14 +11,15 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_of
+from ..bundle.architecture import PARTS, PROJECTIONS, Architecture, check_parts, part_of
 from ..bundle.plan import HeadPlan
 from ..errors import InputError, cut, is_whole
 from ..families.checkpoint import load_model, model_labels
+from ..families.dinov2 import drop_path_of
 from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
 from ..families.tasks import problem_of
-from .grouped import stack_heads
+from .grouped import mean_of_members, stack_heads
 from .lora import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
 from .preprocessing import common_processor
@@ -100,7 +101,7 @@ def fuse(
     if plan is not None and not isinstance(plan, HeadPlan):
         raise InputError(f"plan is {cut(plan)}; expected a HeadPlan, such as HeadPlan.load(path) reads")
     adapters = [adapters] if isinstance(adapters, str | Path) else adapters
-    separate = check_parts(keep_separate)
+    separate = _parts(keep_separate)
     if traced:
         return _fuse_traced(sources, plan, members, [*adapters, *separate, *([low_rank] if low_rank != "auto" else [])])
     if members is not None:
@@ -132,6 +133,7 @@ def fuse(
         "separate": sorted(separate),
         **prompts_of(loaded),
         **problem_of(loaded[0].config),
+        **drop_path_of(loaded[0].config),
     }
     return _told(FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval(), planned)
 
@@ -151,6 +153,13 @@ def _sources(models: Any) -> list[Any]:
     return sources
 
 
+def _parts(names: Any) -> frozenset[str]:
+    """The parts to keep separate."""
+    if not isinstance(names, Iterable):
+        raise InputError(f"keep_separate is {cut(names)}; expected some of {', '.join(PARTS)}, or all")
+    return check_parts(names)
+
+
 def _fuse_traced(
     sources: Sequence[Any], plan: HeadPlan | None, members: int | None, others: Sequence[Any]
 ) -> TracedClassifier:
@@ -166,13 +175,35 @@ def _fuse_traced(
 
 
 def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
-    """The same ensemble; the log says what one member lacks where nobody planned it."""
+    """The same ensemble; the log says which members are alike, and what one lacks where nobody planned it."""
     if ensemble.members == 1 and not planned:
         log.warning(
             "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; for an "
             "ensemble make a plan of several members (hydrant plan), or give several checkpoints or adapters"
         )
+    remedy = "other checkpoints, adapters or heads"
+    if ensemble.provenance["checkpoints"] == 1 and "adapters" not in ensemble.provenance:
+        remedy = "`hydrant tune --batch-ensemble`, or a plan of other heads"
+    for same in _alike(ensemble):
+        log.warning(
+            "members %s have the same heads and weights; they cannot disagree until something tells them apart: %s",
+            f"{', '.join(same[:-1])} and {same[-1]}", remedy,
+        )  # fmt: skip
     return ensemble
+
+
+def _alike(ensemble: FusedClassifier) -> list[list[str]]:
+    """Numbers of the members that are one and the same, together."""
+    own = [tensor for tensor in ensemble.state_dict().values() if tensor.shape[0] == ensemble.members]
+    groups: list[list[int]] = []
+    for member in range(ensemble.members):
+        like = (group for group in groups if all(torch.equal(tensor[group[0]], tensor[member]) for tensor in own))
+        group = next(like, None)
+        if group is None:
+            groups.append([member])
+        else:
+            group.append(member)
+    return [list(map(str, group)) for group in groups if len(group) > 1]
 
 
 def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter], low_rank: str) -> FusedClassifier:
@@ -195,7 +226,6 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     if len(named) > 1 or (named and own and named != [own]):
         tuned = cut(" and ".join(named), 120)
         log.warning("the adapters say that they were tuned on %s; the base model is %s", tuned, own or "not named")
-    _warn_equal(plan, adapters)
     forms = choose_forms(architecture, plan, adapters, separate, low_rank)
     kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
     weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
@@ -207,17 +237,9 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
         "adapted": forms,
         **prompts_of([model]),
         **problem_of(model.config),
+        **drop_path_of(model.config),
     }
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
-
-
-def _warn_equal(plan: HeadPlan, adapters: Sequence[Adapter]) -> None:
-    scales = [tuple(update.scale for update in adapter.updates.values()) for adapter in adapters]
-    members = [(keep, adapters[m].sha256, scales[m]) for m, keep in enumerate(plan.members)]
-    equal = sorted({members.index(member) for member in members if members.count(member) > 1})
-    for first in equal:
-        same = [str(index) for index, member in enumerate(members) if member == members[first]]
-        log.warning("members %s have the same adapter and the same heads; they cannot disagree", " and ".join(same))
 
 
 def _check_members(members: Any, models: int, plan: HeadPlan | None, adapters: Sequence[str | Path]) -> None:
@@ -273,7 +295,7 @@ def fuse_weights(
             continue
         stacked = torch.stack([weights[name] for weights in _distinct(checkpoints, name.rpartition(".")[0])])
         if stacked.shape[0] > 1 and part_of(name) not in separate:
-            stacked = stacked.mean(dim=0, keepdim=True)
+            stacked = mean_of_members(stacked)
         fused[name] = _grouped_form(name, tensor, stacked).contiguous()
     for layer in range(architecture.layers):
         fused.update(_fuse_attention(architecture, plan, checkpoints, layer))

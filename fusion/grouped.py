@@ -166,6 +166,12 @@ class GroupedAttention(nn.Module):
         return parts
 
 
+def mean_of_members(stacked: Tensor) -> Tensor:
+    """The mean [1, …] of [M, …]; exactly what members have where they agree, which a mean is only up to rounding."""
+    mean = stacked.mean(dim=0, keepdim=True)
+    return stacked[:1].where((stacked == stacked[:1]).all(dim=0, keepdim=True), mean)
+
+
 def stack_heads(weight: Tensor, heads: tuple[int, ...], head_width: int, slots: int) -> Tensor:
     """Rows of ``weight`` [H·d_h, ...] that belong to ``heads``, zero-padded to ``slots`` heads.
 

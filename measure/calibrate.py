@@ -116,7 +116,7 @@ def calibrate(
         confidence: share of labels that the intervals of a model of one output hold (default: 0.9).
         label_false_alarm: for a multi-label model: share of inputs without a label that get it all the same, at most;
             without it each label has the threshold of its best F1.
-        reading: columns, number (all) and batch size of the examples.
+        reading: columns, number (all) and batch size of the examples; the number is of ``data`` alone.
         seed: of the draw.
         progress: display.
 

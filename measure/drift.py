@@ -11,7 +11,7 @@ from typing import Any
 from ..bundle.calibration import Calibration
 from ..bundle.reference import RATES, TrafficReference
 from ..bundle.store import Bundle, resolve
-from ..errors import InputError, listing
+from ..errors import InputError, cut, listing
 from ..metrics.drift import rate_p_value
 from ..progress import Progress, no_progress
 from ..runtime.observed import WATCHED, observed_rows
@@ -102,6 +102,8 @@ def drift(
     reference = reference_of(bundle)
     watch = Watch(reference, alpha, psi, window)
     own = Own.of(bundle)
+    if not isinstance(log, str | Path | Iterable):
+        raise InputError(f"log is {cut(log)}; expected a file of JSON lines, or their rows")
     rows = rows_of_file(log, own) if isinstance(log, str | Path) else rows_given(log, own)
     names: list[str] | None = None
     decided = [name for name in RATES if name in reference.rates]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import AnyArchitecture, Traced
 from ..cost.estimate import Cost, cost_of
 from ..data.samples import full_batch
-from ..errors import BackendError, InputError, MissingExtraError
+from ..errors import BackendError, InputError, MissingExtraError, cut
 from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..progress import Progress, no_progress
 from ..runtime.backends.graph_file import graph_file
@@ -97,6 +97,8 @@ def profile(
     bundle = resolve(bundle)
     architecture = bundle.any_architecture()
     settings = checked_settings(architecture, timing, baseline, seed)
+    if not isinstance(backend, str | Collection):
+        raise InputError(f"backend is {cut(backend)}; expected the name of one, a list of names, or auto")
     names = [backend] if isinstance(backend, str) else list(dict.fromkeys(backend)) or ["auto"]
     folder = report_folder(bundle, report)
     return _Profile(bundle, architecture, settings, progress, folder).run(names, precision, layers, memory)

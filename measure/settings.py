@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,8 @@ def checked_settings(
         InputError: something is out of range, or not for this model.
     """
     check_seed(seed)
+    if not isinstance(timing, Timing):
+        raise InputError(f"timing is {cut(timing)}; expected Timing(batch=[1, 8]), for example")
     return Settings(
         _numbers("batch", timing.batch, LARGEST_BATCH),
         _sequences(architecture, timing.sequence),
@@ -134,6 +136,8 @@ def _sequences(architecture: AnyArchitecture, asked: Sequence[int] | None) -> tu
 
 
 def _baselines(asked: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(asked, str | Collection):
+        raise InputError(f"baseline is {cut(asked)}; expected some of {', '.join(BASELINES)}, or none: ()")
     names = [asked] if isinstance(asked, str) else list(asked)
     for name in names:
         if name not in BASELINES:

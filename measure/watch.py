@@ -62,7 +62,7 @@ class Window:
     Attributes:
         first: inputs before them.
         inputs: how many they are.
-        rates: share of each decision.
+        rates: share of each decision that the predictions hold.
         psi: population stability index of each score, and of the labels.
         p_values: of each being as it was at calibration.
     """
@@ -160,7 +160,7 @@ class Watch:
             return []
         first, self._whole = self.total.inputs - counts.inputs, self._whole + 1
         psi, p_values = self.distances(counts)
-        shares = {name: counts.decided[name] / counts.inputs for name in self.rates}
+        shares = {name: counts.decided[name] / counts.inputs for name in self.rates if name in counts.decided}
         self.windows.append(Window(first, counts.inputs, shares, psi, p_values))
         level = self.alpha * HISTOGRAMS / max(1, len(self.known)) / (self._whole * (self._whole + 1))
         told = {(alarm.kind, alarm.name) for alarm in self.alarms}

@@ -541,7 +541,7 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
     ):
         export_onnx(bundle)
     found = {temperature_in(bundle / f"model.{precision}.onnx") for precision in ("fp32", "fp16", "bf16")}
-    assert found == {np.float32(Bundle.open(bundle).temperature())}
+    assert found == {np.float32(Calibration.of(Bundle.open(bundle)).temperature)}
 
 
 def test_engines_of_an_earlier_graph_are_named(bundle: Path, data: dict[str, Path]) -> None:

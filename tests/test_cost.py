@@ -121,6 +121,9 @@ def test_unusable_arguments() -> None:
             estimate_cost(model, plan, sequence=sequence)  # type: ignore[arg-type]
     with pytest.raises(HydrantError, match="a model has no plan of its own"):
         estimate_cost(model)
+    for given, name in ((None, "NoneType"), (5, "int"), ([model], "list")):
+        with pytest.raises(HydrantError, match=f"a model is '{name}'; expected one classifier of transformers, or"):
+            estimate_cost(given, plan)
     with pytest.raises(HydrantError, match="precision 'fp8' is unknown"):
         estimate_cost(model, plan, precision="fp8")
     with pytest.raises(HydrantError, match="plan was made for a 'vit' model"):

@@ -351,6 +351,10 @@ def test_drift_of_a_log(bundle: Path, logs: dict[str, Path]) -> None:
     rows = [json.loads(line) for line in logs["same"].read_text().splitlines()]
     assert drift(bundle, iter(rows), window=200) == report
     assert report.rates["abstain"]["found"]["count"] == sum(row["abstain"] for row in rows)
+    assert all("abstain" in window["rates"] for window in report.windows)
+    undecided = drift(bundle, [{**row, "abstain": None} for row in rows], window=200)
+    assert undecided.rates["abstain"]["found"]["share"] is None
+    assert [set(window["rates"]) for window in undecided.windows] == [set(report.windows[0]["rates"]) - {"abstain"}] * 2
     report = drift(bundle, logs["other"])
     assert not report.passed
     (alarm,) = report.alarms
@@ -439,6 +443,8 @@ def test_options_and_bundles_that_cannot_be_used(bundle: Path, logs: dict[str, P
     for wrong in ({"alpha": 0}, {"alpha": 1.0}, {"alpha": True}, {"psi": 0}, {"psi": math.nan}, {"window": 99}):
         with pytest.raises(HydrantError, match=f"{next(iter(wrong))} is"):
             drift(bundle, logs["same"], **wrong)
+    with pytest.raises(HydrantError, match="log is '5'; expected a file of JSON lines, or their rows"):
+        drift(bundle, 5)  # type: ignore[arg-type]
     with pytest.raises(HydrantError, match="cannot read"):
         drift(bundle, tmp_path / "none.jsonl")
     done = run_cli("drift", bundle, "--log", tmp_path / "none.jsonl")

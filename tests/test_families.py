@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hydrant import Bundle, GraphForm, HeadPlan, Reading, export_onnx, fuse, loa
 from hydrant.bundle.architecture import ADDED, Architecture
 from hydrant.bundle.density import check_taps
 from hydrant.calib.taps import named_taps
-from hydrant.errors import BundleError, UnsupportedModelError
+from hydrant.errors import BundleError, HydrantError, UnsupportedModelError
 from hydrant.export import export
 from hydrant.families.checkpoint import check_supported, load_model, load_processor
 from hydrant.families.registry import LAYOUTS, architecture_of, read_weights, unsupported
@@ -40,6 +41,7 @@ from support import (
 from test_parity import assert_parity
 from test_rewrites import forked
 from token_support import make_tagger
+from torch.nn.utils import parametrizations, prune
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzéçà0123456789.,!?"
 TEXTS = ["hello world", "héllo, ça va?", "  the weather \n today ", "世界 hello", "money " * 60, "a"]
@@ -309,6 +311,23 @@ def test_positions_are_brought_to_the_size_that_the_processor_makes(family: str,
         np.testing.assert_allclose(predictor.predict([picture]).probabilities, expected, atol=1e-4)
 
 
+def test_a_processor_that_never_makes_the_size_of_the_model_is_refused(tmp_path: Path) -> None:
+    """Nothing could be predicted; where a cropped or resized image has one size, that is the model's from there on."""
+    make_model("dinov2", image_size=16).save_pretrained(tmp_path)
+    edge = transformers.BitImageProcessorPil(size={"shortest_edge": 12}, do_center_crop=False)
+    edge.save_pretrained(tmp_path)
+    with pytest.raises(HydrantError, match=r"shorter side has 12 pixels, and of 16 by 16.*set do_center_crop and "):
+        fuse(tmp_path)
+    edge.do_resize = False
+    edge.save_pretrained(tmp_path)
+    assert fuse(tmp_path).architecture.image_height == 16, "images are as they come"
+
+
+def test_stochastic_depth_is_recorded() -> None:
+    assert fuse(make_model("dinov2", drop_path_rate=0.5)).provenance["drop_path_rate"] == 0.5
+    assert "drop_path_rate" not in fuse(make_model("dinov2")).provenance
+
+
 def test_a_model_of_the_processors_size_or_without_one_stays_as_it_is(tmp_path: Path) -> None:
     original = make_model("dinov2")
     original.save_pretrained(tmp_path)
@@ -464,6 +483,94 @@ def test_every_classifier_of_transformers_is_read_or_refused_in_one_line() -> No
     named = [name for name in dir(transformers) if name.endswith((*ends, "Model"))]
     for stem in () if OLDEST else REASONS:  # which may name what is newer
         assert any(name.lower().startswith(stem.lower()) for name in [*named, "DeiTForImageClassificationWithTeacher"])
+
+
+def quantised(model: Any, kind: torch.dtype) -> Any:
+    linear = model.bert.encoder.layer[1].intermediate.dense
+    linear.weight = torch.nn.Parameter((linear.weight * 100).to(kind), requires_grad=False)
+    return model
+
+
+def put(model: Any, module: str, other: torch.nn.Module) -> Any:
+    model.set_submodule(module, other)
+    return model
+
+
+def shortened(model: Any) -> Any:
+    model.bert.encoder.layer = model.bert.encoder.layer[:2]
+    return model
+
+
+def configured(model: Any, **settings: Any) -> Any:
+    for name, value in settings.items():
+        setattr(model.config, name, value)
+    return model
+
+
+def adapted(model: Any, **settings: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    model.add_adapter(peft.LoraConfig(target_modules=["query"], **settings))
+    return model
+
+
+def pruned(model: Any) -> Any:
+    prune.identity(model.classifier, "weight")
+    return model
+
+
+def normed(model: Any) -> Any:
+    parametrizations.weight_norm(model.classifier)
+    return model
+
+
+def made_int8(model: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
+
+
+HEAD = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.Tanh(), torch.nn.Linear(16, 5))
+
+CHANGED: dict[str, tuple[Any, str]] = {
+    "int8": (lambda model: quantised(model, torch.int8), "intermediate.dense.weight holds int8, as quantised models"),
+    "float8": (lambda model: quantised(model, torch.float8_e4m3fn), "holds float8_e4m3fn, as quantised models do; exp"),
+    "packed": (made_int8, "weight bert.pooler.dense.weight; it is quantised: give the model before that"),
+    "classifier": (lambda model: put(model, "classifier", torch.nn.Linear(32, 7)),
+                   "weight classifier.weight has shape [7, 32], and the configuration of the model asks for [5, 32]; "
+                   "expected the same: set the configuration to the model (num_labels"),
+    "words": (lambda model: put(model, "bert.embeddings.word_embeddings", torch.nn.Embedding(200, 32)),
+              "word_embeddings.weight has shape [200, 32], and the configuration of the model asks for [99, 32]"),
+    "a layer less": (shortened, "has 2 layers, and its configuration says 3; expected the same: set num_hidden_layers"),
+    "a layer more": (lambda model: configured(model, num_hidden_layers=2), "has 3 layers, and its configuration says"),
+    "several": (lambda model: put(model, "classifier", HEAD), "classifier.weight; classifier holds 0.weight, 0.bias, "),
+    "adapter": (adapted, "self.query.weight; an adapter of PEFT stands around it: give the model without it, and the"),
+    "mask": (pruned, "classifier.weight; it is under a mask of torch.nn.utils.prune: put the weight back with prune."),
+    "weight norm": (normed, "classifier.weight; it is parametrized: put the weight back with torch.nn.utils.parametri"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_model_that_was_changed_is_refused_with_what_was_done_to_it(name: str) -> None:
+    change, message = CHANGED[name]
+    with pytest.raises(HydrantError) as caught:
+        fuse(change(make_model("bert")))
+    assert message in str(caught.value)
+
+
+def test_positions_that_the_configuration_does_not_name_are_refused() -> None:
+    with pytest.raises(HydrantError, match=r"position_embeddings has shape \[1, 10, 32\], and .* asks for \[5, 32\]"):
+        fuse(configured(make_model("vit"), image_size=8))
+
+
+def test_a_class_that_is_derived_from_a_known_one_is_told() -> None:
+    class Own(transformers.BertForSequenceClassification):
+        pass
+
+    with pytest.raises(UnsupportedModelError) as caught:
+        fuse(Own(make_model("bert").config))
+    told = "architecture Own is not supported: it is derived from BertForSequenceClassification, and may compute "
+    assert str(caught.value).startswith(told)
+    assert "; nearest: if it computes the same, save it with save_pretrained and read it with Bert" in str(caught.value)
 
 
 def test_a_folder_whose_configuration_cannot_be_read_is_left_to_transformers(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,39 @@ def test_merged_parts_are_means_and_attention_stays_apart() -> None:
     assert state["classifier.weight"].shape[0] == 3
     assert state["layers.1.attention.qkv.weight"].shape[0] == 3
     torch.testing.assert_close(state["classifier.weight"][2].T, models[2].state_dict()["classifier.weight"])
+
+
+def test_equal_checkpoints_are_merged_bit_by_bit() -> None:
+    """A mean of equal numbers is not always that number."""
+    one, three = (fuse([make_model("bert")] * count).state_dict() for count in (1, 3))
+    assert all(torch.equal(tensor, three[name][:1]) for name, tensor in one.items())
+
+
+def test_members_that_are_alike_are_told_with_what_tells_them_apart(caplog: pytest.LogCaptureFixture) -> None:
+    """However they came to be; one plan may hold some that are and one that is not."""
+    model, plan = make_model("bert"), random_plan("bert", 2)
+    again = replace(plan, members=(*plan.members, plan.members[0]))
+    same = "members {} have the same heads and weights; they cannot disagree until something tells them apart: {}"
+    for make, who, remedy in (
+        (lambda: fuse(model, members=3), "0, 1 and 2", "`hydrant tune --batch-ensemble`, or a plan of other heads"),
+        (lambda: fuse(model, again), "0 and 2", "`hydrant tune --batch-ensemble`, or a plan of other heads"),
+        (lambda: fuse([model, model], keep_separate="all"), "0 and 1", "other checkpoints, adapters or heads"),
+    ):
+        caplog.clear()
+        make()
+        assert caplog.messages == [same.format(who, remedy)]
+    caplog.clear()
+    fuse(model, plan)
+    fuse([model, make_model("bert", seed=1)])
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "quick_gelu", "silu"])
+def test_a_fused_module_can_be_pickled(activation: str) -> None:
+    ensemble, inputs = fuse(make_model("bert", hidden_act=activation)), make_inputs("bert")
+    with torch.no_grad():
+        again = pickle.loads(pickle.dumps(ensemble))(**inputs)  # noqa: S301 (our own bytes)
+        assert torch.equal(again.member_logits, ensemble(**inputs).member_logits)
 
 
 @pytest.mark.parametrize("part", ["embeddings", "norms", "mlp", "pooler", "classifier"])
@@ -275,6 +310,8 @@ def test_what_is_no_model_and_no_plan(bert_checkpoint: Path) -> None:
     for given, name in ((None, "NoneType"), (model.config, "BertConfig"), ([model, 3], "int")):
         with pytest.raises(HydrantError, match=f"a model is '{name}'; expected a classifier of transformers, the fold"):
             fuse(given)
+    with pytest.raises(HydrantError, match=r"keep_separate is '5'; expected some of embeddings, .*, or all"):
+        fuse([model, model], keep_separate=5)  # type: ignore[call-overload]
     with pytest.raises(HydrantError, match=r"plan is 'plan\.json'; expected a HeadPlan, such as HeadPlan\.load"):
         fuse(bert_checkpoint, "plan.json")
     for wrapped, remedy in (

@@ -447,11 +447,18 @@ def test_parts_of_a_run_on_a_gpu_are_shown_where_there_are_some(
     ({"seconds": math.nan}, "seconds is nan; expected 0 or more"),
     ({"iterations": 0}, "iterations is 0; expected 1 or more"),
     ({"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
+    ({"baseline": None}, "baseline is 'None'; expected some of single, deep-ensemble, or none: ()"),
+    ({"backend": None}, "backend is 'None'; expected the name of one, a list of names, or auto"),
 ])  # fmt: skip
 def test_options_that_cannot_be(options: dict[str, Any], message: str, text_bundle: Path) -> None:
     with pytest.raises(HydrantError) as caught:
         quick(text_bundle, **{"backend": "onnxruntime", **options})
     assert message in str(caught.value)
+
+
+def test_timing_is_no_number(text_bundle: Path) -> None:
+    with pytest.raises(HydrantError, match=r"timing is '5'; expected Timing\(batch=\[1, 8\]\), for example"):
+        hydrant.profile(text_bundle, timing=5)  # type: ignore[arg-type]
 
 
 def test_an_image_has_its_own_tokens(image_bundle: Path) -> None:

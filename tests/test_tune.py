@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import shutil
@@ -18,6 +19,7 @@ import pytest
 import torch
 import transformers
 from hydrant import (
+    BatchEnsemble,
     Bundle,
     GraphForm,
     HeadPlan,
@@ -34,7 +36,9 @@ from hydrant import (
     tune,
 )
 from hydrant.bundle import owned
+from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.files import sha256_of
+from hydrant.bundle.signature import SIGNATURE
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
@@ -43,11 +47,14 @@ from hydrant.engines.metadata import EngineFile
 from hydrant.errors import MissingExtraError
 from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
+from hydrant.progress import no_progress
 from hydrant.tuning import loop, trunk
 from hydrant.tuning.examples import epoch_batches, held_out_share
+from hydrant.tuning.job import Job, member_seed
 from hydrant.tuning.loop import open_accelerator
 from hydrant.tuning.optimizer import member_loss, rate_at
 from hydrant.tuning.report import Epoch
+from hydrant.tuning.settings import Settings
 from hydrant.tuning.state import Point, State
 from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
 from hydrant.tuning.writing import Graphs, StoredProcessor, check_beside, write_tuned
@@ -375,6 +382,23 @@ def test_kept_activations_change_nothing(
         torch.testing.assert_close(tensor, made["memory"][name], atol=2e-3, rtol=1e-2, msg=name)
 
 
+def test_room_on_the_disk_is_taken_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map whose disk fills on the way ends the process."""
+    monkeypatch.setattr(trunk, "MEMORY_BYTES", 0)
+    kept = trunk._room(1000, 32, tmp_path / "kept")
+    assert kept is not None
+    assert not kept.any()
+    assert (tmp_path / "kept").stat().st_blocks * 512 >= kept.nbytes
+
+    def full(_descriptor: int, _start: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(trunk.os, "posix_fallocate", full)
+    assert trunk._room(1000, 32, tmp_path / "full") is None
+    monkeypatch.delattr(trunk.os, "posix_fallocate")
+    assert trunk._room(1000, 32, tmp_path / "elsewhere") is not None
+
+
 def test_an_epoch_is_judged_at_its_best_temperature(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
     """The judge is what calibration would make of it, not how sharp the members happen to be."""
     bundle = Path(shutil.copytree(learned[0], tmp_path / "bundle"))
@@ -419,8 +443,7 @@ def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneRe
     }
     tuned = Bundle.open(path)
     assert not tuned.has("model.fp16.onnx")
-    assert tuned.temperature() == 1.0
-    assert tuned.calibration()["fitted"] is None
+    assert Calibration.of(tuned) == Calibration(temperature=1.0)
     facts = tuned.manifest["fusion"]["tuned"]
     assert facts["nll"] == [report.nll_before, report.nll_after]
     assert facts["settings"]["learning_rate"] == LEARNING["learning_rate"]
@@ -508,25 +531,28 @@ def test_nothing_gets_worse(learned: tuple[Path, TuneReport], tmp_path: Path) ->
     assert (report.best_epoch, report.epochs, report.improved) == (0, 2, False)
     assert report.nll_after == report.nll_before
     assert state(bundle) == before
+    (bundle / SIGNATURE).write_text("{}")
     merged = tune(
         bundle, wrong, validation=right, output=tmp_path / "copy", **how(**LEARNING, patience=2, per_member=True)
     )
     assert merged.bundle == tmp_path / "copy"
     assert merged.best_epoch == 0
+    assert merged.dropped == {SIGNATURE: f"hydrant sign {tmp_path / 'copy'} --key KEY"}
+    assert f"holds them unchanged\n{SIGNATURE} does not hold any more; make it again: hydrant sign" in tune_text(merged)
     copied = state(tmp_path / "copy")
     assert {**before, "hydrant.json": ""} == {**copied, "hydrant.json": ""}
     assert Bundle.open(tmp_path / "copy").digests() == Bundle.open(bundle).digests()
 
 
 def test_members_tuned_alone(still: dict[str, Path], tmp_path: Path) -> None:
-    """Kept separate they are the members tuned as bundles of their own; merged, shared parts are their mean."""
+    """Kept separate they are members tuned as bundles of their own, by their seeds; merged, shared parts are means."""
     data = sentences(60, 0)
     numbers, judges = {"epochs": 2, "learning_rate": 5e-4}, sentences(25, 1)
     bundle, alone = make_bundle(tmp_path / "bundle", still["bert"], random_plan("bert", 3)), []
     for member, keep in enumerate(random_plan("bert", 3).members):
         plan = HeadPlan("bert", LAYERS, HEADS, (keep,), "random")
         path = make_bundle(tmp_path / f"alone{member}", still["bert"], plan)
-        assert tune(path, data, Jointly(**numbers), validation=judges).improved
+        assert tune(path, data, Jointly(**numbers), validation=judges, seed=member_seed(0, member)).improved
         alone.append(load_ensemble(path))
     separate = PerMember(**numbers, keep_separate="all")
     apart = tune(bundle, data, separate, validation=judges, output=tmp_path / "apart")
@@ -549,6 +575,48 @@ def test_members_tuned_alone(still: dict[str, Path], tmp_path: Path) -> None:
     assert manifest["fusion"]["checkpoints"] == 3
     assert manifest["fusion"]["separate"] == ["classifier", "embeddings", "mlp", "norms", "pooler"]
     assert hydrant.estimate_cost(tmp_path / "apart").fork == 0
+
+
+def test_each_member_tuned_alone_draws_its_own(bundle: Path) -> None:
+    """The first as a single model would; a state of before, when all drew alike, fits it alone."""
+    settings = Settings(PerMember(), 32, 3)
+    nothing: Any = None
+    job = Job(Bundle.open(bundle), load_ensemble(bundle), nothing, nothing, ("", ""), settings, None, no_progress)
+    assert job.alone(0) == job
+    seeds = [job.alone(member).settings.seed for member in range(3)]
+    assert seeds[0] == 3
+    assert len(set(seeds)) == 3
+    before, now = ([of.state(None, member)._digest for of in (job, job.alone(member))] for member in (0, 1))
+    assert before[0] == before[1]
+    assert now[0] != now[1]
+
+
+@pytest.mark.parametrize(("way", "told"), [
+    (Jointly(epochs=1), "stay alike when they are tuned jointly, so that they cannot disagree; to tell them apart"),
+    (PerMember(epochs=1), "stay alike when they are merged"),
+    (PerMember(epochs=1, learning_rate=1e-3, keep_separate="all"), None),
+])  # fmt: skip
+def test_members_that_stay_alike_are_told(
+    way: Jointly, told: str | None, bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_bundle(fuse(bert_checkpoint, members=2), tmp_path / "alike", load_processor(bert_checkpoint, "text"))
+    caplog.clear()
+    tune(tmp_path / "alike", sentences(40, 0), way)
+    found = [line for line in caplog.messages if "have the same heads and weights" in line]
+    assert len(found) == (told is not None)
+    assert told is None or told in found[0]
+    if told is None:
+        first, second = weights(tmp_path / "alike")["layers.1.attention.qkv.weight"]
+        assert not torch.equal(first, second)
+
+
+def test_stochastic_depth_that_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    processor = transformers.BitImageProcessorPil(size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12})
+    for rate in (0.0, 0.25):
+        ensemble = fuse(make_model("dinov2", drop_path_rate=rate), random_plan("dinov2", 2))
+        save_bundle(ensemble, tmp_path / str(rate), processor)
+        tune(tmp_path / str(rate), pictures(20, 0), Jointly(epochs=1))
+        assert ("has drop_path_rate = '0.25' (stochastic depth), which hydrant leaves out" in caplog.text) == (rate > 0)
 
 
 # Interruption
@@ -710,6 +778,27 @@ def test_a_loss_that_is_not_finite_stops_the_tuning(per_member: bool, bundle: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
+REMEDIES: list[tuple[Jointly, int, bool, str]] = [
+    (Jointly(learning_rate=1e-2), 3, True, "a lower learning rate than 0.01, such as 0.001"),
+    (Jointly(learning_rate=1e9), 1, True, "a lower learning rate than 1e+09, such as 1e+08"),
+    (Jointly(weight_decay=1e30), 1, True, "a lower weight decay than 1e+30, such as 0.01"),
+    (BatchEnsemble(deviation=1e9), 0, True, "a smaller deviation than 1e+09, such as 1e+08"),
+    (BatchEnsemble(deviation=1e9), 2, True, "a lower learning rate than 5e-05"),
+    (BatchEnsemble(), 0, False, "the weights give none before any update; fuse a checkpoint that predicts"),
+    (Jointly(), 0, False, "the weights give none before any update; fuse a checkpoint that predicts"),
+]
+
+
+@pytest.mark.parametrize(("way", "updates", "judged", "remedy"), REMEDIES, ids=range(len(REMEDIES)))
+def test_what_made_the_numbers_infinite_is_named(way: Jointly, updates: int, judged: bool, remedy: str) -> None:
+    assert remedy in loop._remedy(way, updates, judged)
+
+
+def test_a_weight_decay_beyond_reason_is_named(bundle: Path) -> None:
+    with pytest.raises(HydrantError, match=r"became (nan|inf).*tune with a lower weight decay than 1e\+30"):
+        tune(bundle, sentences(60, 0), Jointly(epochs=1, weight_decay=1e30))
+
+
 def test_what_is_written_is_nobodys_litter_while_graphs_are_exported(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -795,6 +884,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": (["hello"] * 9, None)}, "has no label"),
     ({"data": (["hello", ""] * 9, ["a", "b"] * 9)}, "data given in memory: input 1 is an empty text"),
     ({"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
+    ({"how": "jointly"}, "how is 'jointly'; expected Jointly"),
+    ({"reading": None}, "reading is 'None'; expected Reading"),
     ({"how": Jointly(freeze=2)}, "is 2; expected at most 0, the layers that all members share"),
 ]
 
@@ -840,6 +931,12 @@ def test_files_named_in_other_bytes(bundle: Path, tmp_path: Path) -> None:
         tune(bundle, data, validation=tmp_path / "bundle" / ".." / data.name)
     assert tune(bundle, data, **how(**{**LEARNING, "epochs": 1})).improved
     assert Bundle.open(bundle).manifest["fusion"]["tuned"]["data"] == "tr?ain.csv"
+
+
+def test_a_number_of_examples_is_of_the_data_to_tune_on(bundle: Path) -> None:
+    judges = sentences(25, 1)
+    report = tune(bundle, sentences(60, 0), Jointly(epochs=1), validation=judges, reading=Reading(examples=20))
+    assert (report.examples, report.validation_examples) == (20, 25)
 
 
 def test_a_class_without_examples_is_told(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from .rank_one import draw, first_layer, is_factor, merged, with_factors
 from .report import Epoch, best_epoch
 from .settings import BatchEnsemble, Settings
 from .state import State
-from .weights import Weights, member_form, merge, shared_form
+from .weights import Weights, alike, member_form, merge, shared_form
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,10 @@ class Job:
         found = measure(module.to(self.accelerator.device), self.held_out, self.settings)
         module.cpu()
         return found
+
+    def alone(self, member: int) -> Job:
+        """The job of one member, with an order of examples and dropout of its own; the first has those of a model."""
+        return replace(self, settings=replace(self.settings, seed=member_seed(self.settings.seed, member)))
 
     def state(self, place: Path | None, member: int | None = None) -> State:
         """The state of one tuning, in a file of its own."""
@@ -100,10 +107,25 @@ class Outcome:
     apart: tuple[str, ...] = ()
 
 
+_STAY_ALIKE = (
+    "all members of {path} have the same heads and weights, and stay alike when they are {how}, so that they cannot "
+    "disagree; to tell them apart tune with BatchEnsemble() (--batch-ensemble), or with "
+    "PerMember(keep_separate='all') (--per-member --keep-separate all), or fuse by a plan of different heads"
+)
+
+
+def member_seed(seed: int, member: int) -> int:
+    """The seed of one member tuned alone; the first has that of the tuning."""
+    return seed if member == 0 else int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0] >> 1)
+
+
 def tune_jointly(job: Job, place: Path | None) -> Outcome:
     """Tune all members at once."""
     state = job.state(place)
-    module = job.module(shared_form(job.ensemble.state_dict()))
+    shared = shared_form(job.ensemble.state_dict())
+    if job.ensemble.members > 1 and alike(shared):
+        log.warning("%s", _STAY_ALIKE.format(path=job.bundle.path, how="tuned jointly"))
+    module = job.module(shared)
     done = train(module, job.known, job.held_out, job.settings, state, job.accelerator, job.progress)
     kept = done.history[done.best_epoch]
     return Outcome(done.weights, done.history[0], kept, done.history, (), None, (state,), done.seconds)
@@ -129,14 +151,17 @@ def tune_alone(job: Job, separate: frozenset[str], place: Path | None) -> Outcom
     """Tune each member alone, then merge what they share."""
     shared = shared_form(job.ensemble.state_dict())
     plan = job.ensemble.plan
+    if job.ensemble.members > 1 and alike(shared) and not separate:
+        log.warning("%s", _STAY_ALIKE.format(path=job.bundle.path, how="merged"))
     tuned: list[Weights] = []
     states, histories, seconds = [], [], 0.0
     for member, keep in enumerate(plan.members):
-        state = job.state(place, member)
+        own = job.alone(member)
+        state = own.state(place, member)
         alone = HeadPlan(plan.family, plan.layers, plan.heads, (keep,), plan.method)
         module = job.module(member_form(shared, member), alone)
         title = f"member {member + 1} of {len(plan.members)}, "
-        done = train(module, job.known, job.held_out, job.settings, state, job.accelerator, job.progress, title)
+        done = train(module, job.known, job.held_out, own.settings, state, job.accelerator, job.progress, title)
         tuned.append(done.weights or member_form(shared, member))
         states.append(state)
         histories.append(done.history)

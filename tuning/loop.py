@@ -28,7 +28,7 @@ from ..progress import Progress
 from .examples import Source, epoch_batches
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at
 from .report import Epoch, best_epoch
-from .settings import Jointly, Settings
+from .settings import BatchEnsemble, Jointly, Settings
 from .state import Point, State
 from .trunk import activations, frozen, member_logits, on_device
 
@@ -236,10 +236,10 @@ class _Run:
 
     def _diverged(self, what: str, found: float) -> InputError:
         self.state.abandon()  # going on from there would end here again
-        rate = self.settings.how.learning_rate
+        remedy = _remedy(self.settings.how, self.point.updates, judged=bool(self.point.history))
         return InputError(
-            f"the {what} became {found} after {self.point.updates} updates; expected a finite number: tune with a "
-            f"lower learning rate than {rate:g}, such as {rate / 10:g}; nothing was written"
+            f"the {what} became {found} after {self.point.updates} updates; expected a finite number: {remedy}; "
+            "nothing was written"
         )
 
     def _words(self, epoch: int) -> str:
@@ -252,6 +252,24 @@ class _Run:
             words.append(f"at most {left / 60:.0f} min left" if left >= 90 else f"at most {left:.0f} s left")
         words.insert(1, f"NLL {last.nll:.4f}")
         return ", ".join(words)
+
+
+def _remedy(how: Jointly, updates: int, judged: bool) -> str:
+    """What to do about numbers that are not finite after some updates.
+
+    Args:
+        how: of the tuning.
+        updates: done so far.
+        judged: whether the weights as they were gave finite numbers.
+    """
+    rate, decay = how.learning_rate, how.weight_decay
+    if not updates and judged and isinstance(how, BatchEnsemble):
+        return f"tune with a smaller deviation than {how.deviation:g}, such as {how.deviation / 10:g}"
+    if not updates:
+        return "the weights give none before any update; fuse a checkpoint that predicts on these data"
+    if rate * decay > 1 > rate:  # each update turns the weights' signs
+        return f"tune with a lower weight decay than {decay:g}, such as 0.01"
+    return f"tune with a lower learning rate than {rate:g}, such as {rate / 10:g}"
 
 
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:

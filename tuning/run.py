@@ -7,7 +7,7 @@ from typing import Any
 
 from ..bundle.store import Bundle, resolve
 from ..data.columns import Reading
-from ..errors import require
+from ..errors import InputError, cut, require
 from ..progress import Progress, no_progress
 from .report import TuneReport
 from .settings import BatchEnsemble, Jointly, PerMember
@@ -48,7 +48,8 @@ def tune(
         validation: labelled data to judge on; without them one in ten examples of each class is held out.
         output: folder of the tuned bundle; without it the bundle is replaced.
         force: replace another bundle that stands at the output folder.
-        reading: columns, number (all) and batch size of the examples: as many make one update.
+        reading: columns, number (all) and batch size of the examples: as many make one update. The number is of the
+            data to tune on; validation data all count.
         seed: of the held-out share, the order of the examples, dropout and factors. On a CPU the same seed gives the
             same weights.
         progress: display.
@@ -62,6 +63,9 @@ def tune(
         BundleError: the bundle is missing, altered or malformed.
         MissingExtraError: accelerate is not installed.
     """
+    for name, given, kind in (("how", how, Jointly), ("reading", reading, Reading)):
+        if not isinstance(given, kind):
+            raise InputError(f"{name} is {cut(given)}; expected {kind.__name__}(), for example")
     require("accelerate", "tune", "tune a bundle")
     from .stages import tuned  # PyTorch, and what it takes to write a bundle
 

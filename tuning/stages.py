@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..calib.score_loss import loss_of
 from ..data.columns import Reading
 from ..data.examples import read_examples
 from ..data.fingerprints import Fingerprint
-from ..errors import InputError, listing
+from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, load_ensemble
 from ..progress import Progress
 from .examples import Source, held_out_share
@@ -61,14 +62,17 @@ def tuned(
             separate |= set(job.ensemble.provenance.get("separate", []))
         done = _tuned(job, how, separate, place)
         graphs = None
+        dropped: Mapping[str, str] = {}
         if done.weights is not None:
             made = _assembled(job, done.weights, separate, list(done.apart))
             graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done), done.states)
+            dropped = graphs.dropped
         elif target != bundle.path.resolve():
-            copy_bundle(bundle, target, replaces)
+            dropped = copy_bundle(bundle, target, replaces)
     for finished in done.states:
         finished.remove()
-    return _report(job, done, target if output is not None else bundle.path, graphs, held_out=validation is None)
+    place = target if output is not None else bundle.path
+    return _report(job, done, place, graphs, dropped, held_out=validation is None)
 
 
 def _tuned(job: Job, how: Jointly, separate: frozenset[str], place: Path | None) -> Outcome:
@@ -110,14 +114,13 @@ def _job(
     ensemble = load_ensemble(bundle)
     settings = replace(settings, trunk=_left_alone(ensemble, settings.how))
 
-    def read(given: Any) -> Source:
-        limit = reading.limit()
+    def read(given: Any, limit: int | None = None) -> Source:
         task = ensemble.architecture.task
         found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, task=task)
         load = partial(bundle.processor_for, "read data to tune on")
         return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
 
-    known = read(data)
+    known = read(data, reading.limit())
     if ensemble.architecture.task == "score":
         known = _as_asked(known, ensemble.architecture.score_activation)
     if validation is None:
@@ -129,6 +132,12 @@ def _job(
             judges = _as_asked(judges, ensemble.architecture.score_activation)
             _check_alike(known, judges)
     digests = known.digest(progress), judges.digest(progress)
+    if rate := ensemble.provenance.get("drop_path_rate"):
+        log.warning(
+            "the checkpoint has drop_path_rate = %s (stochastic depth), which hydrant leaves out: members are tuned "
+            "with its other dropout alone",
+            cut(rate),
+        )
     warn_of_form(bundle, "tuning", known.name, known.fingerprint())
     unseen = _unseen(bundle, known)
     if unseen:
@@ -224,7 +233,9 @@ def _fingerprints(job: Job) -> dict[str, Any]:
     return found
 
 
-def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out: bool) -> TuneReport:
+def _report(
+    job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
+) -> TuneReport:
     before, after = done.before, done.after
     return TuneReport(
         bundle=path,
@@ -247,7 +258,7 @@ def _report(job: Job, done: Outcome, path: Path, graphs: Graphs | None, held_out
         drift=done.drift,
         unseen=tuple(_unseen(job.bundle, job.known)),
         graphs=tuple(map(onnx_name, graphs.again)) if graphs else (),
-        dropped=graphs.dropped if graphs else {},
+        dropped=dropped,
         frozen=job.settings.trunk,
         seconds=done.seconds,
         rmse_before=before.rmse,

@@ -5,7 +5,9 @@ Below the fork all members share their layers. While these stay as they are, an 
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -144,4 +146,19 @@ def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
         return np.empty((tokens, width), np.float32)
     if size > shutil.disk_usage(file.parent).free // 2:
         return None
-    return np.memmap(file, np.float32, "w+", shape=(tokens, width))
+    kept = np.memmap(file, np.float32, "w+", shape=(tokens, width))
+    return kept if _filled(file, size) else None
+
+
+def _filled(file: Path, size: int) -> bool:
+    """Take the disk's room for a file now; a map whose disk fills later would end the process."""
+    if not hasattr(os, "posix_fallocate"):
+        return True
+    with file.open("r+b") as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), 0, size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                return False
+            log.debug("cannot take room for %s beforehand: %s", file, error)  # the file system does not know how
+    return True

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..bundle.architecture import part_of
+from ..fusion.grouped import mean_of_members
 
 Weights = dict[str, Tensor]
 
@@ -51,8 +52,13 @@ def merge(members: Sequence[Mapping[str, Tensor]], shared: Mapping[str, Tensor],
         stacked = torch.cat([member[name] for member in members])  # [M, …]
         part = part_of(name)
         apart = before.shape[0] > 1 or part in separate or (bool(separate) and part == "attention")
-        merged[name] = stacked if apart else _mean(stacked)
+        merged[name] = stacked if apart else mean_of_members(stacked)
     return merged
+
+
+def alike(shared: Mapping[str, Tensor]) -> bool:
+    """Whether all members have the very same weights, of a form in which these are one (:func:`shared_form`)."""
+    return all(tensor.shape[0] == 1 for tensor in shared.values())
 
 
 def stored_form(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Weights:
@@ -70,9 +76,3 @@ def _of(tensor: Tensor, member: int) -> Tensor:
 def _bias(name: str) -> str:
     """Name of the bias that belongs to a weight; of a bias, its own."""
     return f"{name.removesuffix('.weight')}.bias" if name.endswith(".weight") else name
-
-
-def _mean(stacked: Tensor) -> Tensor:
-    """The members' mean [1, …]; exactly what they have where they agree, which a mean is only up to rounding."""
-    mean = stacked.mean(dim=0, keepdim=True)
-    return torch.where((stacked == stacked[:1]).all(dim=0, keepdim=True), stacked[:1], mean)

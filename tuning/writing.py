@@ -113,9 +113,7 @@ class Graphs:
                 f"hydrant build {target} --backend {facts.library} --precision {facts.precision}"
             )
         dropped |= {name: f"hydrant {command.format(target)}" for name, command in REPORTS.items() if bundle.has(name)}
-        if (bundle.path / SIGNATURE).is_file():
-            dropped[SIGNATURE] = f"hydrant sign {target} --key KEY"
-        return cls(again, dropped)
+        return cls(again, dropped | _unsigned(bundle, target))
 
 
 def write_tuned(
@@ -155,8 +153,11 @@ def write_tuned(
     return graphs
 
 
-def copy_bundle(bundle: Bundle, target: Path, force: bool) -> None:
-    """Copy a bundle as it is, every file checked against its digest.
+def copy_bundle(bundle: Bundle, target: Path, force: bool) -> dict[str, str]:
+    """Copy a bundle as it is, every file checked against its digest; its signature is of the original alone.
+
+    Returns:
+        What the copy lacks → the command that makes it.
 
     Raises:
         InputError: the place cannot be written.
@@ -170,6 +171,12 @@ def copy_bundle(bundle: Bundle, target: Path, force: bool) -> None:
                 shutil.copy(bundle.file(name), stage / name)
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    return _unsigned(bundle, target)
+
+
+def _unsigned(bundle: Bundle, target: Path) -> dict[str, str]:
+    """The signature that a successor of a signed bundle lacks, with the command that makes it."""
+    return {SIGNATURE: f"hydrant sign {target} --key KEY"} if (bundle.path / SIGNATURE).is_file() else {}
 
 
 def _form(path: Path) -> GraphForm:
