@@ -395,8 +395,10 @@ def check_parts(names: Iterable[str]) -> frozenset[str]:
     """Validate the names of parts to keep separate; ``all`` stands for every part.
 
     Raises:
-        InputError: an unknown part.
+        InputError: an unknown part, or no names.
     """
+    if not isinstance(names, Iterable):
+        raise InputError(f"keep_separate is {cut(names)}; expected some of {', '.join(PARTS)}, or all")
     wanted = {names} if isinstance(names, str) else set(names)
     if "all" in wanted:
         wanted = set(PARTS)

@@ -223,6 +223,11 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
     Raises:
         InputError: as :func:`staged_folder`.
     """
+    if target.name in ("", ".."):
+        raise InputError(
+            f"the output folder is {str(target)!r}, and the result is to take its name, which that is not; write the "
+            "name (../out), or that of a folder inside it"
+        )
     if target.is_symlink():
         raise InputError(
             f"{target} is a link to {target.readlink()}, and links are neither followed nor replaced; name the folder "
@@ -237,11 +242,6 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
             f"{target} is a mount point, whose place no other folder can take; name a folder inside it, or choose "
             "another output folder"
         )
-    if _is_current(target):
-        raise InputError(
-            f"{target} is the current folder, or one above it, which the result would replace; name a folder inside "
-            "it, or choose another output folder"
-        )
     ours = (target / marker).is_file() or not any(target.iterdir())
     if not ours:
         raise InputError(
@@ -250,13 +250,6 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
         )
     if not force:
         raise InputError(f"{target} exists; choose another output folder, or replace it with --force (force=True)")
-
-
-def _is_current(folder: Path) -> bool:
-    """Whether a folder is the current one, or one above it."""
-    with contextlib.suppress(FileNotFoundError):  # the current folder was removed
-        return Path.cwd().is_relative_to(folder.resolve())
-    return False
 
 
 def place_folders(parts: Mapping[Path, Path]) -> None:

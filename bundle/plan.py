@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, PlanError, cut, literal
+from ..errors import InputError, PlanError, cut, is_whole, literal
 from .files import write_atomically
 from .schema import is_read, remedy
 from .strict_json import to_json_bytes
@@ -56,11 +56,13 @@ class HeadPlan:
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not _is_count(self.layers) or not _is_count(self.heads):
+        if not is_whole(self.layers, 1) or not is_whole(self.heads, 1):
             raise PlanError(
                 f"plan has {literal(self.layers)} layers of {literal(self.heads)} heads; both must be at least 1, and "
                 "whole numbers"
             )
+        object.__setattr__(self, "layers", int(self.layers))  # NumPy's, too, which JSON does not take
+        object.__setattr__(self, "heads", int(self.heads))
         object.__setattr__(self, "members", _as_tuples(self.members))
         if not self.members:
             raise PlanError("plan has no members; it needs at least one")
@@ -192,10 +194,6 @@ def _member_from_json(index: int, member: Any) -> Keep:
     if not isinstance(keep, list) or not all(isinstance(kept, list) for kept in keep):
         raise PlanError(f"member {index} of the plan lacks 'keep', a list with one list of heads per layer")
     return tuple(tuple(kept) for kept in keep)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _as_tuples(members: Any) -> tuple[Keep, ...]:

@@ -150,6 +150,12 @@ class ImageProcessor:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{file} lacks or garbles {error}; save the image processor again") from error
         fixed = self._crop or self._size
+        if fixed is not None and fixed.get("shortest_edge", min(self._expected[1:])) != min(self._expected[1:]):
+            raise InputError(
+                f"{file} makes images whose shorter side has {fixed['shortest_edge']} pixels, never one of "
+                f"{self._expected[1]} by {self._expected[2]}, which the model reads; set do_center_crop and crop_size, "
+                "or a size of height and width, and save the image processor again"
+            )
         if (
             fixed is not None
             and "shortest_edge" not in fixed

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
-from .config import pair, refuse
+from .config import refuse
 from .registry import LAYOUTS, unsupported, without_classes
 
 READS = "fuse", "read a checkpoint"
@@ -123,11 +123,7 @@ def _with_adapter(name: str, said: str = "") -> InputError:
 
 
 def _fit(model: Any, name: str) -> None:
-    """Bring a model that reads images of any size to the size that its own processor makes.
-
-    Raises:
-        InputError: that makes images of several sizes, none of which is the model's.
-    """
+    """Bring a model that reads images of any size to the size that its own processor makes."""
     named = type(model).__name__
     resize = next((layout.resize for layout in LAYOUTS if layout.model_class == named), None)
     processor = None if resize is None else find_processor(name, "image")
@@ -138,12 +134,6 @@ def _fit(model: Any, name: str) -> None:
     size = next((config.get(key) or {} for key, step in steps.items() if config.get(step)), {})
     if size.get("height") and size.get("height") == size.get("width"):
         resize(model, int(size["height"]))
-    elif (edge := size.get("shortest_edge")) and (edge, edge) != (own := pair(model.config.image_size)):
-        raise InputError(
-            f"the image processor of {name} makes images whose shorter side has {edge} pixels, and of {own[0]} by "
-            f"{own[1]}, which the model reads, none; expected images of one size: set do_center_crop and crop_size, or "
-            "a size of height and width, and save the image processor again"
-        )
 
 
 def load_processor(source: str | Path, modality: str) -> Any:

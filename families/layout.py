@@ -62,8 +62,11 @@ class Layout:
 
     def rows_of(self, canonical: str, tensor: Tensor) -> Tensor:
         """Of a tensor of the state dict [out, …], the rows that belong to a canonical name: a third where stacked."""
-        part = ".".join(canonical.split(".")[2:-1])
-        return tensor.chunk(3)[STACKED.index(part)] if self.stacked and part in STACKED else tensor
+        return tensor.chunk(3)[STACKED.index(_part(canonical))] if self.is_stacked(canonical) else tensor
+
+    def is_stacked(self, canonical: str) -> bool:
+        """Whether the tensor of a canonical name is a third of one in the state dict."""
+        return self.stacked and _part(canonical) in STACKED
 
     def scale_of(self, canonical: str) -> str | None:
         """State-dict name of the scale [out] that belongs to a weight or bias of a layer, or ``None``."""
@@ -74,6 +77,11 @@ class Layout:
     def output_projection(self, layer: int) -> str:
         """Module name of a layer's output projection; its input is the heads' outputs, side by side."""
         return f"{self.layer.format(l=layer)}.{self.layer_names[3]}"
+
+
+def _part(canonical: str) -> str:
+    """The part of a layer that a canonical name is of, such as ``attention.query``."""
+    return ".".join(canonical.split(".")[2:-1])
 
 
 def linear(canonical: str, source: str) -> dict[str, str]:

@@ -145,7 +145,7 @@ def read_weights(model: Any) -> dict[str, Any]:
     layout = layout_of(model)
     architecture, state = layout.architecture(model.config), model.state_dict()
     _check_layers(layout, architecture, state)
-    shapes = _stored_shapes(architecture)
+    shapes = _stored_shapes(layout, architecture)
     weights = {}
     for canonical, source in layout.names(architecture).items():
         scale = layout.scale_of(canonical)
@@ -153,6 +153,7 @@ def read_weights(model: Any) -> dict[str, Any]:
             if name is not None and name not in state:
                 raise _lacking(layout, name, state)
         _check_numbers(source, state[source])
+        _check_shape(source, canonical, tuple(state[source].shape), shapes[canonical])
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
         if scale is not None:  # of every output channel: exact, but for one rounding
             factor = state[scale].detach().cpu().double()
@@ -161,7 +162,6 @@ def read_weights(model: Any) -> dict[str, Any]:
             bad = int((~torch.isfinite(tensor)).sum())
             raise InputError(f"weight {source} holds {bad} non-finite values (NaN or infinity); repair the checkpoint")
         weights[canonical] = layout.rows_of(canonical, tensor)
-        _check_shape(source, tuple(weights[canonical].shape), shapes[canonical])
     return weights
 
 
@@ -194,24 +194,36 @@ def _check_numbers(source: str, tensor: Tensor) -> None:
         )
 
 
-def _check_shape(source: str, found: Shape, expected: Shape) -> None:
+SETTINGS = {
+    "classifier": "num_labels and id2label",
+    "embeddings.word": "vocab_size",
+    "embeddings.position": "the number of positions, or image_size",
+}
+"""Canonical name of a part → what a configuration says of its shape, where that is often left as it was."""
+
+
+def _check_shape(source: str, canonical: str, found: Shape, expected: Shape) -> None:
     """Refuse a weight of another shape than the configuration tells, axes of one left aside."""
     plain = tuple(size for size in found if size > 1)
     if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
+        named = next((words for part, words in SETTINGS.items() if canonical.startswith(part)), "")
+        set_it = f"set {named} of the configuration to the model's, or " if named else ""
         raise InputError(
             f"weight {source} has shape {list(found)}, and the configuration of the model asks for {list(expected)}; "
-            "expected the same: set the configuration to the model (num_labels and id2label, vocab_size, image_size), "
-            "or load the checkpoint again"
+            f"expected the same: {set_it}load the checkpoint again"
         )
 
 
-def _stored_shapes(architecture: Architecture) -> dict[str, Shape]:
-    """Shape of every canonical tensor in torch, without axes of one; a kernel's is [d, numbers of a patch]."""
+def _stored_shapes(layout: Layout, architecture: Architecture) -> dict[str, Shape]:
+    """Canonical name → shape in the state dict, without axes of one; a kernel's is [d, numbers of a patch]."""
     plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
     found: dict[str, Shape] = {}
     for name, shape in fused_shapes(architecture, plan).items():
         parts = PROJECTIONS[:3] if ".attention.qkv." in name else ("qkv",)
         width = shape[-1] // len(parts)
-        rows = (width, *shape[:-1]) if name.endswith(".weight") else (*shape[:-1], width)  # a linear map is [out, in]
-        found |= {name.replace("qkv", part): tuple(size for size in rows if size > 1) for part in parts}
+        for part in parts:
+            canonical = name.replace("qkv", part)
+            out = 3 * width if layout.is_stacked(canonical) else width
+            rows = (out, *shape[:-1]) if name.endswith(".weight") else (*shape[:-1], out)  # a linear map is [out, in]
+            found[canonical] = tuple(size for size in rows if size > 1)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from ..bundle.architecture import PARTS, PROJECTIONS, Architecture, check_parts, part_of
+from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_of
 from ..bundle.plan import HeadPlan
 from ..errors import InputError, cut, is_whole
 from ..families.checkpoint import load_model, model_labels
@@ -101,7 +101,7 @@ def fuse(
     if plan is not None and not isinstance(plan, HeadPlan):
         raise InputError(f"plan is {cut(plan)}; expected a HeadPlan, such as HeadPlan.load(path) reads")
     adapters = [adapters] if isinstance(adapters, str | Path) else adapters
-    separate = _parts(keep_separate)
+    separate = check_parts(keep_separate)
     if traced:
         return _fuse_traced(sources, plan, members, [*adapters, *separate, *([low_rank] if low_rank != "auto" else [])])
     if members is not None:
@@ -153,13 +153,6 @@ def _sources(models: Any) -> list[Any]:
     return sources
 
 
-def _parts(names: Any) -> frozenset[str]:
-    """The parts to keep separate."""
-    if not isinstance(names, Iterable):
-        raise InputError(f"keep_separate is {cut(names)}; expected some of {', '.join(PARTS)}, or all")
-    return check_parts(names)
-
-
 def _fuse_traced(
     sources: Sequence[Any], plan: HeadPlan | None, members: int | None, others: Sequence[Any]
 ) -> TracedClassifier:
@@ -171,7 +164,10 @@ def _fuse_traced(
         )
     if plan is not None and members is not None:
         _check_members(members, 1, plan, ())
-    return fuse_traced(sources, plan, members)
+    ensemble = fuse_traced(sources, plan, members)
+    keeps = ensemble.plan.members
+    _tell_alike(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
+    return ensemble
 
 
 def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
@@ -184,26 +180,33 @@ def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
     remedy = "other checkpoints, adapters or heads"
     if ensemble.provenance["checkpoints"] == 1 and "adapters" not in ensemble.provenance:
         remedy = "`hydrant tune --batch-ensemble`, or a plan of other heads"
-    for same in _alike(ensemble):
-        log.warning(
-            "members %s have the same heads and weights; they cannot disagree until something tells them apart: %s",
-            f"{', '.join(same[:-1])} and {same[-1]}", remedy,
-        )  # fmt: skip
+    own = [tensor for tensor in ensemble.state_dict().values() if tensor.shape[0] == ensemble.members]
+    _tell_alike(
+        ensemble.members, lambda one, other: all(torch.equal(tensor[one], tensor[other]) for tensor in own), remedy
+    )
     return ensemble
 
 
-def _alike(ensemble: FusedClassifier) -> list[list[str]]:
-    """Numbers of the members that are one and the same, together."""
-    own = [tensor for tensor in ensemble.state_dict().values() if tensor.shape[0] == ensemble.members]
+def _tell_alike(members: int, same: Callable[[int, int], bool], remedy: str) -> None:
+    """Say in the log which members are one and the same.
+
+    Args:
+        members: M.
+        same: whether two members are.
+        remedy: what tells them apart.
+    """
     groups: list[list[int]] = []
-    for member in range(ensemble.members):
-        like = (group for group in groups if all(torch.equal(tensor[group[0]], tensor[member]) for tensor in own))
-        group = next(like, None)
+    for member in range(members):
+        group = next((group for group in groups if same(group[0], member)), None)
         if group is None:
             groups.append([member])
         else:
             group.append(member)
-    return [list(map(str, group)) for group in groups if len(group) > 1]
+    for *first, last in (group for group in groups if len(group) > 1):
+        log.warning(
+            "members %s have the same heads and weights; they cannot disagree until something tells them apart: %s",
+            f"{', '.join(map(str, first))} and {last}", remedy,
+        )  # fmt: skip
 
 
 def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter], low_rank: str) -> FusedClassifier:

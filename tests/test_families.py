@@ -316,11 +316,12 @@ def test_a_processor_that_never_makes_the_size_of_the_model_is_refused(tmp_path:
     make_model("dinov2", image_size=16).save_pretrained(tmp_path)
     edge = transformers.BitImageProcessorPil(size={"shortest_edge": 12}, do_center_crop=False)
     edge.save_pretrained(tmp_path)
-    with pytest.raises(HydrantError, match=r"shorter side has 12 pixels, and of 16 by 16.*set do_center_crop and "):
-        fuse(tmp_path)
+    ensemble = fuse(tmp_path)
+    save_bundle(ensemble, tmp_path / "tensors", tensors_only=True)
+    with pytest.raises(HydrantError, match=r"shorter side has 12 pixels, never one of 16 by 16.*set do_center_crop "):
+        save_bundle(ensemble, tmp_path / "out", load_processor(tmp_path, "image"))
     edge.do_resize = False
-    edge.save_pretrained(tmp_path)
-    assert fuse(tmp_path).architecture.image_height == 16, "images are as they come"
+    save_bundle(ensemble, tmp_path / "out", edge)
 
 
 def test_stochastic_depth_is_recorded() -> None:
@@ -537,7 +538,7 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "packed": (made_int8, "weight bert.pooler.dense.weight; it is quantised: give the model before that"),
     "classifier": (lambda model: put(model, "classifier", torch.nn.Linear(32, 7)),
                    "weight classifier.weight has shape [7, 32], and the configuration of the model asks for [5, 32]; "
-                   "expected the same: set the configuration to the model (num_labels"),
+                   "expected the same: set num_labels and id2label of the configuration to the"),
     "words": (lambda model: put(model, "bert.embeddings.word_embeddings", torch.nn.Embedding(200, 32)),
               "word_embeddings.weight has shape [200, 32], and the configuration of the model asks for [99, 32]"),
     "a layer less": (shortened, "has 2 layers, and its configuration says 3; expected the same: set num_hidden_layers"),

@@ -378,7 +378,13 @@ def test_inputs_without_a_lasting_form_are_never_the_same(
     tensors = {"input_ids": [1, 2], "attention_mask": [1, 1]}
     assert digest(tensors) == digest({name: np.array(row) for name, row in tensors.items()})
     assert digest(tensors) != digest({**tensors, "input_ids": [1, 3]})
-    assert digest(object()) != digest(object())
+    assert not caplog.messages
+    with Workspace(tmp_path / "out.make", {"data": digest(object())}).alone():
+        pass  # it is this call's own
+    assert "this making cannot be gone on with once it is interrupted" in caplog.text
+    with pytest.raises(InputError, match=r"its data cannot be compared with these, .*; delete .*out.make to start"):
+        Workspace(tmp_path / "out.make", {"data": digest(object())})
+    caplog.clear()
     rows = Examples([tensors] * 4, None, "rows")
     with pytest.raises(InputError, match=r"100% of the 4 examples of the validation data \(rows\) are among"):
         check_unseen({"training": rows, "validation": rows}, "text")
@@ -414,7 +420,7 @@ def test_another_batch_size_goes_on(
     assert not list((tmp_path / "out.make").glob("*.part")), "nor the state of the other one"
     assert "updates" not in caplog.text
     assert tuned_with(16) == 8
-    assert "the members were tuned with 8 examples per update, before the batch size was 16, and stay so" in caplog.text
+    assert "the members were already tuned with batch size 8, which is kept; to tune with 16, delete " in caplog.text
 
 
 def test_a_search_for_circuits_goes_on(

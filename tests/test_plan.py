@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hydrant import HeadPlan
 from hydrant.errors import InputError, PlanError
@@ -146,6 +147,11 @@ def test_missing_file_and_folder_are_input_errors(tmp_path: Path) -> None:
         HeadPlan.load(tmp_path)
     with pytest.raises(InputError, match=r"cannot write .*plan\.json"):
         HeadPlan.from_json(VALID).save(tmp_path / "absent" / "plan.json")
+
+
+def test_numbers_of_numpy_are_whole_ones() -> None:
+    plan = HeadPlan("bert", np.int64(1), np.int32(4), (((0, 3),),), "random")
+    assert json.loads(json.dumps(plan.to_json())) == HeadPlan("bert", 1, 4, (((0, 3),),), "random").to_json()
 
 
 def test_construction_validates_too() -> None:

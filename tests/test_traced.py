@@ -442,13 +442,39 @@ def test_a_malformed_description_is_refused(bundle: Bundle, change: dict[str, An
         read_architecture({**bundle.read_json("config.json"), **change})
 
 
-def test_a_loaded_original_draws_no_random_numbers(bundle: Bundle) -> None:
+def untuned(name: str, place: Path) -> Bundle:
+    """A traced bundle whose two members keep half the heads."""
+    ensemble = hydrant.fuse(make(name), plan_of(trace(prepared(make(name))), fork=0), traced=True)
+    return hydrant.save_bundle(ensemble, place, tensors_only=True)
+
+
+@pytest.mark.parametrize("name", ["mpnet", "wav2vec2"])
+def test_a_loaded_original_leaves_random_numbers_as_they_were(name: str, tmp_path: Path) -> None:
     """All its parameters are stored; drawing some of its size first would take a second or two."""
+    bundle = untuned(name, tmp_path / "out")
     torch.manual_seed(0)
     with hydrant.load(bundle, "torch"):
         found = torch.rand(3)
     torch.manual_seed(0)
     assert found.equal(torch.rand(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("wav2vec2", {"shortest": 10**9}), ("beit", {"image_height": 2**16, "image_width": 2**16}),
+     ("ast", {"spectrogram": [2**15, 2**15]})],
+)  # fmt: skip
+def test_inputs_of_another_size_than_the_model_s_are_refused(name: str, change: dict[str, Any], tmp_path: Path) -> None:
+    """Before one is made, of dozens of gigabytes."""
+    bundle = untuned(name, tmp_path / "out")
+    changed = bundle.add({"config.json": json.dumps({**bundle.read_json("config.json"), **change}).encode()})
+    with pytest.raises(BundleError, match=f"config.json says that {next(iter(change))} is .*; of its model it is "):
+        load_reference(changed)
+
+
+def test_traced_members_that_are_alike_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    hydrant.fuse(make("mpnet"), members=2, traced=True)
+    assert "members 0 and 1 have the same heads and weights; they cannot disagree until something" in caplog.text
 
 
 @pytest.mark.parametrize("fill", ["normal_", "uniform_", "trunc_normal_", "xavier_uniform_", "kaiming_normal_"])

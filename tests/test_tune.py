@@ -395,6 +395,7 @@ def test_room_on_the_disk_is_taken_at_once(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(trunk.os, "posix_fallocate", full)
     assert trunk._room(1000, 32, tmp_path / "full") is None
+    assert not (tmp_path / "full").exists(), "it may hold all the room that there was"
     monkeypatch.delattr(trunk.os, "posix_fallocate")
     assert trunk._room(1000, 32, tmp_path / "elsewhere") is not None
 
@@ -785,6 +786,7 @@ REMEDIES: list[tuple[Jointly, int, bool, str]] = [
     (BatchEnsemble(deviation=1e9), 0, True, "a smaller deviation than 1e+09, such as 1e+08"),
     (BatchEnsemble(deviation=1e9), 2, True, "a lower learning rate than 5e-05"),
     (BatchEnsemble(), 0, False, "the weights give none before any update; fuse a checkpoint that predicts"),
+    (Jointly(), 0, True, "look at the examples that are tuned on"),
     (Jointly(), 0, False, "the weights give none before any update; fuse a checkpoint that predicts"),
 ]
 

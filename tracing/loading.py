@@ -265,11 +265,12 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
         UnsupportedModelError: the installed transformers has no such class.
         InputError: it does not take the configuration, or makes another model of it.
     """
-    transformers, class_name = require("transformers", *READS), architecture.model_class
+    torch, transformers = require("torch", *READS), require("transformers", *READS)
+    class_name = architecture.model_class
     modality_of(class_name)
     kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
     try:
-        with quiet():
+        with quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before there is a parameter
             kind = kinds[configuration.get("model_type")]
             known = {"num_labels", *inspect.signature(kind).parameters, *kind.attribute_map}
             config = kind.from_dict(check_numbers(configuration, known, architecture.classes, shapes))

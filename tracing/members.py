@@ -134,6 +134,12 @@ def probes(read: Traced) -> list[dict[str, Tensor]]:
     return [{name: torch.from_numpy(array) for name, array in batch.items()} for batch in batches]
 
 
+def probe(read: Traced) -> dict[str, Tensor]:
+    """One synthetic input, a short one."""
+    batch = synthetic_batches(replace(read, positions=min(read.positions, 23)), 1, 0)[0]
+    return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+
 def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     """Logits of a model: [B, C], or of tokens [B, T, C].
 

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from ..bundle.store import WEIGHTS, Bundle
 from ..bundle.traced import CHECKPOINT, Traced
-from ..errors import BundleError, HydrantError, cut
-from .loading import rebuild
-from .members import check_plan, probes, run
+from ..errors import BundleError, HydrantError, cut, literal
+from .loading import described, rebuild
+from .members import check_plan, probe, run
 
 
 def load_original(bundle: Bundle, architecture: Traced) -> Any:
@@ -41,7 +41,20 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
         for block in architecture.blocks:
             model.get_submodule(block.output)
         model = model.to(torch.float32).requires_grad_(False)
-        run(model, {name: tensor[:1] for name, tensor in probes(architecture)[0].items()})  # some names are read here
+        _check_sizes(architecture, described(model))
+        run(model, probe(architecture))  # some names of a configuration are read here alone
         return model
     except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
         raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
+
+
+SIZES = "modality", "channels", "image_height", "image_width", "shortest", "spectrogram"
+"""What an input is as large as, texts aside, which are cut."""
+
+
+def _check_sizes(said: Traced, found: Traced) -> None:
+    """Raise ValueError where the inputs that a description tells of are not those of its model: they may be huge."""
+    for name in SIZES:
+        one, other = getattr(said, name), getattr(found, name)
+        if one != other:
+            raise ValueError(f"config.json says that {name} is {literal(one)}; of its model it is {literal(other)}")

@@ -1,6 +1,6 @@
 """A model that is about to get its weights: nothing is drawn at random for them first.
 
-For a base-sized model that takes a second or two, and moves on the random numbers of the caller.
+For a base-sized model that takes a second or two.
 """
 
 from __future__ import annotations

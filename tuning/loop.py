@@ -263,10 +263,12 @@ def _remedy(how: Jointly, updates: int, judged: bool) -> str:
         judged: whether the weights as they were gave finite numbers.
     """
     rate, decay = how.learning_rate, how.weight_decay
-    if not updates and judged and isinstance(how, BatchEnsemble):
+    if not updates and not judged:
+        return "the weights give none before any update; fuse a checkpoint that predicts on these data"
+    if not updates and isinstance(how, BatchEnsemble):
         return f"tune with a smaller deviation than {how.deviation:g}, such as {how.deviation / 10:g}"
     if not updates:
-        return "the weights give none before any update; fuse a checkpoint that predicts on these data"
+        return "validation gave finite ones, so look at the examples that are tuned on"
     if rate * decay > 1 > rate:  # each update turns the weights' signs
         return f"tune with a lower weight decay than {decay:g}, such as 0.01"
     return f"tune with a lower learning rate than {rate:g}, such as {rate / 10:g}"

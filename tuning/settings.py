@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ..bundle.architecture import PARTS, check_parts
+from ..bundle.architecture import check_parts
 from ..errors import InputError, check_plain, check_seed, cut, is_whole
 
 Device = Literal["auto", "cpu"]
@@ -87,8 +87,6 @@ class PerMember(Jointly):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.keep_separate, Iterable):
-            raise InputError(f"keep_separate is {cut(self.keep_separate)}; expected some of {', '.join(PARTS)}, or all")
         check_parts(self.keep_separate)
 
 

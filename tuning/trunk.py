@@ -147,7 +147,10 @@ def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
     if size > shutil.disk_usage(file.parent).free // 2:
         return None
     kept = np.memmap(file, np.float32, "w+", shape=(tokens, width))
-    return kept if _filled(file, size) else None
+    if _filled(file, size):
+        return kept
+    file.unlink()  # it may hold all the room that there was
+    return None
 
 
 def _filled(file: Path, size: int) -> bool:

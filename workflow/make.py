@@ -45,7 +45,7 @@ from .told import (
     tuned_line,
     verified_line,
 )
-from .workspace import Workspace, link_folder
+from .workspace import UNKNOWN, Workspace, link_folder
 
 if TYPE_CHECKING:
     from ..calib.heads.trials import Trial
@@ -219,14 +219,21 @@ class _Job:
             **{name: repr(value) for name, value in vars(recipe).items()},
             "seed": self.seed,
         }
-        return {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}
+        digests = {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}
+        if any(UNKNOWN in each for each in data.values()):
+            log.warning(
+                "the data hold inputs without a lasting form (expected texts, files, images, or tensors as arrays or "
+                "lists of numbers), so that this making cannot be gone on with once it is interrupted"
+            )
+            digests["data"] = UNKNOWN + secrets.token_hex()
+        return digests
 
     def _inputs(self, examples: Examples | None) -> str | None:
-        """SHA-256 of inputs in their order, to which labels belong; where they have no lasting form, of this call's."""
+        """SHA-256 of inputs in their order, to which labels belong; :data:`UNKNOWN` without a lasting form."""
         if examples is None:
             return None
         found = hashes_of(examples.inputs, self.architecture.modality)
-        return hashlib.sha256(json.dumps(secrets.token_hex() if found is None else found).encode()).hexdigest()
+        return UNKNOWN if found is None else hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
     def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
         """Every stage that is not done yet, in order."""
@@ -360,8 +367,7 @@ class _Job:
         before, now = tuned.get("batch_size"), self.reading.batch_size
         if before not in (None, now):
             log.warning(
-                "the members were tuned with %s examples per update, before the batch size was %d, and stay so; delete "
-                "%s to start anew with it",
+                "the members were already tuned with batch size %s, which is kept; to tune with %d, delete %s",
                 before, now, space.folder,
             )  # fmt: skip
 

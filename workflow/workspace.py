@@ -132,6 +132,10 @@ class Workspace:
         write_atomically(folder / STATE, to_json_bytes(content))
 
 
+UNKNOWN = "unknown"
+"""The digest of data that cannot be compared with those of another call begins so."""
+
+
 def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
     remedy, file = _remedy(folder), folder / STATE
     if not file.is_file():
@@ -146,6 +150,11 @@ def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
     if not isinstance(stages, dict) or not all(isinstance(facts, dict) for facts in stages.values()):
         raise InputError(f"{file} has stages {cut(stages)}; expected what each of them did; {remedy}")
     if found != digests:
+        if any(digest.startswith(UNKNOWN) for digest in digests.values()):
+            raise InputError(
+                f"{folder} holds an interrupted making, and its data cannot be compared with these, which have no "
+                f"lasting form; {remedy}"
+            )
         other = [name for name, digest in digests.items() if not isinstance(found, dict) or found.get(name) != digest]
         raise InputError(
             f"{folder} holds an interrupted making with other {' and other '.join(other)}; run the command that began "
