@@ -328,7 +328,8 @@ STAGES: dict[str, tuple[Callable[[Any], str], dict[str, Any]]] = {
     "plan": (told.planned_line, PLANNED),
     "fuse": (told.fused_line, {"parameters": 9, "parameters_ratio": 1.1}),
     "tune": (told.tuned_line, {
-        "fast": False, "tuned": True, "frozen": 2, "why": "", "instead": PLANNED, "epochs": 2, "best_epoch": 1,
+        "fast": False, "tuned": True, "frozen": 2, "why": "", "instead": PLANNED, "same_heads": False, "lost": "",
+        "epochs": 2, "best_epoch": 1,
         "accuracy_before": 0.9, "accuracy_after": 0.95, "nll_before": 0.4, "nll_after": 0.3, "validation_examples": 9,
     }),
     "export": (told.exported_line, {"graph": "model.fp32.onnx"}),

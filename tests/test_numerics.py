@@ -22,8 +22,7 @@ import torch
 from cpp import lines, refused, run
 from golden import write_calibration
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
-from hydrant.bundle.calibration import Calibration, Conformal, LabelDecisions, Threshold
-from hydrant.bundle.store import LEAST, MOST
+from hydrant.bundle.calibration import LEAST, MOST, Calibration, Conformal, LabelDecisions, Threshold
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.bundle.tasks import OUTPUTS, PER_CLASS
 from hydrant.calib.decisions.fit import fit
