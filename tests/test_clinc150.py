@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from hydrant.bundle.store import Bundle
 from hydrant.data.examples import read_examples
 from support import run_cli
 
-ROOT = Path(__file__).parents[1]
+PAGE = Path(__file__).parents[1] / "docs/quick-start.md"
 
 # The single model, measured by the original Hugging Face model and scikit-learn on every third row of the test splits.
 SINGLE = {"accuracy": 0.96267, "auroc": 0.95224, "fpr95": 0.24667}
@@ -26,11 +28,14 @@ SINGLE = {"accuracy": 0.96267, "auroc": 0.95224, "fpr95": 0.24667}
 
 @pytest.fixture(scope="module")
 def bundle(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of three members at the price of one model, made as the quick start says."""
+    """A bundle of three members at the price of one model, made as the quick start says, halves of a table included."""
     folder = tmp_path_factory.mktemp("clinc150")
-    model, data = shared / "models/minilm-clinc150", shared / "data/clinc150/val.csv"
+    model, whole = shared / "models/minilm-clinc150", shared / "data/clinc150/val.csv"
+    (program,) = re.findall(r"<<'END'\n(.*?)^END$", PAGE.read_text(), flags=re.S | re.M)
+    halves = folder / "val.csv", folder / "calibration.csv"
+    subprocess.run([sys.executable, "-c", program, whole, *halves], check=True)
     for command in (
-        ("plan", model, "--data", data, "--members", 3, "-o", folder / "plan.json"),
+        ("plan", model, "--data", halves[0], "--members", 3, "-o", folder / "plan.json"),
         ("fuse", model, "--plan", folder / "plan.json", "-o", folder / "out"),
         ("export", folder / "out"),
     ):
@@ -47,7 +52,7 @@ def test_verify_passes_on_real_inputs(bundle: Path, shared: Path) -> None:
 
 
 def test_predictions_are_those_that_the_pages_show(bundle: Path) -> None:
-    text = (ROOT / "docs/quick-start.md").read_text()
+    text = PAGE.read_text()
     (command,) = re.findall(r'^hydrant predict out/ (".*)$', text, flags=re.M)
     printed = run_cli("predict", bundle, *shlex.split(command)).stdout.splitlines()
     assert printed[0] in text
