@@ -48,7 +48,7 @@ def arguments(command: Command) -> None:
     command.take(evaluate, "data", metavar="FILE")
     command.take(evaluate, "ood", metavar="FILE")
     command.take(evaluate, "compare", action="extend", nargs="+", metavar="MODEL")
-    shared.reading(command)
+    shared.reading(command, also="; of --data alone")
     command.heading("method")
     command.take(Figures, "corruptions")
     command.take(Figures, "corrupted", type=positive, metavar="N")

@@ -15,8 +15,14 @@ def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
     tables = {"spans": _span_table, "score": _score_table, "labels": _label_table}
     made = next((made for name, made in tables.items() if any(name in row for row in rows)), _class_table)
     shown = made(rows)
-    failed = [f"{short(_text(row['input']), 46)}: {row['error']}" for row in rows if "error" in row]
+    failed = [_failed(row) for row in rows if "error" in row]
     return "\n".join([*([shown] if len(failed) < len(rows) else []), *failed])
+
+
+def _failed(row: Mapping[str, Any]) -> str:
+    """Why an input has no prediction; an empty text has no words before that."""
+    named = short(_text(row["input"]), 46)
+    return f"{named}: {row['error']}" if named else str(row["error"])
 
 
 def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
+from hydrant.cli.prediction_text import prediction_text
 from hydrant.cli.terminal import CONTROLS, program, told
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
@@ -629,3 +630,8 @@ def test_it_is_called_by_its_path_where_only_an_environment_has_it(
     assert program() == "hydrant"
     monkeypatch.setenv("PATH", "/nowhere")
     assert shlex.split(program()) == [os.path.relpath(sys.executable), "-m", "hydrant"]
+
+
+def test_why_an_empty_text_has_no_prediction_stands_alone() -> None:
+    rows = [{"input": text, "error": "it has no words"} for text in ("", "…")]
+    assert prediction_text(rows) == "it has no words\n…: it has no words"
