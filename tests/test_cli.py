@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
-from hydrant.cli.prediction_text import prediction_text
 from hydrant.cli.terminal import CONTROLS, program, told
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
@@ -328,10 +327,10 @@ def test_invalid_arguments_are_skipped_on_request(made: Path) -> None:
     assert done.returncode == 0
     assert done.stderr == "hydrant: WARNING: 1 of 2 inputs could not be used; their rows say why\n"
     assert done.stdout.splitlines()[2].startswith("hello")
-    assert done.stdout.splitlines()[3] == ": input 1 is an empty text; expected at least one word"
+    assert done.stdout.splitlines()[3] == "input 1 is an empty text; expected at least one word"
     alone = run_cli("predict", made / "out", "", "--skip-invalid")
     assert alone.returncode == 0
-    assert alone.stdout == ": input 0 is an empty text; expected at least one word\n"
+    assert alone.stdout == "input 0 is an empty text; expected at least one word\n"
 
 
 def test_standard_input_and_files_given_as_texts(made: Path, tmp_path: Path) -> None:
@@ -630,8 +629,3 @@ def test_it_is_called_by_its_path_where_only_an_environment_has_it(
     assert program() == "hydrant"
     monkeypatch.setenv("PATH", "/nowhere")
     assert shlex.split(program()) == [os.path.relpath(sys.executable), "-m", "hydrant"]
-
-
-def test_why_an_empty_text_has_no_prediction_stands_alone() -> None:
-    rows = [{"input": text, "error": "it has no words"} for text in ("", "…")]
-    assert prediction_text(rows) == "it has no words\n…: it has no words"
