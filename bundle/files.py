@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -282,14 +282,19 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
         raise
 
 
-def copy_folder(source: Path, target: Path) -> None:
+def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil.copy2) -> None:
     """Copy a folder, into one that may be there already.
+
+    Args:
+        source: the folder.
+        target: where it goes.
+        copy: makes one file of another.
 
     Raises:
         InputError: a file cannot be read or written; the first such is named.
     """
     try:
-        shutil.copytree(source, target, dirs_exist_ok=True)
+        shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy)
     except shutil.Error as error:  # an entry for each file that was not copied: from, to, and why
         raise InputError(f"cannot copy {source} to {target}: {error.args[0][0][2]}") from error
     except OSError as error:

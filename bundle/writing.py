@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import BundleError, InputError
-from .files import flush, sha256_of, staged_folder, write_atomically
+from .files import sha256_of, staged_folder, write_atomically
 from .journal import NEW
 from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SCHEMA, safe_name, validated
 from .strict_json import to_json_bytes
@@ -59,7 +59,6 @@ def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
         content.replace(part)
     else:
         part.write_bytes(content)
-    flush(part)
     return part
 
 

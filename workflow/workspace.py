@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import write_atomically
+from ..bundle.files import copy_folder, write_atomically
 from ..bundle.owned import alone_in, discard, owned_folder, sweep
 from ..bundle.strict_json import to_json_bytes
 from ..errors import HydrantError, InputError, cut, is_whole, literal
@@ -179,22 +179,10 @@ def link_folder(source: Path, target: Path) -> None:
     Raises:
         InputError: a file cannot be read or written.
     """
-    try:
-        _link_all(source, target)
-    except OSError as error:
-        raise InputError(f"cannot copy {source} to {target}: {error.strerror or error}") from error
+    copy_folder(source, target, _link)
 
 
-def _link_all(source: Path, target: Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for place in source.iterdir():
-        if place.is_dir():
-            _link_all(place, target / place.name)
-        else:
-            _link(place, target / place.name)
-
-
-def _link(place: Path, made: Path) -> None:
+def _link(place: str, made: str) -> None:
     try:
         os.link(place, made)
     except (OSError, NotImplementedError):
