@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
