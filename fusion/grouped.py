@@ -41,7 +41,7 @@ class GroupedLinear(nn.Module):
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """[S, ..., in] by [G, in, out] → [max(S, G), ..., out]."""
     if weight.shape[0] == 1:
-        return nn.functional.linear(x, weight[0].T, None if bias is None else bias[0, 0])
+        return nn.functional.linear(x, weight.squeeze(0).T, None if bias is None else bias.flatten())
     out = x.flatten(1, -2) @ weight  # [G, N, out]
     if bias is not None:
         out = out + bias
@@ -85,8 +85,8 @@ class GroupedNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[S, B, T, d] → [max(S, G), B, T, d]."""
         if self.weight.shape[0] == 1:
-            bias = None if self.bias is None else self.bias[0, 0]
-            return nn.functional.layer_norm(x, x.shape[-1:], self.weight[0, 0], bias, self.eps)
+            bias = None if self.bias is None else self.bias.flatten()
+            return nn.functional.layer_norm(x, x.shape[-1:], self.weight.flatten(), bias, self.eps)
         scaled = nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight[:, None]
         return scaled if self.bias is None else scaled + self.bias[:, None]
 

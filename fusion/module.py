@@ -14,6 +14,7 @@ from ..bundle.plan import HeadPlan
 from ..errors import InputError
 from ..families.activations import ACTIVATIONS, POOLERS, pooled_tokens
 from .distance import FeatureDistance
+from .dropout import dropout
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank
 from .label_head import LabelOutput, summarize_labels
 from .score_head import ScoreOutput, summarize_scores
@@ -403,4 +404,4 @@ def _norm(architecture: Architecture, weights: Weights, name: str) -> GroupedNor
 
 
 def _dropout(x: Tensor, rate: float, training: bool) -> Tensor:
-    return nn.functional.dropout(x, rate) if training and rate > 0 else x
+    return dropout(x, rate) if training and rate > 0 else x

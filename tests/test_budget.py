@@ -157,10 +157,14 @@ def test_the_least_budget_that_the_error_names_works() -> None:
     assert find_candidates(architecture, scores, least, forks=range(LAYERS), sequence=9)
 
 
-def test_members_that_never_differ_are_refused() -> None:
-    scores = np.repeat(random_scores(1, 0), 3, axis=0)
-    with pytest.raises(InputError, match=r"the 3 members keep the same heads in every plan.*raise the noise"):
-        find_candidates(ARCHITECTURES["bert"], scores, 3.0, forks=range(LAYERS), sequence=9)
+def test_members_of_equal_scores_part_where_the_least_is_lost() -> None:
+    """Refused where they are to part in a layer that they do not part in."""
+    architecture, scores = ARCHITECTURES["bert"], np.repeat(random_scores(1, 0), 3, axis=0)
+    for found in find_candidates(architecture, scores, 3.0, forks=range(LAYERS), sequence=9):
+        assert len(set(found.members)) == 3
+    scores[:, 0] *= 1e6  # so that nothing is taken from the first layer
+    with pytest.raises(InputError, match=r"the 3 members keep the same heads in the layer where .* raise the noise"):
+        find_candidates(architecture, scores, 3.0, forks=[0], sequence=9)
 
 
 # Held-out examples and their length
@@ -310,7 +314,9 @@ def test_layers_below_the_fork_are_whole(method: str, bert_checkpoint: Path, tex
     assert plan.head_counts() == [[HEADS, HEADS, 1]] * 3
     assert plan.provenance["fork_from"] == 2
     base = plan_heads(bert_checkpoint, text_csv, keep=1, method=method)
-    assert [keep[2] for keep in plan.members] == [keep[2] for keep in base.members]  # the same scores decide
+    own = [keep[2] for keep in base.members]
+    assert [keep[2] for keep in plan.members][:2] == own[:2]  # the same scores decide, but for a member that is alike
+    assert method == "random" or len(set(plan.members)) == 3
     assert plan_heads(bert_checkpoint, text_csv, keep=1, fork_from=0, method=method) == base
 
 
@@ -324,9 +330,8 @@ def test_layers_below_the_fork_are_whole(method: str, bert_checkpoint: Path, tex
         ({"keep": Budget(1.25), "members": 1}, r"a budget \(1\.25\) plans 2 or more members.* members is 1"),
         (
             {"keep": Budget(0.1)},
-            r"budget 0\.1 cannot be reached: the cheapest .* 3 members costs 0\.\d+ to 0\.\d+, ",
+            r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs 0\.\d+ × ",
         ),
-        ({"keep": Budget(1.25), "method": Taylor(noise=0.0)}, "the 3 members keep the same heads in every plan"),
         ({"keep": Budget(1.25), "data": None}, r"method 'taylor' needs labelled calibration data"),
         (
             {"keep": Budget(1.25), "data": None, "method": "random"},

@@ -14,6 +14,7 @@ import torch
 import transformers
 from hydrant import HeadPlan, HydrantError, export_onnx, fuse, load_ensemble, plan_heads, save_bundle
 from hydrant.fusion import measure_drift
+from hydrant.fusion.dropout import PARTS, dropout
 from safetensors.torch import load_file
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, model_type, random_plan
 
@@ -64,6 +65,35 @@ def test_the_last_layer_computes_the_tokens_that_are_read(family: str) -> None:
     assert seen[0] == seen[1] == (1 if ensemble.architecture.first_token_only else seen[2])
     assert seen[2] > 1
     torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
+def test_dropout_keeps_each_element_by_chance_and_the_mean(rate: float, dtype: torch.dtype) -> None:
+    """Against the binomial distribution: of all elements, and of pairs that came from one draw."""
+    x = torch.ones(400, 1000, dtype=dtype, requires_grad=True)
+    torch.manual_seed(3)
+    found = dropout(x, rate)
+    found.sum().backward()
+    gone = (found == 0).numpy()
+    assert abs(gone.mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / gone.size) + 1 / PARTS
+    kept = found.detach().float()[torch.from_numpy(~gone)]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - rate)), rtol=1e-2, atol=0)  # rates are rounded
+    assert found.dtype == dtype
+    torch.testing.assert_close(x.grad, found.detach())  # the same elements pass the gradient on
+    for apart in (1, 2, 3):  # lanes of one number are as independent as those of two
+        both = gone[:, :-apart] & gone[:, apart:]
+        assert abs(both.mean() - rate**2) < 6 * np.sqrt(rate**2 / both.size)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x, rate), found)
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (2, 0, 4), ()])
+def test_dropout_of_any_shape(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    assert torch.equal(dropout(x, 0.0), x)
+    assert torch.equal(dropout(x, 1.0), torch.zeros(shape))
+    assert dropout(x, 0.3).shape == shape
 
 
 def test_the_output_has_what_a_prediction_of_classes_has() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 import torch
 from hydrant import Circuit, HeadPlan, Reading, Taylor, plan_heads
 from hydrant.calib.heads.options import groups_of
-from hydrant.calib.heads.selection import choose_heads, diversify, head_counts
+from hydrant.calib.heads.selection import choose_apart, choose_heads, diversify, head_counts, sets_by_score
 from hydrant.calib.heads.taylor import finite, gated_heads, taylor_scores
 from hydrant.data.examples import Examples
 from hydrant.errors import HydrantError, InputError, UnsupportedModelError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from oracle import OUTPUT_PROJECTIONS
 from support import (
     FAMILIES,
@@ -236,6 +239,43 @@ def test_ties_go_to_the_lower_index() -> None:
 
 def test_chosen_heads_are_plain_integers() -> None:
     assert {type(head) for kept in choose_heads(np.ones((2, 4)), [2, 2]) for head in kept} == {int}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=5), min_size=1, max_size=3),
+    shares=st.lists(st.floats(0, 1), min_size=3, max_size=3),
+)
+def test_sets_come_by_what_they_lose(rows: list[list[int]], shares: list[float]) -> None:
+    """Every set, once, against all combinations sorted by their summed score."""
+    counts = [max(1, round(share * len(row))) for share, row in zip(shares, rows, strict=False)]
+    layers = [itertools.combinations(range(len(row)), count) for row, count in zip(rows, counts, strict=True)]
+    expected = list(itertools.product(*layers))
+    found = list(sets_by_score([np.array(row, float) for row in rows], counts))
+
+    def total(keep: Any) -> int:
+        return sum(row[head] for row, kept in zip(rows, keep, strict=True) for head in kept)
+
+    assert sorted(found) == sorted(expected)
+    assert [total(keep) for keep in found] == sorted(map(total, expected), reverse=True)
+
+
+def test_a_member_takes_what_nobody_has() -> None:
+    """The set that loses least is another's, and the next one too."""
+    scores = np.array([[9.0, 8.0, 1.0], [5.0, 4.5, 3.0]])
+    found = choose_apart([scores] * 4, [[1, 1]] * 4)
+    assert found == [((0,), (0,)), ((0,), (1,)), ((1,), (0,)), ((1,), (1,))]  # lose 0, .5, 1 and 1.5
+    assert choose_apart([scores], [[1, 1]], taken=[((0,), (0,))]) == [((0,), (1,))]
+    apart = [scores, scores[:, ::-1]]
+    assert choose_apart(apart, [[1, 1]] * 2) == [choose_heads(table, [1, 1]) for table in apart]
+    assert choose_apart([scores] * 3, [[3, 3]] * 3) == [((0, 1, 2), (0, 1, 2))] * 3, "there is one set"
+
+
+def test_members_of_equal_scores_keep_different_heads(bert_checkpoint: Path, text_csv: Path) -> None:
+    plan = plan_heads(bert_checkpoint, text_csv, Taylor(noise=0.0), members=4, keep=1, fork_from=LAYERS - 1)
+    assert len(set(plan.members)) == min(4, HEADS)
+    best = np.argsort(-np.array(plan.provenance["scores"][-1]))
+    assert [keep[-1] for keep in plan.members] == [(int(head),) for head in best[:4]]
 
 
 # Diversity

@@ -602,7 +602,7 @@ def test_members_that_stay_alike_are_told(
 ) -> None:
     save_bundle(fuse(bert_checkpoint, members=2), tmp_path / "alike", load_processor(bert_checkpoint, "text"))
     caplog.clear()
-    tune(tmp_path / "alike", sentences(40, 0), way)
+    tune(tmp_path / "alike", sentences(200, 0), way)
     found = [line for line in caplog.messages if "have the same heads and weights" in line]
     assert len(found) == (told is not None)
     assert told is None or told in found[0]

@@ -19,7 +19,7 @@ from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
 from ...cost.estimate import cost_of
 from ...errors import InputError
-from .selection import choose_heads
+from .selection import choose_apart
 
 SHARES = 1.0, 0.75, 0.5, 0.25
 """Of the plans of one fork that fit, smallest first: which are tried."""
@@ -166,8 +166,9 @@ def _none(budget: float, members: int, cheapest: Candidate | None) -> InputError
 
 def _alike(members: int) -> InputError:
     return InputError(
-        f"the {members} members keep the same heads in every plan, so there is nothing to choose under a budget; "
-        "expected members that differ; raise the noise, or use another seed or diversity"
+        f"the {members} members keep the same heads in the layer where they are to part, in every plan, so there is "
+        "nothing to choose under a budget; expected members that differ there; raise the noise, or use another seed or "
+        "diversity"
     )
 
 
@@ -212,7 +213,8 @@ def _candidate(
     architecture: Architecture, scores: np.ndarray, fork: int, counts: Sequence[int], sequence: int | None
 ) -> Candidate | None:
     """The plan of these counts and its cost; ``None`` where the members do not part at the fork."""
-    return _costed(architecture, tuple(choose_heads(table, list(counts)) for table in scores), fork, counts, sequence)
+    members = choose_apart(list(scores), [counts] * len(scores))
+    return _costed(architecture, tuple(members), fork, counts, sequence)
 
 
 def _searched(

@@ -20,7 +20,7 @@ from ...progress import Progress
 from .circuits import Settings, find_circuits
 from .drawing import drawn_facts, drawn_scores
 from .options import Circuit, Method, Taylor, deviation, groups_of, name_of, of_members
-from .selection import choose_heads, diversify
+from .selection import choose_apart, diversify
 from .taylor import taylor_scores
 from .trials import HeldOut
 
@@ -144,16 +144,18 @@ class Choice:
         return self._searches[key]
 
     def _choose(self, counts: tuple[tuple[int, ...], ...]) -> tuple[list[Keep], dict[str, Any]]:
-        chosen = [choose_heads(table, list(row)) for table, row in zip(self.tables, counts, strict=True)]
+        searched: dict[int, Keep] = {}
         facts: dict[str, Any] = {}
         for method, members in self._groups:
             if isinstance(method, Circuit):
                 found, facts["circuit"] = self._circuits(method, [counts[member] for member in members])
                 if method.average:
                     return found, facts
-                for member, keep in zip(members, found, strict=True):
-                    chosen[member] = keep
-        return chosen, facts
+                searched.update(zip(members, found, strict=True))
+        rest = [member for member in range(len(counts)) if member not in searched]
+        scored = choose_apart([self.tables[m] for m in rest], [counts[m] for m in rest], searched.values())
+        chosen = {**searched, **dict(zip(rest, scored, strict=True))}
+        return [chosen[member] for member in range(len(counts))], facts
 
     def _circuits(self, method: Circuit, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
         """The circuits of some members, and what is recorded of the search."""

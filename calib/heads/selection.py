@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...bundle.plan import Keep
 from ...errors import InputError, cut, listing
+
+Table = np.ndarray | Sequence[np.ndarray]
+"""A member's score of every head, [L, H]."""
 
 
 def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
@@ -45,15 +49,56 @@ def resampled_counts(sizes: Sequence[int], seed: int, member: int) -> list[np.nd
     return [np.bincount(rng.integers(0, max(size, 1), size=size), minlength=size).astype(float) for size in sizes]
 
 
-def choose_heads(scores: np.ndarray, counts: list[int]) -> Keep:
+def choose_heads(scores: Table, counts: Sequence[int]) -> Keep:
     """The ``counts[layer]`` heads of highest score in every layer; on a tie, the lower index.
 
     Args:
-        scores: [L, H].
+        scores: [L, H]; layers may have different numbers of heads.
         counts: [L].
     """
-    best = np.argsort(-scores, axis=1, kind="stable")
-    return tuple(tuple(sorted(int(head) for head in row[:count])) for row, count in zip(best, counts, strict=True))
+    return next(sets_by_score(scores, counts))
+
+
+def choose_apart(tables: Sequence[Table], counts: Sequence[Sequence[int]], taken: Iterable[Keep] = ()) -> list[Keep]:
+    """The heads of highest score of each member, or the next best where another has these: alike, none would add.
+
+    The next best lose the least score in all. Members stay alike where there are no more sets than members.
+
+    Args:
+        tables: of the members in their order, M × [L, H].
+        counts: [M][L].
+        taken: heads that further members have.
+    """
+    others, chosen = set(taken), []
+    for scores, row in zip(tables, counts, strict=True):
+        free = (keep for keep in sets_by_score(scores, row) if keep not in others)
+        chosen.append(next(free, choose_heads(scores, row)))
+        others.add(chosen[-1])
+    return chosen
+
+
+def sets_by_score(scores: Table, counts: Sequence[int]) -> Iterator[Keep]:
+    """All sets of ``counts[layer]`` heads in every layer, by their summed score, the highest first.
+
+    Best-first search from the heads of highest score: a set's neighbours have, for one of its heads, the one that comes
+    next by score. On a tie between two sets, the one that departs in a later layer comes first.
+    """
+    orders = [np.argsort(-row, kind="stable") for row in scores]
+    best = tuple(tuple(range(count)) for count in counts)  # as places in the orders
+    found, waiting = {best}, [(0.0, 0, best)]  # score that is lost; a number that no other has; the set
+    while waiting:
+        lost, _, ranks = heapq.heappop(waiting)
+        yield tuple(tuple(sorted(order[list(row)].tolist())) for order, row in zip(orders, ranks, strict=True))
+        for layer in reversed(range(len(ranks))):
+            row, order, score = ranks[layer], orders[layer], scores[layer]
+            for place, rank in enumerate(row):
+                if rank + 1 == len(order) or rank + 1 in row:
+                    continue
+                worse = (*ranks[:layer], (*row[:place], rank + 1, *row[place + 1 :]), *ranks[layer + 1 :])
+                if worse not in found:
+                    step = float(score[order[rank]]) - float(score[order[rank + 1]])
+                    heapq.heappush(waiting, (lost + step, len(found), worse))
+                    found.add(worse)
 
 
 def drop_heads(members: int, layers: int, heads: int, fork_from: int, rate: float, seed: int) -> tuple[Keep, ...]:

@@ -26,7 +26,7 @@ from ...tracing.loading import load_traced, taken
 from ...tracing.members import trace
 from .drawing import drawn_scores
 from .options import Budget, Method, Random, Taylor, deviation, name_of
-from .selection import choose_heads, counts_of_layers, diversify
+from .selection import choose_apart, choose_heads, counts_of_layers, diversify
 from .taylor import Losses, finite, losses_of
 
 
@@ -87,7 +87,10 @@ def plan_traced(
         scores = diversify(per_example, members, method.diversity, deviation(method), seed)
         facts |= {"data": drawn.name, "examples": len(drawn), "diversity": method.diversity}
         facts |= fingerprints(architecture.modality, data=drawn)
-    chosen = tuple(choose_groups(scores[m], counts[m], architecture.blocks) for m in range(members))
+    tables = [group_scores(table, architecture.blocks) for table in scores]
+    drawn_alone = isinstance(method, Random)  # each member on its own, whatever the others have
+    groups = list(map(choose_heads, tables, counts)) if drawn_alone else choose_apart(tables, counts)
+    chosen = tuple(heads_of_groups(each, architecture.blocks) for each in groups)
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name_of(method))
     return replace(plan, provenance={**facts, "keep": plan.head_counts(), "overlap": plan.overlap()})
 
@@ -130,21 +133,18 @@ def _groups(value: Any, block: Block, place: int) -> int:
     return int(value) // size
 
 
-def choose_groups(scores: np.ndarray, counts: Sequence[int], blocks: Sequence[Block]) -> Keep:
-    """The heads of the groups of highest summed score.
+def group_scores(scores: np.ndarray, blocks: Sequence[Block]) -> list[np.ndarray]:
+    """The summed score of each block's groups, [L] arrays [groups], from those of heads [L, H]."""
+    return [row[: block.heads].reshape(block.groups, -1).sum(axis=1) for row, block in zip(scores, blocks, strict=True)]
 
-    Args:
-        scores: [L, H].
-        counts: groups to keep in each block, [L].
-        blocks: of the model.
-    """
-    kept = []
-    for row, count, block in zip(scores, counts, blocks, strict=True):
-        size = block.heads // block.groups
-        groups = row[: block.heads].reshape(block.groups, size).sum(axis=1)
-        (best,) = choose_heads(groups[None], [count])
-        kept.append(tuple(group * size + head for group in best for head in range(size)))
-    return tuple(kept)
+
+def heads_of_groups(kept: Keep, blocks: Sequence[Block]) -> Keep:
+    """The heads of the groups that each block keeps."""
+    sizes = [block.heads // block.groups for block in blocks]
+    return tuple(
+        tuple(group * size + head for group in row for head in range(size))
+        for row, size in zip(kept, sizes, strict=True)
+    )
 
 
 def taylor_scores(
