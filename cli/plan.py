@@ -238,7 +238,7 @@ def plan_text(plan: HeadPlan) -> str:
         lines[-1] += f"; mean overlap of two members {overlap['mean']:.2f} (1 = the same heads)"
     if overlap["identical"]:
         pairs = ", ".join(f"{a} and {b}" for a, b in overlap["identical"])
-        remedy = "keep fewer heads" if kept == 1 else "keep fewer heads, or try another seed"
+        remedy = "keep fewer heads" if kept == 1 else "keep another number of heads, take fewer members or another seed"
         lines.append(f"members {pairs} are identical and cannot disagree; {remedy}")
     if "budget" in plan.provenance:
         lines += ["", budget_text(plan.provenance["budget"])]

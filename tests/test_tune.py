@@ -700,6 +700,17 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
         assert place.read_bytes() == content
 
 
+def test_state_of_another_version_is_refused(bundle: Path, tmp_path: Path) -> None:
+    """Its dropout drew otherwise, so that what came of both would belong to no seed."""
+    place = tmp_path / "bundle.tune.part"
+    given: dict[str, Any] = {"data": sentences(60, 0), "how": Jointly(**NUMBERS, state=place)}
+    with pytest.raises(KeyboardInterrupt):
+        tune(bundle, progress=interrupted_after(3), **given)
+    spoiled(place, lambda facts, tensors: facts.update(schema=1))
+    with pytest.raises(HydrantError, match=r"holds a tuning of schema '1'; expected 2, of this version.*delete"):
+        tune(bundle, **given)
+
+
 def spoiled(place: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]) -> None:
     """Change what a state says and holds."""
     with safe_open(place, "pt") as file:

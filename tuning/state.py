@@ -4,7 +4,7 @@ One safetensors file, written whole after every epoch and every few minutes. Ten
 ``mean.NAME`` and ``square.NAME`` once there was an update, and ``best.NAME`` once an epoch was better than none; its
 metadata hold, as JSON::
 
-    {"schema": 1, "digest": "…", "updates": 120, "loss": 41.5, "seconds": 63.2, "history": [{"epoch": 0, …}, …]}
+    {"schema": 2, "digest": "…", "updates": 120, "loss": 41.5, "seconds": 63.2, "history": [{"epoch": 0, …}, …]}
 
 The digest is of settings, data and bundle: a state never mixes with another tuning. Order and dropout follow from seed
 and number of updates, so that no generator's state has to travel.
@@ -35,7 +35,7 @@ from .report import Epoch
 log = logging.getLogger(__name__)
 
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
@@ -169,7 +169,10 @@ class State:
             with safe_open(path, "pt") as file:
                 facts = json.loads(file.metadata()["state"])
                 if facts["schema"] != SCHEMA:
-                    raise ValueError(f"schema {facts['schema']}")
+                    raise InputError(
+                        f"{path} holds a tuning of schema {cut(facts['schema'])}; expected {SCHEMA}, of this version, "
+                        f"since dropout draws otherwise in others; {_remedy(path)}"
+                    )
                 if facts["digest"] != self._digest:
                     raise InputError(
                         f"{path} holds an interrupted tuning with other settings, data or bundle; run the command "

@@ -50,10 +50,11 @@ def plan_within(
     forks = range(late, architecture.layers) if fork is None else [fork]
     check_reachable(architecture, members, limit, forks=forks, sequence=tokens)
     search = (lambda counts: choice.heads([counts] * members)) if choice.searches else None
+    how: dict[str, Any] = {"forks": forks, "sequence": tokens, "search": search, "drawn": choice.drawn}
     if budget.to_tune:
-        candidates = [few_heads(architecture, choice.tables, limit, forks=forks, sequence=tokens, search=search)]
+        candidates = [few_heads(architecture, choice.tables, limit, **how)]
     else:
-        candidates = find_candidates(architecture, choice.tables, limit, forks=forks, sequence=tokens, search=search)
+        candidates = find_candidates(architecture, choice.tables, limit, **how)
     single, *trials = measure(
         job.model, [unpruned(architecture), *candidates], job.held_out(held_out), progress=job.progress
     )

@@ -9,7 +9,7 @@ ones, since heads are nearly free in a late layer and members that keep almost a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -19,7 +19,7 @@ from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
 from ...cost.estimate import cost_of
 from ...errors import InputError
-from .selection import choose_apart
+from .selection import choose_apart, choose_heads
 
 SHARES = 1.0, 0.75, 0.5, 0.25
 """Of the plans of one fork that fit, smallest first: which are tried."""
@@ -78,7 +78,10 @@ def _cheapest(
     """The cheapest plan of members that keep one head in each layer from the fork on, each the one that is given."""
     scores = np.zeros((len(first_heads), architecture.layers, architecture.heads))
     scores[np.arange(len(first_heads)), :, first_heads] = 1
-    made = [_candidate(architecture, scores, fork, next(_uniform(architecture, fork)), sequence) for fork in forks]
+    made = []
+    for fork in forks:
+        counts = next(_uniform(architecture, fork))
+        made.append(_costed(architecture, tuple(choose_heads(each, counts) for each in scores), fork, counts, sequence))
     return min((candidate for candidate in made if candidate is not None), key=lambda each: each.ratio, default=None)
 
 
@@ -90,6 +93,7 @@ def find_candidates(
     forks: Iterable[int],
     sequence: int | None,
     search: Search | None = None,
+    drawn: Collection[int] = (),
 ) -> list[Candidate]:
     """Plans to try: up to eight for each fork, every one within the budget and with members that differ.
 
@@ -101,16 +105,17 @@ def find_candidates(
         sequence: tokens per text, for the cost.
         search: finds the heads where they depend on how many the layers below keep. Then ``scores`` only tell the
             cost of a plan beforehand, and heads are spread evenly.
+        drawn: members whose scores are random: they keep theirs, and only the others part from who has the same.
 
     Raises:
-        InputError: no plan fits, or members never differ.
+        InputError: no plan fits, or members do not part at any of the forks.
     """
     cheapest: Candidate | None = None
     found: dict[tuple[Keep, ...], Candidate] = {}
     for fork in forks:
         ranked = [] if search else [_ranked(architecture, scores, fork)]
         for allocations in (_uniform(architecture, fork), *ranked):
-            made = [_candidate(architecture, scores, fork, counts, sequence) for counts in allocations]
+            made = [_candidate(architecture, scores, fork, counts, sequence, drawn) for counts in allocations]
             different = [candidate for candidate in made if candidate is not None]
             cheapest = min([*different, *([cheapest] if cheapest else [])], key=lambda one: one.ratio, default=None)
             fitting = [candidate for candidate in different if candidate.ratio <= budget]
@@ -132,6 +137,7 @@ def few_heads(
     forks: Iterable[int],
     sequence: int | None,
     search: Search | None = None,
+    drawn: Collection[int] = (),
 ) -> Candidate:
     """The plan of members that will be tuned: a third of the heads or two, or fewer, from the earliest layer that fits.
 
@@ -143,7 +149,7 @@ def few_heads(
     cheapest: Candidate | None = None
     for fork in forks:
         made = [
-            _candidate(architecture, scores, fork, counts, sequence)
+            _candidate(architecture, scores, fork, counts, sequence, drawn)
             for counts in islice(_uniform(architecture, fork), max(2, architecture.heads // 3))
         ]
         for candidate in [each for each in reversed(made) if each is not None]:
@@ -160,7 +166,7 @@ def round_up(ratio: float) -> float:
 
 
 def _none(budget: float, members: int, cheapest: Candidate | None) -> InputError:
-    """Why there is no plan: members that never differ, perhaps once their heads are searched, or a budget too small."""
+    """Why there is no plan: members that part nowhere, perhaps once their heads are searched, or a budget too small."""
     return _alike(members) if cheapest is None or cheapest.ratio <= budget else _unreachable(budget, members, cheapest)
 
 
@@ -210,10 +216,16 @@ def _ranked(architecture: Architecture, scores: np.ndarray, fork: int) -> Iterat
 
 
 def _candidate(
-    architecture: Architecture, scores: np.ndarray, fork: int, counts: Sequence[int], sequence: int | None
+    architecture: Architecture,
+    scores: np.ndarray,
+    fork: int,
+    counts: Sequence[int],
+    sequence: int | None,
+    drawn: Collection[int],
 ) -> Candidate | None:
     """The plan of these counts and its cost; ``None`` where the members do not part at the fork."""
-    members = choose_apart(list(scores), [counts] * len(scores))
+    own = {member: choose_heads(scores[member], counts) for member in drawn}
+    members = choose_apart(list(scores), [counts] * len(scores), own)
     return _costed(architecture, tuple(members), fork, counts, sequence)
 
 

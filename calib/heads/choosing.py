@@ -19,8 +19,8 @@ from ...errors import InputError
 from ...progress import Progress
 from .circuits import Settings, find_circuits
 from .drawing import drawn_facts, drawn_scores
-from .options import Circuit, Method, Taylor, deviation, groups_of, name_of, of_members
-from .selection import choose_apart, diversify
+from .options import Circuit, Method, Random, Taylor, deviation, groups_of, name_of, of_members
+from .selection import choose_apart, choose_heads, diversify
 from .taylor import taylor_scores
 from .trials import HeldOut
 
@@ -90,6 +90,11 @@ class Choice:
         """Whether heads depend on how many the layers below keep, so that no table of scores tells them."""
         return any(isinstance(method, Circuit) for method in self._methods)
 
+    @property
+    def drawn(self) -> list[int]:
+        """Members whose heads are drawn at random: they keep these, whatever the others have."""
+        return [member for member, method in enumerate(self._methods) if isinstance(method, Random)]
+
     def heads(self, counts: Counts) -> tuple[Keep, ...]:
         """The heads of each member for these counts [M][L]."""
         return tuple(self._chosen(counts)[0])
@@ -144,18 +149,15 @@ class Choice:
         return self._searches[key]
 
     def _choose(self, counts: tuple[tuple[int, ...], ...]) -> tuple[list[Keep], dict[str, Any]]:
-        searched: dict[int, Keep] = {}
+        settled = {member: choose_heads(self.tables[member], counts[member]) for member in self.drawn}
         facts: dict[str, Any] = {}
         for method, members in self._groups:
             if isinstance(method, Circuit):
                 found, facts["circuit"] = self._circuits(method, [counts[member] for member in members])
                 if method.average:
                     return found, facts
-                searched.update(zip(members, found, strict=True))
-        rest = [member for member in range(len(counts)) if member not in searched]
-        scored = choose_apart([self.tables[m] for m in rest], [counts[m] for m in rest], searched.values())
-        chosen = {**searched, **dict(zip(rest, scored, strict=True))}
-        return [chosen[member] for member in range(len(counts))], facts
+                settled.update(zip(members, found, strict=True))
+        return choose_apart(list(self.tables), counts, settled), facts
 
     def _circuits(self, method: Circuit, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
         """The circuits of some members, and what is recorded of the search."""

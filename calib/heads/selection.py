@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,9 @@ def choose_heads(scores: Table, counts: Sequence[int]) -> Keep:
     return next(sets_by_score(scores, counts))
 
 
-def choose_apart(tables: Sequence[Table], counts: Sequence[Sequence[int]], taken: Iterable[Keep] = ()) -> list[Keep]:
+def choose_apart(
+    tables: Sequence[Table], counts: Sequence[Sequence[int]], settled: Mapping[int, Keep] | None = None
+) -> list[Keep]:
     """The heads of highest score of each member, or the next best where another has these: alike, none would add.
 
     The next best lose the least score in all. Members stay alike where there are no more sets than members.
@@ -67,21 +69,23 @@ def choose_apart(tables: Sequence[Table], counts: Sequence[Sequence[int]], taken
     Args:
         tables: of the members in their order, M × [L, H].
         counts: [M][L].
-        taken: heads that further members have.
+        settled: heads of those members that have theirs, whatever the others keep.
     """
-    others, chosen = set(taken), []
-    for scores, row in zip(tables, counts, strict=True):
-        free = (keep for keep in sets_by_score(scores, row) if keep not in others)
-        chosen.append(next(free, choose_heads(scores, row)))
-        others.add(chosen[-1])
-    return chosen
+    chosen = dict(settled or {})
+    taken = set(chosen.values())
+    for member, (scores, row) in enumerate(zip(tables, counts, strict=True)):
+        if member not in chosen:
+            free = (keep for keep in sets_by_score(scores, row) if keep not in taken)
+            chosen[member] = next(free, choose_heads(scores, row))
+            taken.add(chosen[member])
+    return [chosen[member] for member in range(len(tables))]
 
 
 def sets_by_score(scores: Table, counts: Sequence[int]) -> Iterator[Keep]:
     """All sets of ``counts[layer]`` heads in every layer, by their summed score, the highest first.
 
     Best-first search from the heads of highest score: a set's neighbours have, for one of its heads, the one that comes
-    next by score. On a tie between two sets, the one that departs in a later layer comes first.
+    next by score. On a tie, the one that is found first, from the last layer on.
     """
     orders = [np.argsort(-row, kind="stable") for row in scores]
     best = tuple(tuple(range(count)) for count in counts)  # as places in the orders
