@@ -139,6 +139,29 @@ def test_separate_narrow_tables(separate: str, tmp_path: Path) -> None:
             np.testing.assert_allclose(predictor.predict(arrays).probabilities, expected, atol=2e-5)
 
 
+def drop_without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout as a function that its rate decides, in transformers and in fused modules."""
+
+    def dropped(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return x - p * x.abs() if training else x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropped)
+    monkeypatch.setattr("hydrant.fusion.module.dropout", dropped)
+
+
+def test_dropout_of_narrow_tables_stands_before_the_projection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training mode the first activations are the projection of a dropped-out row, as in transformers."""
+    model = make_model("electra", hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.0)
+    embeddings = fuse(model).train().embeddings
+    inputs = make_inputs("electra", padded=False)
+    ids, types = inputs["input_ids"], inputs["token_type_ids"]
+    drop_without_chance(monkeypatch)
+    found = embeddings(ids, types)[0]
+    reference = model.train().electra
+    expected = reference.embeddings_project(reference.embeddings(input_ids=ids, token_type_ids=types))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 # The mean of all patches
 
 
@@ -358,17 +381,13 @@ DROPPING = [*TEXT_FAMILIES, *ALIASES, "modernbert"]
 def test_dropout_stands_where_transformers_has_it(kind: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a function without chance, which its rate decides, dropout tells by the logits where it stands."""
 
-    def dropped(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        return x - p * x.abs() if training else x
-
     rates = {"distilbert": SLIM_DROPS, "modernbert": {"classifier_dropout": 0.3}}.get(family, DROPS)
     model = (make_model if kind == "classes" else make_tagger)(family, **rates)
     shape = architecture_of(model)
     module = fuse(model, HeadPlan.all_heads(family, shape.layers, shape.heads, 2))
     inputs = make_inputs(family)
     still = module.eval()(**inputs).member_logits
-    monkeypatch.setattr(torch.nn.functional, "dropout", dropped)  # transformers'
-    monkeypatch.setattr("hydrant.fusion.module.dropout", dropped)
+    drop_without_chance(monkeypatch)
     found, expected = module.train()(**inputs).member_logits, model.train()(**inputs).logits
     real = inputs["attention_mask"].bool() if kind == "tags" else slice(None)
     for member in (0, 1):

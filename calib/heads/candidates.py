@@ -224,8 +224,7 @@ def _candidate(
     drawn: Collection[int],
 ) -> Candidate | None:
     """The plan of these counts and its cost; ``None`` where the members do not part at the fork."""
-    own = {member: choose_heads(scores[member], counts) for member in drawn}
-    members = choose_apart(list(scores), [counts] * len(scores), own)
+    members = choose_apart(list(scores), [counts] * len(scores), drawn)
     return _costed(architecture, tuple(members), fork, counts, sequence)
 
 

@@ -20,7 +20,7 @@ from ...progress import Progress
 from .circuits import Settings, find_circuits
 from .drawing import drawn_facts, drawn_scores
 from .options import Circuit, Method, Random, Taylor, deviation, groups_of, name_of, of_members
-from .selection import choose_apart, choose_heads, diversify
+from .selection import choose_apart, diversify
 from .taylor import taylor_scores
 from .trials import HeldOut
 
@@ -149,15 +149,15 @@ class Choice:
         return self._searches[key]
 
     def _choose(self, counts: tuple[tuple[int, ...], ...]) -> tuple[list[Keep], dict[str, Any]]:
-        settled = {member: choose_heads(self.tables[member], counts[member]) for member in self.drawn}
+        circuits: dict[int, Keep] = {}
         facts: dict[str, Any] = {}
         for method, members in self._groups:
             if isinstance(method, Circuit):
                 found, facts["circuit"] = self._circuits(method, [counts[member] for member in members])
                 if method.average:
                     return found, facts
-                settled.update(zip(members, found, strict=True))
-        return choose_apart(list(self.tables), counts, settled), facts
+                circuits.update(zip(members, found, strict=True))
+        return choose_apart(list(self.tables), counts, self.drawn, circuits), facts
 
     def _circuits(self, method: Circuit, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
         """The circuits of some members, and what is recorded of the search."""

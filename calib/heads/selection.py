@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,10 @@ def choose_heads(scores: Table, counts: Sequence[int]) -> Keep:
 
 
 def choose_apart(
-    tables: Sequence[Table], counts: Sequence[Sequence[int]], settled: Mapping[int, Keep] | None = None
+    tables: Sequence[Table],
+    counts: Sequence[Sequence[int]],
+    drawn: Collection[int] = (),
+    found: Mapping[int, Keep] | None = None,
 ) -> list[Keep]:
     """The heads of highest score of each member, or the next best where another has these: alike, none would add.
 
@@ -69,14 +72,15 @@ def choose_apart(
     Args:
         tables: of the members in their order, M × [L, H].
         counts: [M][L].
-        settled: heads of those members that have theirs, whatever the others keep.
+        drawn: members whose scores are random: they keep the heads of the highest, whatever the others have.
+        found: heads of those members that have theirs already.
     """
-    chosen = dict(settled or {})
+    chosen = {member: choose_heads(tables[member], counts[member]) for member in drawn} | dict(found or {})
     taken = set(chosen.values())
     for member, (scores, row) in enumerate(zip(tables, counts, strict=True)):
         if member not in chosen:
-            free = (keep for keep in sets_by_score(scores, row) if keep not in taken)
-            chosen[member] = next(free, choose_heads(scores, row))
+            free = next((keep for keep in sets_by_score(scores, row) if keep not in taken), None)
+            chosen[member] = choose_heads(scores, row) if free is None else free
             taken.add(chosen[member])
     return [chosen[member] for member in range(len(tables))]
 

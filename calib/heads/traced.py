@@ -26,7 +26,7 @@ from ...tracing.loading import load_traced, taken
 from ...tracing.members import trace
 from .drawing import drawn_scores
 from .options import Budget, Method, Random, Taylor, deviation, name_of
-from .selection import choose_apart, choose_heads, counts_of_layers, diversify
+from .selection import choose_apart, counts_of_layers, diversify
 from .taylor import Losses, finite, losses_of
 
 
@@ -88,8 +88,7 @@ def plan_traced(
         facts |= {"data": drawn.name, "examples": len(drawn), "diversity": method.diversity}
         facts |= fingerprints(architecture.modality, data=drawn)
     tables = [group_scores(table, architecture.blocks) for table in scores]
-    drawn_alone = isinstance(method, Random)  # each member on its own, whatever the others have
-    groups = list(map(choose_heads, tables, counts)) if drawn_alone else choose_apart(tables, counts)
+    groups = choose_apart(tables, counts, range(members) if isinstance(method, Random) else ())
     chosen = tuple(heads_of_groups(each, architecture.blocks) for each in groups)
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name_of(method))
     return replace(plan, provenance={**facts, "keep": plan.head_counts(), "overlap": plan.overlap()})
