@@ -159,6 +159,11 @@ def _check(options: argparse.Namespace) -> None:
         raise InputError("--input - is standard input, and stands alone; give the files without it")
     if options.input in (None, ["-"]) and call(Reading, options) != Reading():
         raise InputError("--text-column and --text-pair-column name columns of --input FILE; leave them out")
+    if options.probabilities and not (options.json or options.output or options.input):
+        raise InputError(
+            "--probabilities gives more than a table on the screen has room for; add --json or --output FILE, or leave "
+            "it out"
+        )
     if options.errors and not (options.skip_invalid and options.input):
         raise InputError("--errors keeps rows of --input apart that --skip-invalid skips; give both, or leave it out")
     _check_places(options)

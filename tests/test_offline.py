@@ -577,6 +577,7 @@ def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dic
         (["--input", "FILE", "--shard", "3/2", "--output", "x"], "shard is '3/2'; expected"),
         (["--input", "FILE", "--chunk", "9"], "--chunk divides a run with --shard"),
         (["--input", "FILE", "--errors", "x"], "--errors keeps rows of --input apart that --skip-invalid skips"),
+        (["hello", "--probabilities"], "--probabilities gives more than a table on the screen has room for"),
         (["--input", "-", "FILE"], "--input - is standard input, and stands alone"),
         (["--input", "FILE", "--shard", "1/2", "--output", "/dev/null"], "/dev/null is no regular file"),
         (["--input", "FILE", "FILE"], "named more than once among the inputs"),
