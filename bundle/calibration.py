@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ..errors import BundleError, cut
+from ..errors import BundleError, cut, is_whole
 from ..metrics.uncertainty import METHODS
 from .reference import MalformedReferenceError, TrafficReference
 from .schema import is_read, remedy
@@ -316,9 +316,9 @@ def _numbers(entry: Mapping[str, Any], key: str) -> dict[str, float]:
 
 def _count(entry: Mapping[str, Any]) -> int:
     count = entry.get("n", 0)
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+    if not is_whole(count):
         raise _MalformedError(f"n = {cut(count)}, which is no number of examples")
-    return count
+    return int(count)
 
 
 def _number(entry: Mapping[str, Any], key: str, least: float, most: float = MOST) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import InputError, cut, listing
 from .configuration import preprocessor_config
+from .png import check_rows
 from .records import Unusable
 from .spec import InputSpec
 
@@ -240,6 +241,8 @@ def upright(image: Any, index: int) -> Any:
                 raise _too_deep(f"input {index} is an image of 16 bits per channel")
             picture = ImageOps.exif_transpose(opened)
             picture.load()
+            if not given and opened.format == "PNG":
+                check_rows(opened, image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         named = isinstance(image, str | Path) and image != ""
         name, expected = (image, "a readable image file") if named else (f"input {index}", "a whole image")

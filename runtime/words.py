@@ -194,11 +194,13 @@ _OF_TOKENS = ("mask", "words", "offsets", "error")
 
 
 def mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
-    """Each word's mean probabilities and scores; its label is the class of the largest mean."""
+    """Each word's mean probabilities and scores, summed in float64; its label is the class of the largest mean."""
     names = ("probabilities", *UNCERTAINTIES, "member_probabilities")
     given = {name: array for name, array in flat.to_dict().items() if name in names}
     means = {
-        name: np.array([array[of].mean(axis=0) for of in tokens], np.float32).reshape(len(tokens), *array.shape[1:])
+        name: np.array([array[of].mean(axis=0, dtype=np.float64) for of in tokens], np.float32).reshape(
+            len(tokens), *array.shape[1:]
+        )
         for name, array in given.items()
     }
     return Prediction.from_outputs(means)

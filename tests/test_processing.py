@@ -14,14 +14,30 @@ import numpy as np
 import pytest
 from hydrant.bundle.architecture import Architecture
 from hydrant.data.images import KINDS, ImageProcessor, upright
+from hydrant.data.png import PASSES, size_of_rows
 from hydrant.data.processor import from_transformers, load_processor, save_processor
 from hydrant.data.text import TextProcessor
 from hydrant.data.words import WordProcessor
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from support import WORDS, make_model, make_tokenizer, many_scans
 from transformers import AutoTokenizer, CLIPImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil
+
+
+def png_of(size: int, *, interlaced: bool = False) -> bytes:
+    """A black PNG image of 8 by 8 pixels, whose compressed data unpack to so many bytes: a row has 25."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, interlaced)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(size))) + chunk(b"IEND", b"")
+    )
+
 
 SIZES = [(12, 12), (13, 17), (31, 14), (7, 5), (40, 40), (1, 1), (3, 50)]  # width, height
 SIDE = 12
@@ -512,6 +528,8 @@ def test_order_of_a_batch_is_kept() -> None:
         ("https://example.org/cat.png", "cannot read image https://.*: it is an address, which is not fetched; expect"),
         ("", "cannot read image input 7: 'its path is empty'; expected a whole image"),
         (b"\x89PNG", "cannot read image input 7: bytes of no known kind; expected a whole image"),
+        (png_of(125), "cannot read image input 7: 'its pixels end after 125 of 200 bytes'; expected a whole image"),
+        (png_of(107, interlaced=True), "its pixels end after 107 of 207 bytes"),
         (many_scans(96), "cannot read image input 7: 'it has more than 100 scans'; expected a whole image"),
     ],
 )
@@ -519,6 +537,32 @@ def test_unusable_image_is_named(image: Any, message: str) -> None:
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     with pytest.raises(InputError, match=message):
         processor.encode([image], first=7)
+
+
+def test_a_black_image_has_all_of_its_rows() -> None:
+    """Of one whose last row is black, the rows are counted."""
+    assert not np.asarray(upright(png_of(200), 7)).any()
+
+
+@given(
+    mode=st.sampled_from(["1", "L", "LA", "RGB", "RGBA"]), width=st.integers(1, 20), height=st.integers(1, 20)
+)  # fmt: skip
+def test_how_many_bytes_the_rows_of_a_png_have(mode: str, width: int, height: int) -> None:
+    file = io.BytesIO()
+    Image.new(mode, (width, height)).save(file, "png")
+    content = file.getvalue()
+    start = content.index(b"IDAT")
+    [length] = struct.unpack(">I", content[start - 4 : start])
+    bits = {"1": 1, "L": 8, "LA": 16, "RGB": 24, "RGBA": 32}[mode]
+    assert size_of_rows(width, height, bits, False) == len(zlib.decompress(content[start + 4 : start + 4 + length]))
+
+
+@pytest.mark.parametrize(("width", "height"), [(8, 8), (1, 1), (5, 3), (16, 9)])
+def test_each_pixel_of_an_interlaced_png_is_in_one_pass(width: int, height: int) -> None:
+    rows = sum(
+        len(range(row, height, down)) for column, row, right, down in PASSES if range(column, width, right)
+    )  # fmt: skip
+    assert size_of_rows(width, height, 8, True) == rows + width * height
 
 
 def test_what_looks_like_scans_elsewhere_in_a_file_is_none(tmp_path: Path) -> None:
