@@ -68,7 +68,7 @@ def linked(bundle: Path) -> list[str]:
 
 def flipped(bundle: Path) -> list[str]:
     data = bytearray((bundle / "model.fp32.onnx").read_bytes())
-    data[-100] ^= 1
+    data[len(data) // 2] ^= 1  # of the weights: metadata at the end are compared first
     (bundle / "model.fp32.onnx").write_bytes(data)
     return []
 
@@ -91,17 +91,28 @@ def labels_of(**changes: Any) -> Bad:
     return calibration(labels={"temperatures": [1.0] * 5, "thresholds": [0.5] * 5, **changes})
 
 
-def graph(**metadata: str) -> Bad:
+def graph(file: str = "model.fp32.onnx", **metadata: str) -> Bad:
     """A graph that says something else of itself."""
 
     def change(bundle: Path) -> list[str]:
         model = onnx.load(bundle / "model.fp32.onnx")
         facts = {entry.key: entry.value for entry in model.metadata_props}
         helper.set_model_props(model, facts | {f"hydrant.{name}": value for name, value in metadata.items()})
-        put(bundle, "model.fp32.onnx", model.SerializeToString())
+        put(bundle, file, model.SerializeToString())
         return []
 
     return change
+
+
+def not_finite(bundle: Path) -> list[str]:
+    """A graph that gives NaN for the disagreement."""
+    model = onnx.load(bundle / "model.fp32.onnx")
+    (maker,) = (node for node in model.graph.node if "disagreement" in node.output)
+    maker.output[list(maker.output).index("disagreement")] = "given"
+    model.graph.node.append(helper.make_node("Sub", ["given", "given"], ["nothing"]))
+    model.graph.node.append(helper.make_node("Div", ["nothing", "nothing"], ["disagreement"]))
+    put(bundle, "model.fp32.onnx", model.SerializeToString())
+    return []
 
 
 def config(**changes: Any) -> Bad:
@@ -159,6 +170,11 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "graph weights": (graph(weights_sha256="0"), "has weights sha256 '0', but hydrant.json says"),
     "graph temperature": (graph(temperature="1.0"), "has temperature '1.0', but calibration.json says '0.9'"),
     "graph thresholds": (graph(thresholds="{}"), "has thresholds '{}', but calibration.json says"),
+    "graph label decisions": (
+        graph(label_decisions='{"temperatures": 5, "thresholds": [1]}'), "has label decisions '{\"temp"
+    ),
+    "another graph": (graph("model.fp16.onnx", members="2"), "model.fp16.onnx has members '2', but hydrant.json says"),
+    "not finite": (not_finite, "backend onnxruntime gave values of disagreement that are not finite; check the inputs"),
     "graph sets": (graph(conformal="nothing"), "has conformal '"),
     "plan": (listed("plan.json", b'{"schema": 1}'), "plan.json is no head plan"),
     "plan, no schema": (listed("plan.json", b"{}"), "plan.json has schema 'null'; this hydrant reads schema 1; make"),
@@ -193,6 +209,11 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "threshold value": (
         calibration(thresholds={"ood": {"score": "confidence", "value": "1"}}), "value = '1', which is no finite number"
     ),
+    "threshold target": (
+        calibration(thresholds={"ood": {"score": "confidence", "value": 1, "target": {"x": "y"}}}),
+        "'x' = 'y', which is no finite number in range; calibrate again",
+    ),
+    "reference": (calibration(reference=5), "reference = '5', which is no JSON object; calibrate again"),
     "task": (config(task="tagging"), "this hydrant knows classification, score, tokens, multi_label"),
     "task and classes": (config(task="score"), "expected 1 for a score, and otherwise 2 or more"),
     "intervals": (calibration(intervals={**ENDS, "confidence": 2}), "intervals of confidence '2', which is no share"),
@@ -307,12 +328,16 @@ def test_bad_image_processors_are_refused_in_one_line(runner: Path, golden: Path
         ({"image_processor_type": "LevitImageProcessor"}, "is of a 'LevitImageProcessor', which does, or may do"),
         ({"feature_extractor_type": 3}, "is of a '3', which does, or may do, more than its keys say"),
         ({"size": {"height": 8, "width": 8}}, "makes images of 8 by 8 pixels, but the model reads 12 by 12"),
+        ({"size": {"shortest_edge": 19}}, "makes images whose shorter side has 19 pixels, never one of 12 by 12"),
         ({"size": "large"}, "lacks or garbles size = 'large'"),
         ({"size": {"height": 0, "width": 12}}, "lacks or garbles size"),
         ({"size": {"height": 2**40, "width": 12}}, "lacks or garbles size"),
         ({"resample": 9}, "lacks or garbles resample = '9'"),
         ({"image_std": [0, 1, 1]}, "lacks or garbles image_std"),
         ({"image_mean": [1, 1]}, "lacks or garbles image_mean"),
+        ({"image_mean": [1e300, 0, 0]}, "lacks or garbles image_mean"),
+        ({"image_std": 1e300}, "lacks or garbles image_std"),
+        ({"rescale_factor": 1e38}, "lacks or garbles rescale_factor"),
         ({"do_resize": False}, "becomes an image of 150 by 200 pixels; the model reads 12 by 12"),
     ]):  # fmt: skip
         bundle = shutil.copytree(golden / "vit-images/bundle", tmp_path / f"bundle{number}")
@@ -351,10 +376,20 @@ def test_a_failure_to_read_is_no_end_of_the_lines(runner: Path, golden: Path) ->
     refused(done, "cannot read all of standard input; what was predicted is of the lines before")
 
 
+def test_output_that_cannot_be_written_ends_the_work(runner: Path, golden: Path) -> None:
+    words = [str(runner), str(golden / "bert/bundle"), str(golden / "bert/inputs.npz"), "absent.npz"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2, "hydrant-run: error: cannot write to standard output; is the disk full?\n"
+    )  # fmt: skip
+
+
 def test_bad_options_are_refused_in_one_line(runner: Path, golden: Path) -> None:
     bundle, inputs = golden / "bert/bundle", golden / "bert/inputs.npz"
     for words, message in (
         ([], "no bundle was given"),
+        (["", bundle, "--input", inputs], "no bundle was given"),
         ([bundle], "no input was given"),
         ([bundle, inputs, "--nonsense"], "option '--nonsense' is unknown"),
         ([bundle, "--input"], "--input lacks its value; expected --input FILE"),
@@ -370,6 +405,10 @@ def test_bad_options_are_refused_in_one_line(runner: Path, golden: Path) -> None
         ([bundle, "--profile", "--sequence", "41"], "sequence is 41; expected 1 to 40"),
         ([bundle, "--profile", "--seconds", "-1"], "--seconds is '-1'"),
         ([bundle, "--profile", "--seconds", "nan"], "--seconds is 'nan'"),
+        ([bundle, "--profile", "--seconds", "1e5"], "--seconds is '1e5'; expected a number of seconds from 0 to 86400"),
+        ([bundle, "--profile", "--probabilities"], "--probabilities goes with inputs, not with --profile; leave it"),
+        ([bundle, "--profile", "--aggregation", "mean"], "--aggregation goes with inputs, not with --profile"),
+        ([bundle, "--profile", "--batch-size", "8"], "--batch-size goes with inputs, not with --profile"),
         ([golden / "vit/bundle", "--profile", "--sequence", "4"], "an image always has 10 tokens here"),
         ([bundle, inputs, "--backend", "tensorflow"], "backend 'tensorflow' is unknown; expected auto, tensorrt, "),
         ([bundle, inputs, "--backend", "openvino"], "backend openvino runs through Python only"),
@@ -377,6 +416,10 @@ def test_bad_options_are_refused_in_one_line(runner: Path, golden: Path) -> None
         ([bundle, inputs, "--precision", "fp16"], "has no model.fp16.onnx; make it with `hydrant export"),
         ([bundle, "absent.npz"], "cannot read absent.npz: No such file"),
         ([bundle, bundle / "hydrant.json"], "is a file; did you mean --input"),
+        ([bundle, bundle], "is a folder; expected a text, or --input and a file with a text on each line"),
+        ([bundle, "--input", "a.CSV"], "a.CSV is a table; expected a text on each line"),
+        ([bundle, "--input", "a.Conll"], "a.Conll has a word on each line; expected a text on each line"),
+        ([bundle, "--", "--nonsense"], "has no tokenizer.onnx, so it reads token ids"),
         ([bundle, "a text"], "has no tokenizer.onnx, so it reads token ids; make it with `hydrant export"),
         ([bundle, golden / "vit/inputs.npz"], "tensors are named pixel_values; expected attention_mask"),
     ):

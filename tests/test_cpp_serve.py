@@ -545,6 +545,8 @@ def test_paths_methods_and_headers_that_are_refused(server: Server) -> None:
         "/../../etc/passwd",
         "/v2/models/bundle%2f..",
         "/%00",
+        "/v2%00x",
+        "/v2/health/live/%00?x",
     ):
         assert server.refusal(404, "GET", path)
     assert "model 'other' is unknown" in server.refusal(404, "POST", "/v2/models/other/infer", {})
@@ -739,6 +741,14 @@ AMBIGUOUS = [
     (b"Transfer-Encoding: gzip, chunked\r\n", "has Transfer-Encoding 'gzip, chunked'; expected chunked"),
     (b"Content-Length : 2\r\n", "a header is called 'Content-Length'; expected a name of letters"),
     (b"Content-Length: 2\r\nhost: localhost\r\n", "has 2 headers called Host; expected one"),
+    (
+        b"Content-Length:\r\n 2\r\n",
+        "the header 'Content-Length2' goes on in the next line; expected each header on one",
+    ),
+    (b"Content-Length: 2\r\nTransfer-Encoding:\r\n chunked\r\n", "'Transfer-Encodingchunked' goes on in the next line"),
+    (b"Content-Length: 2\r\nhost:\r\n\tevil.example\r\n", "'hostevil.example' goes on in the next line"),
+    (b"Content-: 2\r\n Length\r\nX: y\r\n", "the header 'Content-Length' goes on in the next line"),
+    (b"Content-Length: 2\r\nX:\r\n a\r\n b\r\n", "the header 'Xab' goes on in the next line"),
 ]
 
 
@@ -750,6 +760,17 @@ def test_requests_that_a_proxy_may_read_otherwise_are_refused(server: Server, he
             head, _, body = stream.read().partition(b"\r\n\r\n")  # to the end: nothing that follows is answered
     assert head.startswith(b"HTTP/1.1 400 ") and b"Connection: close" in head
     assert words in json.loads(body)["error"]
+
+
+def test_a_request_says_whom_it_is_for(server: Server) -> None:
+    for head, status in (
+        (b"HTTP/1.1\r\n", 400),
+        (b"HTTP/1.0\r\n", 200),
+        (b"HTTP/1.1\r\nHost:localhost\r\nHostname:\t \r\nX:  y\r\n", 200),
+    ):
+        with socket.create_connection((LOOPBACK, server.port), timeout=60) as raw_:
+            raw_.sendall(b"GET /v2 " + head + b"\r\n")
+            assert raw_.recv(12) == b"HTTP/1.1 %d" % status, head
 
 
 def test_what_is_no_http_ends_nothing(server: Server) -> None:
@@ -948,6 +969,9 @@ def test_workers_that_cannot_be_started(runner: Path, cases: Path) -> None:
         (("--serve", "x.npz"), "--serve takes its inputs from requests"),
         (("--serve", "--profile"), "--profile and --serve are given"),
         (("--port", 1), "--port goes with --serve"),
+        (("--serve", "--json"), "--json goes with inputs, not with --serve; leave it out"),
+        (("--serve", "--probabilities"), "--probabilities goes with inputs, not with --serve"),
+        (("--serve", "--aggregation", "mean"), "--aggregation goes with inputs, not with --serve"),
         (("--serve", "--token-file", "nothing"), "cannot read 'nothing'; expected the file of a token"),
         (("--serve", "--port", 65536), "--port is '65536'; expected a whole number from 0 to 65535"),
         (("--serve", "--host", "example.invalid"), "is no address of this machine"),

@@ -14,13 +14,14 @@ import pytest
 from cpp import lines, refused, run
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from test_signature import certificate
 
 KIND = "application/vnd.in-toto+json"
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-def sign(bundle: Path, public: Path) -> None:
-    """Sign the files of a bundle as the OpenSSF's specification has it, and write the public key."""
+def sign(bundle: Path, public: Path, key: ec.EllipticCurvePrivateKey = KEY, certified: bool = False) -> None:
+    """Sign the files of a bundle as the OpenSSF's specification has it; write the public key, or its certificate."""
     names = sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file())
     digests = {name: hashlib.sha256((bundle / name).read_bytes()).hexdigest() for name in names}
     resources = [{"name": name, "algorithm": "sha256", "digest": digest} for name, digest in digests.items()]
@@ -28,12 +29,16 @@ def sign(bundle: Path, public: Path) -> None:
         {"predicateType": "https://model_signing/signature/v1.0", "predicate": {"resources": resources}}
     ).encode()
     message = b" ".join([b"DSSEv1", str(len(KIND)).encode(), KIND.encode(), str(len(payload)).encode(), payload])
-    signature = KEY.sign(message, ec.ECDSA(hashes.SHA256()))
+    signature = key.sign(message, ec.ECDSA(hashes.SHA384() if key.key_size == 384 else hashes.SHA256()))
     envelope: dict[str, Any] = {"payload": base64.b64encode(payload).decode(), "payloadType": KIND,
                                 "signatures": [{"sig": base64.b64encode(signature).decode()}]}  # fmt: skip
-    (bundle / "hydrant.sig").write_text(json.dumps({"dsseEnvelope": envelope}))
+    issued = certificate("maker", key)
+    raw = base64.b64encode(issued.public_bytes(serialization.Encoding.DER)).decode()
+    material = {"x509CertificateChain": {"certificates": [{"rawBytes": raw}]}}
+    (bundle / "hydrant.sig").write_text(json.dumps({"dsseEnvelope": envelope, "verificationMaterial": material}))
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    public.write_bytes(KEY.public_key().public_bytes(serialization.Encoding.PEM, form))
+    by_key = key.public_key().public_bytes(serialization.Encoding.PEM, form)
+    public.write_bytes(issued.public_bytes(serialization.Encoding.PEM) if certified else by_key)
 
 
 def flip(path: Path) -> None:
@@ -61,3 +66,19 @@ def test_a_signed_file_that_the_manifest_does_not_list(runner: Path, golden: Pat
     sign(bundle, tmp_path / "trusted.pem")
     words = (runner, bundle, "--input", golden / "bert/inputs.npz", "--trust", tmp_path / "trusted.pem")
     refused(run(*words), "'extra.txt' is not listed in hydrant.json")
+
+
+@pytest.mark.parametrize("certified", [False, True], ids=["key", "certificate"])
+@pytest.mark.parametrize("curve", [ec.SECP384R1, ec.SECP256K1, ec.BrainpoolP256R1, ec.BrainpoolP384R1])
+def test_keys_of_other_curves_are_not_trusted(
+    curve: type[ec.EllipticCurve], certified: bool, runner: Path, golden: Path, tmp_path: Path
+) -> None:
+    """However large they are: Python's library takes none but the three of the standard."""
+    bundle, inputs = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle"), golden / "bert/inputs.npz"
+    sign(bundle, tmp_path / "trusted.pem", ec.generate_private_key(curve()), certified)
+    done = run(runner, bundle, "--input", inputs, "--trust", tmp_path / "trusted.pem")
+    if curve is ec.SECP384R1:
+        assert len(lines(done)) > 0
+    else:
+        words = "its key is of no curve among" if certified else "cannot be used; expected a key of the curves P-256"
+        refused(done, words)

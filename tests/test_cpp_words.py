@@ -192,6 +192,14 @@ def test_lines_are_those_of_python(
     assert [row["input"] for row in rows] == [row.input for row in stream_lines(io.BytesIO(content))]
 
 
+def test_texts_that_look_like_options_or_files(
+    runner: Path, bundles: dict[str, Bundle], library: dict[str, str]
+) -> None:
+    texts = ["--money", "absent.npz"]
+    rows = lines(run(runner, bundles["usual"].path, "--", *texts, **library))
+    assert [row["input"] for row in rows] == texts
+
+
 def test_rows_before_an_input_that_is_refused_are_there(
     runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
 ) -> None:

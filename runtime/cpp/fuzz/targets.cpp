@@ -1,5 +1,7 @@
 #include "targets.h"
 
+#include <openssl/err.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -233,6 +235,18 @@ void plan(const std::string& bytes) {
   }
 }
 
+// What OpenSSL had to say of a call does not stay with the thread, where whoever uses OpenSSL next would find it.
+template <typename Call>
+void hold_no_errors(const Call& call) {
+  try {
+    call();
+  } catch (const Error&) {
+    hold(ERR_peek_error() == 0, "a refusal leaves errors of OpenSSL's behind");
+    throw;
+  }
+  hold(ERR_peek_error() == 0, "errors of OpenSSL's are left behind");
+}
+
 // Against a key and against an issuer, which a first byte tells apart: 'k' or another.
 void signature(const std::string& bytes) {
   static const Forged place(whole_bundle());
@@ -240,7 +254,7 @@ void signature(const std::string& bytes) {
   static const Trust key(whole_bundle().parent_path() / "trust.pub"),
       issuer(whole_bundle().parent_path() / "trust.pem");
   place.write("hydrant.sig", bytes.substr(std::min<std::size_t>(bytes.size(), 1)));
-  (bytes.substr(0, 1) == "k" ? key : issuer).check(bundle);
+  hold_no_errors([&] { (bytes.substr(0, 1) == "k" ? key : issuer).check(bundle); });
 }
 
 // A whole signature of the corpus, by a key or with a certificate.
@@ -257,6 +271,7 @@ void trust(const std::string& bytes) {
   static const Bundle bundle = Bundle::open(place.path());
   static const std::string by_key = signature_by("key"), by_certificate = signature_by("certificate");
   beside.write("trusted.pem", bytes);
+  hold_no_errors([&] { const Trust any(beside.path() / "trusted.pem"); });
   const Trust found(beside.path() / "trusted.pem");
   place.write("hydrant.sig", by_key);
   try {

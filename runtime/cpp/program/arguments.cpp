@@ -10,7 +10,7 @@
 namespace hydrant {
 namespace {
 
-constexpr std::size_t kLargestBatch = 4096, kLongest = 1U << 20U;
+constexpr std::size_t kLargestBatch = 4096, kLongest = 1U << 20U, kLongestTime = 86400;  // the last in seconds
 
 InputError out_of_range(const std::string& name, const std::string& value, const std::string& expected) {
   return InputError(name + " is " + cut(value) + "; expected " + expected);
@@ -40,8 +40,8 @@ std::vector<std::size_t> numbers(const std::string& name, const std::string& val
 double seconds(const std::string& name, const std::string& value) {
   double number = 0;
   const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (failed != std::errc() || end != value.data() + value.size() || !(number >= 0) || number > 86400) {
-    throw out_of_range(name, value, "a number of seconds, 0 or more");
+  if (failed != std::errc() || end != value.data() + value.size() || !(number >= 0) || number > kLongestTime) {
+    throw out_of_range(name, value, "a number of seconds from 0 to " + std::to_string(kLongestTime));
   }
   return number;
 }
@@ -76,7 +76,8 @@ struct Option {
   const char* value;  // the name of its value in the help; null for a switch
   const char* help;
   Set set;
-  const char* with = nullptr;  // the option that it goes with
+  const char* with = nullptr;     // the option that it goes with
+  const char* without = nullptr;  // those of --profile and --serve that it says nothing for
 };
 
 constexpr Option kOptions[] = {
@@ -98,18 +99,21 @@ constexpr Option kOptions[] = {
     {"--batch-size", "N", "Most inputs in one run; memory grows with it (32)",
      [](Arguments& a, const std::string& n, const std::string& v) {
        a.options.batch_size = whole(n, v, 1, kLargestBatch);
-     }},
+     },
+     nullptr, "--profile"},
     {"--provider-library", "FILE", "Plug-in of ONNX Runtime with which tensorrt-rtx runs the graph, without an engine",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }},
     {"--trust", "FILE", "PEM file of the public key, or of the issuers, that the bundle must be signed by",
      [](Arguments& a, const std::string&, const std::string& v) { a.options.trust = v; }},
     {"--probabilities", nullptr, "Also print the probability of every class",
-     [](Arguments& a, const std::string&, const std::string&) { a.telling.probabilities = true; }},
+     [](Arguments& a, const std::string&, const std::string&) { a.telling.probabilities = true; }, nullptr,
+     "--profile --serve"},
     {"--aggregation", "KIND",
      "What a word takes of its tokens, of a model that tags tokens: first, mean or max (first)",
-     [](Arguments& a, const std::string&, const std::string& v) { a.telling.aggregation = aggregation_of(v); }},
+     [](Arguments& a, const std::string&, const std::string& v) { a.telling.aggregation = aggregation_of(v); }, nullptr,
+     "--profile --serve"},
     {"--json", nullptr, "Print one JSON object",
-     [](Arguments& a, const std::string&, const std::string&) { a.json = true; }},
+     [](Arguments& a, const std::string&, const std::string&) { a.json = true; }, nullptr, "--serve"},
     {"--list-backends", nullptr, "List the backends, and why some cannot run on this machine",
      [](Arguments& a, const std::string&, const std::string&) { a.list_backends = true; }},
     {"--profile", nullptr, "Measure latency and throughput on synthetic inputs",
@@ -153,7 +157,7 @@ constexpr Option kOptions[] = {
      "--serve"},
     {"--transfer-timeout", "S", "Seconds that a request may take to come, and its answer to go (60)",
      [](Arguments& a, const std::string& n, const std::string& v) {
-       a.serving.transfer = std::chrono::seconds(whole(n, v, 1, 86400));
+       a.serving.transfer = std::chrono::seconds(whole(n, v, 1, kLongestTime));
      },
      "--serve"},
     {"--token-file", "FILE", "File with a secret that clients send as Authorization: Bearer SECRET",
@@ -173,8 +177,19 @@ const Option& option_of(const std::string& name) {
   throw InputError("option " + cut(name) + " is unknown; hydrant-run --help lists them");
 }
 
-// `alone` are the options that were given and go with another one only.
-void check(const Arguments& arguments, const std::vector<const Option*>& alone) {
+// Refuses an option that would change nothing.
+void check_use(const Option& option, const Arguments& arguments) {
+  const auto chosen = [&](const std::string& name) { return name == "--serve" ? arguments.serve : arguments.profile; };
+  if (option.with != nullptr && !chosen(option.with))
+    throw InputError(std::string(option.name) + " goes with " + option.with + "; leave it out");
+  for (const char* mode : {"--profile", "--serve"}) {
+    const bool idle = option.without != nullptr && std::string(option.without).find(mode) != std::string::npos;
+    if (idle && chosen(mode))
+      throw InputError(std::string(option.name) + " goes with inputs, not with " + mode + "; leave it out");
+  }
+}
+
+void check(const Arguments& arguments, const std::vector<const Option*>& given) {
   if (arguments.help || arguments.version || arguments.list_backends) return;
   if (arguments.bundle.empty()) throw InputError("no bundle was given; expected hydrant-run BUNDLE --input FILE");
   if (arguments.profile && arguments.serve) throw InputError("--profile and --serve are given; expected one of them");
@@ -182,10 +197,7 @@ void check(const Arguments& arguments, const std::vector<const Option*>& alone) 
     throw InputError("--profile measures synthetic inputs; leave the inputs out");
   if (arguments.serve && !arguments.inputs.empty())
     throw InputError("--serve takes its inputs from requests; leave the inputs out");
-  for (const Option* option : alone) {
-    const bool there = std::string("--serve") == option->with ? arguments.serve : arguments.profile;
-    if (!there) throw InputError(std::string(option->name) + " goes with " + option->with + "; leave it out");
-  }
+  for (const Option* option : given) check_use(*option, arguments);
   if (!arguments.profile && !arguments.serve && arguments.inputs.empty()) {
     throw InputError("no input was given; expected hydrant-run BUNDLE --input FILE, or --profile, or --serve");
   }
@@ -195,12 +207,19 @@ void check(const Arguments& arguments, const std::vector<const Option*>& alone) 
 
 Arguments parse_arguments(const std::vector<std::string>& words) {
   Arguments arguments;
-  std::vector<const Option*> alone;
+  std::vector<const Option*> given;
+  bool named = false;  // a bundle was given, which may be an empty word
+  bool ended = false;  // behind --, where every word is an input
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
-    if (word.size() < 2 || word[0] != '-') {
-      if (arguments.bundle.empty()) {
+    if (!ended && word == "--") {
+      ended = true;
+      continue;
+    }
+    if (ended || word.size() < 2 || word[0] != '-') {
+      if (!named) {
         arguments.bundle = word;
+        named = true;
       } else {
         arguments.inputs.push_back({word, std::nullopt, false});
       }
@@ -220,16 +239,17 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
         throw InputError("--pair lacks a text; expected --pair TEXT TEXT, each a word of its own to the shell");
       arguments.inputs.back().pair = words[++i];
     }
-    if (option.with != nullptr) alone.push_back(&option);
+    given.push_back(&option);
   }
-  check(arguments, alone);
+  check(arguments, given);
   return arguments;
 }
 
 std::string help_text() {
   std::string text =
       "usage: hydrant-run BUNDLE [--input] FILE ...     predictions for tensors or images, as JSON lines\n"
-      "       hydrant-run BUNDLE TEXT ...               the same for texts, where the bundle has a tokenizer.onnx\n"
+      "       hydrant-run BUNDLE [--] TEXT ...          the same for texts, where the bundle has a tokenizer.onnx;\n"
+      "                                                 behind -- they may begin with a -\n"
       "       hydrant-run BUNDLE --profile --batch 1,8  latency and throughput\n"
       "       hydrant-run BUNDLE --serve --port 8000    the same predictions over HTTP\n"
       "       hydrant-run --list-backends\n\n";

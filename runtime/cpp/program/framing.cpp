@@ -17,8 +17,9 @@ bool is_of_name(char each) {
 
 }  // namespace
 
-void Framing::add(std::string_view name, std::string_view value) noexcept {
+void Framing::add(std::string_view name, std::string_view value, bool folded) noexcept {
   if (!odd_ && (name.empty() || !std::all_of(name.begin(), name.end(), is_of_name))) odd_ = name;
+  if (!folded_ && folded) folded_ = name;
   if (is_alike(name, "Host")) ++hosts_;
   if (is_alike(name, "Content-Length")) ++lengths_;
   if (is_alike(name, "Transfer-Encoding")) {
@@ -27,9 +28,11 @@ void Framing::add(std::string_view name, std::string_view value) noexcept {
   }
 }
 
-std::optional<std::string> Framing::wrong() const {
+std::optional<std::string> Framing::wrong(bool named) const {
+  if (folded_) return "the header " + cut(*folded_) + " goes on in the next line; expected each header on one line";
   if (odd_)
     return "a header is called " + cut(*odd_) + "; expected a name of letters, digits and marks, without spaces";
+  if (named && hosts_ == 0) return "the request has no header called Host; expected one";
   if (hosts_ > 1) return "the request has " + std::to_string(hosts_) + " headers called Host; expected one";
   if (lengths_ + codings_ > 1)
     return "the request says more than once how long it is; expected Content-Length, or Transfer-Encoding, once";

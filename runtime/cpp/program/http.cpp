@@ -11,9 +11,11 @@
 #include <cerrno>
 #include <charconv>
 #include <condition_variable>
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <new>
@@ -39,6 +41,7 @@ constexpr std::size_t kHeaderBytes =
     32U << 10U;                        // of a connection's buffer: request line, headers, a piece of the body
 constexpr std::size_t kDiscarded = 8;  // times the most of a body that is read before it is refused
 constexpr std::uint64_t kBodies = 16;  // times the most of a body that all bodies take at once
+constexpr const char* kNul = "%00";    // as it stands in a path
 
 using Clock = std::chrono::steady_clock;
 
@@ -62,6 +65,15 @@ bool is_left(int socket) {
 
 int socket_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+}
+
+// Whether a header went on in the next line. libmicrohttpd reads a header where it came, its value behind its name and
+// what stands in the colon's place; the next line it glues to the name, whatever that becomes then ("Content-Length48",
+// or Content-Length of "Content-" and " Length"), and keeps that elsewhere. Both lie in the memory of the connection.
+bool is_folded(const char* name_end, const char* value) {
+  const std::less<> before;
+  if (!before(name_end, value) || value - name_end > static_cast<std::ptrdiff_t>(kHeaderBytes)) return true;
+  return !std::all_of(name_end, value, [](char each) { return each == '\0' || each == ' ' || each == '\t'; });
 }
 
 struct FreeAddresses {
@@ -100,6 +112,8 @@ struct HttpServer::State {
     std::size_t received = 0;  // bytes of the body, those that were thrown away included
     std::size_t kept = 0;      // those that were not
     bool began = false;        // its headers were looked at
+    bool named = false;        // it must have a Host
+    bool nul = false;          // its path holds the character NUL, where libmicrohttpd takes it to end
     bool last = false;         // of its connection: nobody knows where it ends
     std::optional<HttpReply> reply;
     MHD_Connection* connection = nullptr;
@@ -255,7 +269,7 @@ struct HttpServer::State {
     exchange.request.header_length = optional_header(exchange.connection, kLengthHeader);
     Framing framing;
     MHD_get_connection_values_n(exchange.connection, MHD_HEADER_KIND, &State::on_header, &framing);
-    if (const auto wrong = framing.wrong()) {
+    if (const auto wrong = framing.wrong(exchange.named)) {
       exchange.last = true;
       return send(exchange, http_error(400, *wrong));
     }
@@ -313,12 +327,13 @@ struct HttpServer::State {
 
   static MHD_Result on_header(void* framing, MHD_ValueKind, const char* name, std::size_t name_size, const char* value,
                               std::size_t value_size) {
-    static_cast<Framing*>(framing)->add({name, name_size}, {value == nullptr ? "" : value, value_size});
+    const bool folded = value != nullptr && is_folded(name + name_size, value);
+    static_cast<Framing*>(framing)->add({name, name_size}, {value == nullptr ? "" : value, value_size}, folded);
     return MHD_YES;
   }
 
   static MHD_Result on_request(void* self, MHD_Connection* connection, const char* path, const char* method,
-                               const char*, const char* bytes, std::size_t* count, void** slot) {
+                               const char* version, const char* bytes, std::size_t* count, void** slot) {
     State& state = *static_cast<State*>(self);
     auto* exchange = static_cast<Exchange*>(*slot);
     try {
@@ -327,9 +342,11 @@ struct HttpServer::State {
         exchange->connection = connection;
         exchange->socket = socket_of(connection);
         exchange->request.method = method;
+        exchange->named = std::strcmp(version, MHD_HTTP_VERSION_1_0) != 0;
         exchange->request.path = path;
         if (exchange->request.path.size() > 1 && exchange->request.path.back() == '/')
           exchange->request.path.pop_back();
+        if (exchange->nul) exchange->request.path = std::string(path) + kNul;  // that of nothing
         return state.begin(*exchange);
       }
       return *count > 0 ? state.take(*exchange, bytes, *count) : state.finish(*exchange);
@@ -339,10 +356,14 @@ struct HttpServer::State {
   }
 
   // The request line was read: whatever comes next belongs to one exchange, until `on_end`.
-  static void* on_start(void* self, const char*, MHD_Connection* connection) {
+  static void* on_start(void* self, const char* address, MHD_Connection* connection) {
     State& state = *static_cast<State*>(self);
     auto* exchange = new (std::nothrow) Exchange;
-    if (exchange != nullptr) ++state.open;
+    if (exchange != nullptr) {
+      ++state.open;
+      const std::string_view path(address, std::strcspn(address, "?"));
+      exchange->nul = path.find(kNul) != std::string_view::npos;
+    }
     state.expect(connection);
     return exchange;
   }

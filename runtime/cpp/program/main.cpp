@@ -8,12 +8,14 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <initializer_list>
 #include <iostream>
 #include <optional>
 #include <stdexcept>
 
 #include "../src/messages.h"
 #include "arguments.h"
+#include "ascii.h"
 #include "profile.h"
 #include "rows.h"
 #include "serve.h"
@@ -27,9 +29,28 @@ struct Predicted {
   std::vector<OrderedJson> names;
 };
 
-bool has_arrays(const std::string& file) {
-  const std::string ending = std::filesystem::path(file).extension().string();
-  return ending == ".npy" || ending == ".npz";
+constexpr const char* kUnwritten = "cannot write to standard output; is the disk full?";
+
+// The ending of a file's name, in small letters.
+std::string ending_of(const std::string& file) { return lowered(std::filesystem::path(file).extension().string()); }
+
+// Whether an input is a file of arrays. A text that only ends like one is none.
+bool has_arrays(const Predictor& predictor, const Given& given) {
+  const std::string ending = ending_of(given.value);
+  if (given.pair || (ending != ".npy" && ending != ".npz")) return false;
+  std::error_code ignored;
+  return given.file || !predictor.reads_texts() || std::filesystem::exists(given.value, ignored);
+}
+
+// Refuses a file whose lines are no texts.
+void check_lines(const std::string& file) {
+  const auto is_one_of = [ending = ending_of(file)](std::initializer_list<const char*> endings) {
+    return std::find(endings.begin(), endings.end(), ending) != endings.end();
+  };
+  const bool table = is_one_of({".csv", ".tsv", ".jsonl", ".parquet"});
+  if (!table && !is_one_of({".conll", ".bio", ".iob"})) return;
+  throw InputError(file + (table ? " is a table" : " has a word on each line") +
+                   "; expected a text on each line: give its texts so, or read it with `hydrant predict`");
 }
 
 Prediction predict_array(const Predictor& predictor, const Tensor& tensor, std::size_t first) {
@@ -90,6 +111,7 @@ class Results {
     }
     count_ += found.prediction.size();
     std::cout.flush();
+    if (!std::cout) throw std::runtime_error(kUnwritten);  // nobody reads what would come next
   }
 
  private:
@@ -110,10 +132,7 @@ Predicted predict_texts(const Predictor& predictor, const std::vector<Text>& tex
 void predict_lines(const Predictor& predictor, const Arguments& arguments, const std::string& file, Results& results) {
   std::ifstream opened;
   const std::string name = file == "-" ? "standard input" : file;
-  const std::string ending = std::filesystem::path(file).extension().string();
-  if (ending == ".csv" || ending == ".tsv" || ending == ".jsonl" || ending == ".parquet")
-    throw InputError(file +
-                     " is a table; expected a text on each line: give its texts so, or read it with `hydrant predict`");
+  check_lines(file);
   if (file != "-") opened.open(file, std::ios::binary);
   std::istream& stream = file == "-" ? std::cin : opened;
   std::error_code ignored;
@@ -139,7 +158,7 @@ void predict_lines(const Predictor& predictor, const Arguments& arguments, const
 // Predicts what comes next: one file of arrays, the lines of a file, or as many pictures or texts as a batch holds.
 void predict_next(const Predictor& predictor, const Arguments& arguments, std::size_t& next, Results& results) {
   const std::vector<Given>& inputs = arguments.inputs;
-  const auto is_array = [&](std::size_t i) { return !inputs[i].pair && has_arrays(inputs[i].value); };
+  const auto is_array = [&](std::size_t i) { return has_arrays(predictor, inputs[i]); };
   if (is_array(next)) return results.take(predict_arrays(predictor, inputs[next++].value, results.count()));
   const bool images = predictor.reads_images();
   const auto has_lines = [&](std::size_t i) {
@@ -154,6 +173,9 @@ void predict_next(const Predictor& predictor, const Arguments& arguments, std::s
     const Given& given = inputs[next];
     std::error_code ignored;
     if (images && given.pair) throw InputError("--pair gives texts, but this model reads images; leave it out");
+    if (!images && std::filesystem::is_directory(given.value, ignored))
+      throw InputError(cut(given.value) +
+                       " is a folder; expected a text, or --input and a file with a text on each line");
     if (!images && std::filesystem::exists(given.value, ignored))
       throw InputError(cut(given.value) + " is a file; did you mean --input " + given.value +
                        "? (its lines are texts)");
@@ -236,7 +258,7 @@ int main(int count, char** words) {
     hydrant::run(hydrant::parse_arguments({words + std::min(count, 1), words + count}));
     std::cout.flush();
     if (std::cout) return 0;
-    problem = "cannot write to standard output; is the disk full?";
+    problem = hydrant::kUnwritten;
   } catch (const std::bad_alloc&) {
     problem = "there is not enough memory for these inputs; give fewer at once";
   } catch (const std::length_error&) {  // more values than any memory holds

@@ -66,9 +66,14 @@ void tell_scores(OrderedJson& row, const Predictor& predictor, const Prediction&
 }
 
 void tell_probabilities(OrderedJson& row, const Predictor& predictor, const Prediction& prediction, std::size_t i) {
+  if (predictor.gives_scores()) return;
   const std::vector<std::string>& labels = predictor.labels();
-  for (std::size_t c = 0; !predictor.gives_scores() && c < labels.size(); ++c)
-    row["probabilities"][labels[c]] = shortest(prediction.probabilities[i * labels.size() + c]);
+  OrderedJson found = OrderedJson::object();
+  auto& named = found.get_ref<OrderedJson::object_t&>();  // appended to: by its name each is sought among all before it
+  named.reserve(labels.size());
+  for (std::size_t c = 0; c < labels.size(); ++c)
+    named.emplace_back(labels[c], shortest(prediction.probabilities[i * labels.size() + c]));
+  row["probabilities"] = std::move(found);
 }
 
 OrderedJson flag(const std::optional<bool>& value) { return value ? OrderedJson(*value) : OrderedJson(); }

@@ -27,6 +27,9 @@ class Backend {
   // Tokens of the longest text that it takes; nothing where it takes what the model reads.
   virtual std::optional<std::size_t> longest() const { return std::nullopt; }
 
+  // Names of its outputs.
+  virtual std::vector<std::string> outputs() const = 0;
+
   // Most inputs of a batch that it runs at once.
   virtual std::size_t chunk(std::size_t batch, std::size_t tokens) const = 0;
 

@@ -80,6 +80,9 @@ class Reader {
     const Json& fitted = member(data, "fitted");
     if (!fitted.is_null() && !fitted.is_object())
       throw malformed("fitted = " + shown(fitted) + ", which is no JSON object");
+    const Json& reference = member(data, "reference");  // which Python alone compares traffic with
+    if (!reference.is_null() && !reference.is_object())
+      throw malformed("reference = " + shown(reference) + ", which is no JSON object");
     return found;
   }
 
@@ -164,8 +167,12 @@ class Reader {
     for (const char* key : keys) {
       if (entry.contains(key) && !entry[key].is_object())
         throw malformed(std::string(key) + " = " + shown(entry[key]) + ", which is no JSON object");
+      for (const auto& [name, figure] : member(entry, key).items()) {
+        if (!number(figure))
+          throw malformed(cut(name) + " = " + shown(figure) + ", which is no finite number in range");
+      }
     }
-    if (entry.contains("n") && !integer(entry["n"], 0, INT64_MAX))
+    if (entry.contains("n") && !integer(entry["n"], 0, INT32_MAX))
       throw malformed("n = " + shown(entry["n"]) + ", which is no number of examples");
   }
 

@@ -26,6 +26,12 @@ class EngineBackend : public Backend {
 
   std::optional<std::size_t> longest() const override { return profiles_.longest(); }
 
+  std::vector<std::string> outputs() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, shape] : engine_->outputs()) names.push_back(name);
+    return names;
+  }
+
   std::size_t chunk(std::size_t batch, std::size_t tokens) const override { return profiles_.largest(batch, tokens); }
 
   Outputs run(const Views& inputs) const override {

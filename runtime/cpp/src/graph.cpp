@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cache.h"
-#include "graph_metadata.h"
 #include "messages.h"
 
 namespace hydrant {
@@ -94,7 +93,6 @@ Graph::Graph(const Bundle& bundle, const Architecture& architecture, const Graph
   microbatch_ = Microbatch::of(bundle, architecture);
   const Provider provider = provider_of(bundle, architecture, kind, onnx_name(precision()), options);
   const std::filesystem::path file = graph_file(bundle, precision());
-  check_graph(bundle, onnx_name(precision()));
   session_ = std::make_unique<Session>(file, provider, options.threads);
 }
 

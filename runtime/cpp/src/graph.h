@@ -24,8 +24,10 @@ std::optional<std::string> why_no_provider(const GraphKind& kind, const Options&
 class Graph : public Backend {
  public:
   // Throws BackendError: the bundle has no such graph, or the provider is not there or cannot run it; BundleError: a
-  // file is altered or malformed, or the graph contradicts the bundle.
+  // file is altered or malformed.
   Graph(const Bundle& bundle, const Architecture& architecture, const GraphKind& kind, const Options& options);
+
+  std::vector<std::string> outputs() const override { return session_->outputs(); }
 
   std::size_t chunk(std::size_t batch, std::size_t tokens) const override;
 

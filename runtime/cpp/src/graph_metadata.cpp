@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 
 #include "hydrant/hydrant.h"
@@ -66,9 +67,10 @@ std::string field(const std::string& entry, std::uint64_t wanted) {
 std::map<std::string, std::string> metadata_of(const std::filesystem::path& file) {
   std::error_code failed;
   const std::uintmax_t size = std::filesystem::file_size(file, failed);
+  if (failed) return {};  // also of what is no regular file: to open a pipe would wait for who writes to it
   std::ifstream stream(file, std::ios::binary);
   std::map<std::string, std::string> found;
-  if (failed || !stream) return found;
+  if (!stream) return found;
   try {
     for (const std::string& entry : fields(stream, size, kMetadata)) found[field(entry, kKey)] = field(entry, kValue);
   } catch (const std::invalid_argument&) {
@@ -98,10 +100,12 @@ Json ends(const Json& intervals) {
   return {member(intervals, "quantile"), member(intervals, "floor"), member(intervals, "bounds")};
 }
 
+// Lists of others are left as they are: a bundle has none such.
 Json label_decisions(const Json& labels) {
-  if (labels.is_null()) return labels;
   Json found = member(labels, "temperatures");
-  for (const Json& threshold : member(labels, "thresholds")) found.push_back(threshold);
+  const Json& thresholds = member(labels, "thresholds");
+  if (!found.is_array() || !thresholds.is_array()) return labels;
+  found.insert(found.end(), thresholds.begin(), thresholds.end());
   return found;
 }
 
@@ -150,12 +154,10 @@ std::pair<Json, Json> different(const Json& found, const Json& expected) {
   return {*one, *other};
 }
 
-}  // namespace
-
-void check_graph(const Bundle& bundle, const std::string& name) {
-  const std::filesystem::path file = bundle.path() / name;
+// Refuses a graph whose metadata say something else than its bundle.
+void compare(const std::filesystem::path& file, const std::vector<Expected>& all) {
   const std::map<std::string, std::string> metadata = metadata_of(file);
-  for (const auto& [key, source, value, decisive] : expected_of(bundle)) {
+  for (const auto& [key, source, value, decisive] : all) {
     const auto entry = metadata.find(std::string("hydrant.") + key);
     if (entry == metadata.end()) continue;
     const Json found = decisive(decoded(entry->second, value)), expected = decisive(value);
@@ -167,6 +169,26 @@ void check_graph(const Bundle& bundle, const std::string& name) {
                       shown(ours) + ": they are of different bundles, or one was edited; export the graph again with " +
                       "`hydrant export`");
   }
+}
+
+// Whether a file of a bundle is a graph that tells of the model, which that of a tokenizer does not.
+bool is_graph(const std::string& name) {
+  constexpr std::string_view kEnding = ".onnx";
+  return name.size() >= kEnding.size() && name.compare(name.size() - kEnding.size(), kEnding.size(), kEnding) == 0 &&
+         name != "tokenizer.onnx";
+}
+
+}  // namespace
+
+void check_graph(const Bundle& bundle, const std::string& name) { compare(bundle.path() / name, expected_of(bundle)); }
+
+void check_all_graphs(const Bundle& bundle) {
+  std::vector<std::string> graphs = bundle.names();
+  graphs.erase(std::remove_if(graphs.begin(), graphs.end(), [](const auto& name) { return !is_graph(name); }),
+               graphs.end());
+  if (graphs.empty()) return;
+  const std::vector<Expected> all = expected_of(bundle);
+  for (const std::string& name : graphs) compare(bundle.path() / name, all);
 }
 
 }  // namespace hydrant

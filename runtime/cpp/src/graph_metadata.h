@@ -12,4 +12,8 @@ namespace hydrant {
 // both values.
 void check_graph(const Bundle& bundle, const std::string& name);
 
+// The same of every graph of the bundle, whatever is to run: labels of one of them would be wrong. Weights are not
+// read.
+void check_all_graphs(const Bundle& bundle);
+
 }  // namespace hydrant

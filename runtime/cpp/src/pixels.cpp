@@ -1,6 +1,8 @@
 #include "pixels.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -47,6 +49,12 @@ bool is_on(const Json& value) {
 
 bool is_on(const Json& config, const char* key, bool otherwise) {
   return config.contains(key) ? is_on(config[key]) : otherwise;
+}
+
+// A number that float32 holds, in which pixels are computed; nothing for everything else.
+std::optional<double> float_number(const Json& value) {
+  const auto found = number(value);
+  return found && std::abs(*found) <= std::numeric_limits<float>::max() ? found : std::nullopt;
 }
 
 // The middle of a picture; smaller ones are padded with zeros.
@@ -115,8 +123,8 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
   if (!filter) throw garbled("resample");
   filter_ = static_cast<Filter>(*filter);
   if (is_on(config, "do_rescale", true)) {
-    scale_ = config.contains("rescale_factor") ? number(config["rescale_factor"]) : 1.0 / 255;
-    if (!scale_) throw garbled("rescale_factor");
+    scale_ = config.contains("rescale_factor") ? float_number(config["rescale_factor"]) : 1.0 / 255;
+    if (!scale_ || std::abs(*scale_) > std::numeric_limits<float>::max() / 255) throw garbled("rescale_factor");
   }
   if (is_on(config, "do_normalize", true)) {
     const auto mean = per_channel(member(config, "image_mean"), channels),
@@ -127,7 +135,20 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
     mean_ = *mean;
     std_ = *deviation;
   }
+  check_size(file);
+}
+
+// Refuses a processor that never makes the size that the model reads.
+void ImageProcessor::check_size(const std::string& file) const {
   const auto& fixed = crop_ ? crop_ : size_;
+  const std::int64_t shorter = std::min(architecture_.image_height, architecture_.image_width);
+  if (fixed && fixed->shortest_edge != 0 && fixed->shortest_edge != shorter) {
+    throw InputError(file + " makes images whose shorter side has " + std::to_string(fixed->shortest_edge) +
+                     " pixels, never one of " + std::to_string(architecture_.image_height) + " by " +
+                     std::to_string(architecture_.image_width) +
+                     ", which the model reads; set do_center_crop and crop_size, or a size of height and width, and "
+                     "save the image processor again");
+  }
   if (fixed && fixed->shortest_edge == 0 &&
       (fixed->height != architecture_.image_height || fixed->width != architecture_.image_width)) {
     throw InputError(file + " makes images of " + std::to_string(fixed->height) + " by " +
@@ -158,11 +179,11 @@ std::optional<ImageProcessor::Size> ImageProcessor::read_size(const Json& value,
 }
 
 std::optional<std::vector<float>> ImageProcessor::per_channel(const Json& value, std::size_t channels) {
-  if (const auto one = number(value)) return std::vector<float>(channels, static_cast<float>(*one));
+  if (const auto one = float_number(value)) return std::vector<float>(channels, static_cast<float>(*one));
   if (!value.is_array() || value.size() != channels) return std::nullopt;
   std::vector<float> values;
   for (const Json& each : value) {
-    const auto one = number(each);
+    const auto one = float_number(each);
     if (!one) return std::nullopt;
     values.push_back(static_cast<float>(*one));
   }

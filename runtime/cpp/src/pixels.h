@@ -33,6 +33,7 @@ class ImageProcessor {
   static std::optional<Size> read_size(const Json& value, bool edges);
   static std::optional<std::vector<float>> per_channel(const Json& value, std::size_t channels);
   void read(const Json& config, const std::string& file);
+  void check_size(const std::string& file) const;
   Image resized(const Image& image, std::size_t index) const;
   void append_values(const Image& image, std::size_t index, std::vector<float>& values) const;
 

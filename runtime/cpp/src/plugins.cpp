@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "hydrant/hydrant.h"
+#include "messages.h"
 
 namespace fs = std::filesystem;
 
@@ -20,6 +21,14 @@ void Plugins::add(const std::string& name, const fs::path& library, const std::f
   if (library == found->second || fs::equivalent(library, found->second, failed)) return;
   throw BackendError("this process already runs " + name + " from " + found->second.string() +
                      "; use that plug-in in place of " + library.string() + ", or start another process");
+}
+
+fs::path absolute_path(const fs::path& library) {
+  std::error_code failed;
+  fs::path found = fs::absolute(library, failed);
+  if (!failed) return found;
+  throw BackendError("the folder of " + cut(library.string()) + " cannot be told (" + failed.message() +
+                     "); expected a path from the root on, or a working folder that is there");
 }
 
 }  // namespace hydrant

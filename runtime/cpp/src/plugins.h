@@ -21,4 +21,8 @@ class Plugins {
   std::map<std::string, std::filesystem::path> libraries_;
 };
 
+// A library's path from the root on: ONNX Runtime would look for a relative one beside its own library. Throws
+// BackendError: there is none, such as where the folder that the process works in was removed.
+std::filesystem::path absolute_path(const std::filesystem::path& library);
+
 }  // namespace hydrant

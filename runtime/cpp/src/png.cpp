@@ -49,19 +49,44 @@ struct PngDecoder {
   }
 };
 
-// What the last chunk of EXIF holds: libpng keeps the first, and passes over some that Pillow reads. Throws
+// Texts that may tell an orientation.
+constexpr std::string_view kXmp = "XML:com.adobe.xmp", kProfile = "Raw profile type exif";
+
+// A file without what libpng would keep of it in vain, and what its last chunk of EXIF holds: libpng keeps the first,
+// and passes over some that Pillow reads.
+struct Sifted {
+  std::string bytes;
+  std::optional<std::string_view> exif;
+};
+
+// Leaves out suggested palettes and texts, but for the last of each that may tell an orientation, which come at the
+// end: libpng keeps a thousand of them, each with all that it unpacks to, and drops those behind. Throws
 // std::invalid_argument where a chunk says that it has more bytes than there are, for which libpng would take memory.
-std::optional<std::string_view> exif_chunk(std::string_view bytes) {
+Sifted sifted(std::string_view bytes) {
   constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head is its length and its name
-  std::optional<std::string_view> found;
-  for (std::size_t at = kSignature; at + kHead <= bytes.size();) {
+  Sifted found{std::string(bytes.substr(0, kSignature)), std::nullopt};
+  std::string_view xmp, profile;
+  std::size_t at = found.bytes.size();
+  while (at + kHead <= bytes.size()) {
     const auto length = static_cast<std::size_t>(number_at(bytes, at, 4));
     if (length > bytes.size() - at - kHead) throw std::invalid_argument("it is cut off");
-    const std::string_view name = bytes.substr(at + 4, 4);
-    if (name == "eXIf") found = bytes.substr(at + kHead, length);
-    if (name == "IEND") break;
-    at += kHead + length + kChecksum;
+    const std::string_view name = bytes.substr(at + 4, 4), content = bytes.substr(at + kHead, length);
+    const std::string_view chunk = bytes.substr(at, kHead + length + kChecksum);
+    if (name == "IEND") {
+      found.bytes.append(xmp).append(profile);
+      break;
+    }
+    if (name == "eXIf") found.exif = content;
+    if (name == "tEXt" || name == "zTXt" || name == "iTXt") {
+      const std::string_view key = content.substr(0, content.find('\0'));
+      if (key == kXmp) xmp = chunk;
+      if (key == kProfile) profile = chunk;
+    } else if (name != "sPLT") {
+      found.bytes.append(chunk);
+    }
+    at += chunk.size();
   }
+  found.bytes.append(bytes.substr(at));
   return found;
 }
 
@@ -108,8 +133,8 @@ int orientation_of(PngDecoder& decoder, std::optional<std::string_view> exif) {
     const bool international = text->compression >= PNG_ITXT_COMPRESSION_NONE;
     const std::string_view name = text->key;
     const std::string_view content(text->text, international ? text->itxt_length : text->text_length);
-    if (name == "XML:com.adobe.xmp") xmp = xmp_orientation(content);
-    if (name == "Raw profile type exif") profile = raw_profile(content);
+    if (name == kXmp) xmp = xmp_orientation(content);
+    if (name == kProfile) profile = raw_profile(content);
   }
   const auto found = exif_orientation(exif.value_or(profile));
   return found ? *found : xmp.value_or(1);
@@ -122,8 +147,8 @@ void require(bool done, const PngDecoder& decoder) {
 }  // namespace
 
 Decoded decode_png(std::string_view bytes, std::int64_t most) {
-  const auto exif = exif_chunk(bytes);
-  PngDecoder decoder(bytes);
+  const Sifted file = sifted(bytes);
+  PngDecoder decoder(file.bytes);
   require(read_header(decoder), decoder);
   const png_uint_32 width = png_get_image_width(decoder.png, decoder.info);
   const png_uint_32 height = png_get_image_height(decoder.png, decoder.info);
@@ -142,7 +167,7 @@ Decoded decode_png(std::string_view bytes, std::int64_t most) {
   const std::size_t row_bytes = png_get_rowbytes(decoder.png, decoder.info);
   decoded.image.pixels.resize(row_bytes * height);
   require(read_pixels(decoder, decoded.image, row_bytes, passes), decoder);
-  decoded.orientation = orientation_of(decoder, exif);
+  decoded.orientation = orientation_of(decoder, file.exif);
   return decoded;
 }
 

@@ -9,6 +9,7 @@
 #include "backend.h"
 #include "bundle.h"
 #include "calibration.h"
+#include "graph_metadata.h"
 #include "hydrant/hydrant.h"
 #include "image.h"
 #include "messages.h"
@@ -149,8 +150,9 @@ void check_task(const Calibration& calibration, const Architecture& architecture
 }
 
 void check_finite(const Outputs& outputs, const std::string& backend) {
-  for (const char* name : {"probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "score",
-                           "score_variance", "energy", "distance"}) {
+  for (const char* name :
+       {"probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement",
+        "label_entropy", "label_mutual_information", "score", "score_variance", "energy", "distance"}) {
     const auto found = outputs.find(name);
     const auto finite = [](float value) { return std::isfinite(value); };
     if (found == outputs.end() || std::all_of(found->second.begin(), found->second.end(), finite)) continue;
@@ -190,15 +192,23 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     }
     const bool processor = !bundle.processor().empty();
     if (processor && architecture.image) images.emplace(bundle, architecture);
+    check_all_graphs(bundle);
     backend = open_backend(bundle, architecture, options, fallbacks);
     if (const auto longest = backend->longest()) architecture.limit(backend->name(), *longest);
   }
 
+  // The prediction of no inputs, which has every field that predictions of some have.
   Prediction nothing() const {
     Prediction prediction;
     prediction.classes = bundle.labels().size();
     prediction.members = static_cast<std::size_t>(bundle.members());
     if (architecture.tokens) prediction.mask.emplace();
+    for (const std::string& name : backend->outputs()) {
+      if (name == "distance") prediction.distance.emplace();
+      if (name == "energy" && !architecture.score) prediction.energy.emplace();
+      if (name == "member_probabilities" && !architecture.score) prediction.member_probabilities.emplace();
+      if (name == "member_scores" && architecture.score) prediction.member_scores.emplace();
+    }
     return prediction;
   }
 

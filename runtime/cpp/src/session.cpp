@@ -87,8 +87,7 @@ void append_plugin(Ort::SessionOptions& settings, const Provider& provider) {
 #if ORT_API_VERSION >= 22
   static Plugins plugins;
   Ort::Env& env = environment();
-  // ONNX Runtime would look for a relative path beside its own library.
-  const std::filesystem::path library = std::filesystem::absolute(provider.library);
+  const std::filesystem::path library = absolute_path(provider.library);
   plugins.add(provider.name, library,
               [&] { env.RegisterExecutionProviderLibrary(provider.name.c_str(), library.native()); });
   std::vector<Ort::ConstEpDevice> devices;
@@ -161,6 +160,8 @@ Session::Session(const std::filesystem::path& graph, const Provider& provider, s
 
 Session::~Session() = default;
 
+const std::vector<std::string>& Session::outputs() const { return state_->outputs; }
+
 Outputs Session::run(const Views& inputs) const {
   try {
     const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
@@ -198,8 +199,9 @@ struct TextSession::State {
 TextSession::TextSession(const std::filesystem::path& graph, const std::string& library)
     : state_(std::make_unique<State>()) {
   connect();
-  Ort::SessionOptions settings;
+  Ort::SessionOptions settings{nullptr};
   try {
+    settings = Ort::SessionOptions();
     settings.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
     settings.SetIntraOpNumThreads(1);
     settings.RegisterCustomOpsLibrary(library.c_str());
@@ -264,8 +266,13 @@ std::string TextSession::metadata(const std::string& key) const {
 
 bool has_provider(const std::string& name) {
   connect();
-  const std::vector<std::string> there = Ort::GetAvailableProviders();
-  return std::find(there.begin(), there.end(), name) != there.end();
+  try {
+    const std::vector<std::string> there = Ort::GetAvailableProviders();
+    return std::find(there.begin(), there.end(), name) != there.end();
+  } catch (const Ort::Exception& error) {
+    throw BackendError("ONNX Runtime " + onnxruntime_version() + " cannot tell its providers: " +
+                       cut(error.what(), 200) + "; link hydrant with another build of it");
+  }
 }
 
 std::string onnxruntime_version() { return OrtGetApiBase()->GetVersionString(); }

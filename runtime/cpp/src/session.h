@@ -28,6 +28,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  const std::vector<std::string>& outputs() const;  // their names
+
   // Outputs of one batch, each float32 in row-major order. Safe to call from many threads.
   // Throws BackendError: ONNX Runtime failed, or an output has another type.
   Outputs run(const Views& inputs) const;

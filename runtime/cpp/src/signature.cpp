@@ -1,12 +1,15 @@
 #include "signature.h"
 
 #include <openssl/bio.h>
+#include <openssl/ec.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
+#include <openssl/objects.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -73,15 +76,34 @@ const std::string& text_of(const Json& object, const char* key) {
   return found.get_ref<const std::string&>();
 }
 
-// The digest that goes with a key's curve; nothing for other keys.
+// Empties OpenSSL's list of errors at the end of a call: whoever calls may use OpenSSL, too, and would find ours there.
+struct ErrorsCleared {
+  ErrorsCleared() = default;
+  ErrorsCleared(const ErrorsCleared&) = delete;
+  ErrorsCleared& operator=(const ErrorsCleared&) = delete;
+  ~ErrorsCleared() { ERR_clear_error(); }
+};
+
+// OpenSSL's number of the curve of an elliptic key.
+int curve_of(EVP_PKEY* key) {
+#if OPENSSL_VERSION_NUMBER >= 0x30000000L
+  std::array<char, 64> name{};
+  const bool named = EVP_PKEY_get_group_name(key, name.data(), name.size(), nullptr) == 1;
+  return named ? OBJ_sn2nid(name.data()) : NID_undef;
+#else
+  return EC_GROUP_get_curve_name(EC_KEY_get0_group(EVP_PKEY_get0_EC_KEY(key)));
+#endif
+}
+
+// The digest that goes with a key's curve; nothing for other keys, those of other curves as large among them.
 const EVP_MD* digest_for(EVP_PKEY* key) {
   if (key == nullptr || EVP_PKEY_base_id(key) != EVP_PKEY_EC) return nullptr;
-  switch (EVP_PKEY_bits(key)) {
-    case 256:
+  switch (curve_of(key)) {
+    case NID_X9_62_prime256v1:  // P-256
       return EVP_sha256();
-    case 384:
+    case NID_secp384r1:
       return EVP_sha384();
-    case 521:
+    case NID_secp521r1:
       return EVP_sha512();
     default:
       return nullptr;
@@ -154,6 +176,7 @@ Trusted read_trusted(const fs::path& file) {
   }
   const auto bytes = bytes_of(file);
   if (!bytes) throw InputError("cannot read " + file.string() + "; check its permissions");
+  const ErrorsCleared at_the_end;
   Trusted trusted;
   const auto source = [&] { return Bio(BIO_new_mem_buf(bytes->data(), static_cast<int>(bytes->size()))); };
   if (bytes->find("PUBLIC KEY-----") != std::string::npos) {
@@ -170,7 +193,6 @@ Trusted read_trusted(const fs::path& file) {
     if (!next) break;
     count += X509_STORE_add_cert(trusted.issuers.get(), next.get()) == 1 ? 1U : 0U;
   }
-  ERR_clear_error();  // the end of the file is one
   if (count == 0) {
     throw InputError(file.string() + " holds no PEM block of a public key or certificate; expected one");
   }
@@ -199,7 +221,6 @@ std::string signed_payload(const Json& found, const Trusted& trusted) {
   const bool holds =
       context && EVP_DigestVerifyInit(context.get(), nullptr, digest, nullptr, key) == 1 &&
       EVP_DigestVerify(context.get(), bytes(signature), signature.size(), bytes(message), message.size()) == 1;
-  ERR_clear_error();
   if (!holds) throw Refused("the signature is another's");
   return payload;
 }
@@ -240,6 +261,7 @@ void check_files(const Bundle& bundle) {
 }
 
 void check(const Bundle& bundle, const fs::path& place, const Trusted& trusted) {
+  const ErrorsCleared at_the_end;
   const auto bytes = bytes_of(place);
   if (!bytes) throw Refused("it cannot be read");
   const auto digests = digests_of(parse_json(signed_payload(parse_json(*bytes), trusted)));

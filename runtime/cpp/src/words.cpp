@@ -10,12 +10,12 @@ namespace {
 using Floats = std::vector<float>;
 using Places = std::vector<std::size_t>;  // of tokens among those of all texts
 
-// The mean of some tokens, each of which has `width` values.
+// The mean of some tokens, each of which has `width` values; rounded to float32 once, at the end.
 void append_mean(Floats& means, const Floats& values, const Places& tokens, std::size_t width) {
   for (std::size_t i = 0; i < width; ++i) {
-    float sum = 0;
+    double sum = 0;
     for (const std::size_t token : tokens) sum += values[token * width + i];
-    means.push_back(sum / static_cast<float>(tokens.size()));
+    means.push_back(static_cast<float>(sum / static_cast<double>(tokens.size())));
   }
 }
 

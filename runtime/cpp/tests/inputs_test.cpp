@@ -4,6 +4,7 @@
 #include "../src/architecture.h"
 #include "../src/tensors.h"
 #include "../src/view.h"
+#include "../src/words.h"
 #include "check.h"
 
 namespace fs = std::filesystem;
@@ -49,6 +50,35 @@ void long_strips(const fs::path& folder) {
       square{12, 12, 3, std::vector<std::uint8_t>(432)};
   refuse<InputError>("input 1 would be resized to [24000000, 12] pixels; crop it first",
                      [&] { predictor.prepare({square, strip}); });
+}
+
+// A prediction of nothing has the fields of any other.
+void no_inputs(const fs::path& folder) {
+  const Predictor predictor(folder / "vit-images" / "bundle", one_thread());
+  const Prediction none = predictor.predict_images(std::vector<fs::path>{}),
+                   one = predictor.predict_images({folder / "vit-images" / "images" / "first.png"});
+  check(none.size() == 0 && one.energy.has_value(), "the golden bundle gives no energy");
+  for (const auto field :
+       {&Prediction::energy, &Prediction::distance, &Prediction::member_probabilities, &Prediction::member_scores})
+    check((none.*field).has_value() == (one.*field).has_value(), "a field is there of some inputs only");
+}
+
+// Means of words are rounded once: in float32 the parts of 2^-24 would be lost one by one.
+void means_of_words() {
+  const std::vector<float> parts{1, 0x1p-24F, 0x1p-24F};
+  Prediction all;
+  all.classes = all.members = 1;
+  all.tokens = parts.size();
+  all.label.assign(3, 0);
+  all.mask.emplace(3, true);
+  all.words.emplace(3, 0);
+  all.offsets.emplace(6, 0);
+  for (const auto field : {&Prediction::probabilities, &Prediction::confidence, &Prediction::predictive_entropy,
+                           &Prediction::expected_entropy, &Prediction::mutual_information, &Prediction::disagreement})
+    all.*field = parts;
+  const std::vector<Words> found = words_of(all, Aggregation::mean, {});
+  check(found.size() == 1 && found[0].prediction.confidence == std::vector<float>{(1 + 0x1p-23F) / 3},
+        "the mean of a word is rounded on the way");
 }
 
 // Which axis of an array of pictures is which.
@@ -106,6 +136,8 @@ void inputs(const fs::path& folder) {
   impossible_shapes(folder);
   uneven_batches(folder);
   long_strips(folder);
+  no_inputs(folder);
+  means_of_words();
   arrays(folder);
   lengths(folder);
   std::cout << "shapes are read as intended, or refused\n";

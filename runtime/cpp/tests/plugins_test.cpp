@@ -2,6 +2,7 @@
 #include "../src/plugins.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <iostream>
@@ -29,10 +30,22 @@ void once() {
   refuse<BackendError>("already runs provider from plugin.so; use that plug-in", [&] { add("another.so"); });
 }
 
+// ONNX Runtime is given whole paths; where the working folder was removed there are none.
+void whole_paths() {
+  const fs::path before = fs::current_path(), gone = before / ("hydrant-gone-" + std::to_string(getpid()));
+  check(absolute_path("plugin.so") == before / "plugin.so", "a relative path does not begin at the working folder");
+  fs::create_directory(gone);
+  fs::current_path(gone);
+  fs::remove(gone);
+  refuse<BackendError>("the folder of 'plugin.so' cannot be told", [] { absolute_path("plugin.so"); });
+  fs::current_path(before);
+}
+
 }  // namespace
 
 void plugins(const fs::path&) {
   once();
+  whole_paths();
   std::cout << "a plug-in is registered once\n";
 }
 
