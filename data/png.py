@@ -45,8 +45,10 @@ def check_rows(picture: Any, file: str | Path | bytes | bytearray) -> None:
     if not picture.info.get("interlace") and last.getbbox() is not None:
         return  # as nearly always: what was not read is black or transparent
     content = bytes(file) if isinstance(file, bytes | bytearray) else Path(file).read_bytes()
-    kinds = dict(_chunks(content, (b"IHDR",)))
-    width, height, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", kinds[b"IHDR"][:13])
+    headers = list(_chunks(content, b"IHDR"))
+    width, height, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", headers[0][:13])
+    if len(headers) > 1 or colour not in SAMPLES:
+        raise ValueError("its header is damaged")
     expected = size_of_rows(width, height, bits * SAMPLES[colour], bool(interlaced))
     found = _inflated(content, expected)
     if found < expected:
@@ -73,7 +75,7 @@ def _inflated(content: bytes, most: int) -> int:
     """Bytes of pixels that the file holds, counted as far as ``most``."""
     inflater, found = zlib.decompressobj(), 0
     with contextlib.suppress(zlib.error):  # what comes before is counted
-        for _, piece in _chunks(content, (b"IDAT",)):
+        for piece in _chunks(content, b"IDAT"):
             rest = piece
             while rest and found < most and not inflater.eof:
                 found += len(inflater.decompress(rest, min(PIECE, most - found)))
@@ -81,11 +83,11 @@ def _inflated(content: bytes, most: int) -> int:
     return found
 
 
-def _chunks(content: bytes, kinds: tuple[bytes, ...]) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and content of the chunks of these kinds."""
-    at = HEADER
-    while at + 8 <= len(content):
+def _chunks(content: bytes, wanted: bytes) -> Iterator[bytes]:
+    """The content of the chunks of a kind, up to the end of the image."""
+    at, kind = HEADER, b""
+    while kind != b"IEND" and at + 8 <= len(content):
         length, kind = struct.unpack_from(">I4s", content, at)
-        if kind in kinds:
-            yield kind, content[at + 8 : at + 8 + length]
+        if kind == wanted:
+            yield content[at + 8 : at + 8 + length]
         at += length + 12

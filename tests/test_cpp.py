@@ -6,11 +6,11 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import fields
@@ -446,9 +446,9 @@ def test_probabilities_of_many_classes_are_printed_in_time(runner: Path, tmp_pat
     hydrant.export_onnx(bundle.path)
     ids = np.full((20, 3), 3, np.int64)
     np.savez(tmp_path / "x.npz", input_ids=ids, attention_mask=np.ones_like(ids))
-    started = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime  # of the processor, however busy the machine is
     rows = lines(run(runner, bundle.path, tmp_path / "x.npz", "--probabilities"))
-    assert time.monotonic() - started < 12
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 12
     assert [list(row["probabilities"]) for row in rows] == [list(Bundle.open(bundle.path).labels)] * 20
 
 

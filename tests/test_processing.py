@@ -530,6 +530,7 @@ def test_order_of_a_batch_is_kept() -> None:
         (b"\x89PNG", "cannot read image input 7: bytes of no known kind; expected a whole image"),
         (png_of(125), "cannot read image input 7: 'its pixels end after 125 of 200 bytes'; expected a whole image"),
         (png_of(107, interlaced=True), "its pixels end after 107 of 207 bytes"),
+        (png_of(125)[:33] + png_of(200)[8:], "'its header is damaged'; expected a whole image"),
         (many_scans(96), "cannot read image input 7: 'it has more than 100 scans'; expected a whole image"),
     ],
 )
