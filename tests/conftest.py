@@ -132,7 +132,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def runner() -> Path:
-    """The C++ program hydrant-run, built as the README says."""
+    """The C++ program hydrant-run, built as the README says, or the one that ``HYDRANT_RUN`` names."""
+    if given := os.environ.get("HYDRANT_RUN"):
+        return Path(given).resolve(strict=True)
     if reason := missing():
         pytest.skip(f"the C++ runner is not built: {reason}")
     return build("release") / "runtime/cpp/hydrant-run"

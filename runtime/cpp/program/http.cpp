@@ -40,7 +40,7 @@ namespace {
 constexpr std::size_t kHeaderBytes =
     32U << 10U;                        // of a connection's buffer: request line, headers, a piece of the body
 constexpr std::size_t kDiscarded = 8;  // times the most of a body that is read before it is refused
-constexpr std::uint64_t kBodies = 16;  // times the most of a body that all bodies take at once
+constexpr std::uint64_t kHeld = 16;    // times the most of a body: what all bodies take at once, and all long answers
 constexpr const char* kNul = "%00";    // as it stands in a path
 
 using Clock = std::chrono::steady_clock;
@@ -52,9 +52,11 @@ HttpReply too_large(std::size_t most) {
 
 HttpReply no_memory() { return http_error(503, "there is not enough memory for these inputs; send fewer at once"); }
 
-HttpReply crowded() {
-  return http_error(503, "the bodies of other requests take all the memory there is for them; ask again in a second");
-}
+constexpr const char* kCrowdedBodies =
+    "the bodies of other requests take all the memory there is for them; ask again in a second";
+constexpr const char* kCrowdedAnswers =
+    "long answers that others have not taken yet hold all the memory there is for them; ask for less, or again in a "
+    "second";
 
 // Whether the other end of a connection was closed, or broke: nobody waits for an answer any more.
 bool is_left(int socket) {
@@ -111,6 +113,7 @@ struct HttpServer::State {
     HttpRequest request;
     std::size_t received = 0;  // bytes of the body, those that were thrown away included
     std::size_t kept = 0;      // those that were not
+    std::size_t answer = 0;    // bytes of its answer, if that is a long one
     bool began = false;        // its headers were looked at
     bool named = false;        // it must have a Host
     bool nul = false;          // its path holds the character NUL, where libmicrohttpd takes it to end
@@ -125,7 +128,8 @@ struct HttpServer::State {
   Handler answer;
   MHD_Daemon* daemon = nullptr;
   std::atomic<std::size_t> open{0};
-  std::atomic<std::uint64_t> held{0};  // bytes of all bodies
+  std::atomic<std::uint64_t> held{0};     // bytes of all bodies
+  std::atomic<std::uint64_t> answers{0};  // bytes of all long answers
   std::atomic<bool> leaving{false};
 
   std::mutex guard;
@@ -196,10 +200,25 @@ struct HttpServer::State {
         exchange->reply = refusal(499, "the client left before its answer");
       } else {
         exchange->reply = answered(exchange->request);
+        if (!has_room(*exchange, exchange->reply->body.size())) exchange->reply = refusal(503, kCrowdedAnswers);
       }
       forget(*exchange);
       MHD_resume_connection(exchange->connection);  // from here the exchange belongs to the server's own thread
     }
+  }
+
+  // Whether an answer may wait for its client: one that is no more than a connection's share always does, and so does
+  // one when no other long one is here, for each has to be had somehow.
+  bool has_room(Exchange& exchange, std::size_t bytes) {
+    const std::uint64_t most = kHeld * limits.body;
+    if (bytes <= most / limits.connections) return true;
+    const std::uint64_t others = answers.fetch_add(bytes);
+    if (others > 0 && others + bytes > most) {
+      answers -= bytes;
+      return false;
+    }
+    exchange.answer = bytes;
+    return true;
   }
 
   // From now on the client has as long as a transfer may take, and as it may be idle before.
@@ -300,10 +319,10 @@ struct HttpServer::State {
   }
 
   void keep(Exchange& exchange, const char* bytes, std::size_t count) {
-    if (held.fetch_add(count) + count > kBodies * limits.body) {
+    if (held.fetch_add(count) + count > kHeld * limits.body) {
       held -= count;
       forget(exchange);
-      exchange.reply = crowded();
+      exchange.reply = refusal(503, kCrowdedBodies);
       return;
     }
     exchange.kept += count;
@@ -374,6 +393,7 @@ struct HttpServer::State {
     if (exchange == nullptr) return;
     State& state = *static_cast<State*>(self);
     state.forget(*exchange);
+    state.answers -= exchange->answer;
     delete exchange;
     --state.open;
     state.expect(connection, state.limits.idle);  // the next one

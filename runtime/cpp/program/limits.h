@@ -11,7 +11,7 @@ namespace hydrant {
 struct HttpLimits {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;         // 0: one of the system's choice
-  std::size_t body = 8U << 20U;      // most bytes of a request's body; of all that are here at once 16 times as many
+  std::size_t body = 8U << 20U;      // most bytes of a request's body; of all together, and of long answers, 16 times
   std::size_t inputs = 1024;         // most inputs of a request
   std::uint64_t pixels = 1U << 25U;  // most pixels of all its pictures; up to 12 bytes each
   std::size_t text = 1U << 18U;      // most bytes of a text or pair; some 400 times as many while it is cut into tokens
