@@ -141,6 +141,8 @@ class ImageProcessor:
             self._crop = _size(config["crop_size"], edges=False) if config.get("do_center_crop", False) else None
             self._resample = int(Image.Resampling(config.get("resample", 2)))
             self._scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else None
+            if self._scale is not None and abs(self._scale) > np.finfo(np.float32).max / 255:
+                raise ValueError(f"rescale_factor {self._scale:g}: 255 times it must be a float32")
             normalize = config.get("do_normalize", True)
             self._mean = _per_channel(config["image_mean"], self._channels) if normalize else None
             self._std = _per_channel(config["image_std"], self._channels) if normalize else None

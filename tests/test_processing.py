@@ -726,6 +726,8 @@ def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: s
         {"image_mean": [0.5, 10**400, 0.5]},
         {"rescale_factor": math.inf},
         {"rescale_factor": 10**400},
+        {"rescale_factor": 1e38},
+        {"rescale_factor": -1e300},
         {"size": {"height": math.inf, "width": SIDE}},
         {"size": 0, "do_center_crop": True, "crop_size": SIDE},
         {"size": 2**40, "do_center_crop": True, "crop_size": SIDE},
