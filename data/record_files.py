@@ -134,7 +134,7 @@ def _json_lines(path: Path) -> Records:
 def _parquet(path: Path) -> Records:
     datasets = require("datasets", "fuse", "read Parquet")
     check_regular(path)
-    _check_filled(path)
+    check_filled(path)
     parts = _guarded(tables(path), path)
     first = next(parts, None)
     if first is None:
@@ -215,7 +215,7 @@ def lines(path: Path) -> Iterator[str]:
     except OSError as error:
         raise InputError(f"cannot read data {path}: {error.strerror or error}; expected {FORMS}") from error
     with file:
-        _check_filled(path)
+        check_filled(path)
         for number, line in enumerate(_guarded(limited(file, ""), path), start=1):
             check_length(len(line), f"data {path}, line {number}")
             yield line
@@ -226,7 +226,7 @@ def limited(file: IO[Line], end: Line) -> Iterator[Line]:
     return iter(partial(file.readline, LONGEST + 1), end)
 
 
-def _check_filled(path: Path) -> None:
+def check_filled(path: Path) -> None:
     """Refuse a file without content; a pipe has no size."""
     if path.is_file() and path.stat().st_size == 0:
         raise InputError(f"data {path} is empty; expected at least one example")

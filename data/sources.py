@@ -12,7 +12,7 @@ from .audio import has_media_name
 from .columns import Columns
 from .hub import PREFIX, HubName, hub_rows
 from .readers import Row, stream_rows
-from .record_files import FORMS
+from .record_files import FORMS, check_filled
 from .remote import is_url, remote_rows, shown
 
 
@@ -45,15 +45,17 @@ def source_name(name: str | Path) -> str:
 
 
 def check_named(name: str | Path) -> None:
-    """Refuse what does not exist, or is no name of data; nothing remote is looked at.
+    """Refuse what does not exist, is empty, or is no name of data; nothing remote is looked at.
 
     Raises:
         InputError: there are no such data.
     """
     text = str(name)
-    if os.path.exists(text) or is_url(text):  # noqa: PTH110
+    if os.path.exists(text):  # noqa: PTH110
+        check_filled(Path(text))
+    elif is_url(text):
         return
-    if text.startswith(PREFIX):
+    elif text.startswith(PREFIX):
         HubName.parse(text)
     elif not matches(text):
         raise InputError(f"data {text} does not exist; expected {FORMS}")

@@ -619,6 +619,23 @@ def test_a_folder_of_something_else_is_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.make"]
 
 
+def test_paths_are_looked_at_before_anything_large_is_imported(
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[_Job.__module__], "_check_installed", lambda _: pytest.fail("imports PyTorch"))
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "taken").mkdir()
+    train, validation = tables["train"], tables["validation"]
+    for judged, output, message in (
+        (tmp_path / "empty.csv", "out", r"empty\.csv is empty; expected at least one example"),
+        (tmp_path / "absent.csv", "out", r"absent\.csv does not exist; expected"),
+        (validation, "taken", "taken exists; choose another output folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make(bert_checkpoint, train, str(judged), output=tmp_path / output)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.csv", "taken"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

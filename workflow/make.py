@@ -29,6 +29,7 @@ from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import hashes_of
+from ..data.sources import check_named
 from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
@@ -121,7 +122,6 @@ def make(
         BackendError: the model gives values that are not finite.
     """
     check_supported(model)
-    _check_installed(recipe)
     check_seed(seed)
     output = Path(output)
     check_replaceable(output, MANIFEST, force)
@@ -133,6 +133,10 @@ def make(
     known, unknown = {"data": data, "validation": validation, "test": test}, {"ood": ood, "test_ood": test_ood}
     for roles in product(known, unknown):
         check_apart(known[roles[0]], unknown[roles[1]], roles)
+    for given in (*known.values(), *unknown.values()):
+        if isinstance(given, (str, Path)):
+            check_named(given)
+    _check_installed(recipe)  # which imports them, for seconds
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
