@@ -271,14 +271,14 @@ void trust(const std::string& bytes) {
   static const Bundle bundle = Bundle::open(place.path());
   static const std::string by_key = signature_by("key"), by_certificate = signature_by("certificate");
   beside.write("trusted.pem", bytes);
-  hold_no_errors([&] { const Trust any(beside.path() / "trusted.pem"); });
-  const Trust found(beside.path() / "trusted.pem");
+  std::unique_ptr<Trust> found;
+  hold_no_errors([&] { found = std::make_unique<Trust>(beside.path() / "trusted.pem"); });
   place.write("hydrant.sig", by_key);
   try {
-    found.check(bundle);
+    found->check(bundle);
   } catch (const Error&) {  // signed by another, or trusted otherwise
     place.write("hydrant.sig", by_certificate);
-    found.check(bundle);
+    found->check(bundle);
   }
 }
 

@@ -17,8 +17,7 @@ constexpr const char* kLengthHeader = "Inference-Header-Content-Length";
 
 struct HttpRequest {
   std::string method;  // "GET", "POST", …
-  std::string
-      path;  // percent-decoded, up to a NUL (left as %00), without the query and a slash at its end; no file's name
+  std::string path;    // decoded up to a NUL (left as %00), without the query and a slash at its end; no file's name
   std::optional<std::string> encoding, type;  // Content-Encoding and Content-Type
   std::optional<std::string> host, origin;    // Host and Origin
   std::optional<std::string> authorization;   // Authorization

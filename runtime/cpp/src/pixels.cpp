@@ -123,7 +123,7 @@ void ImageProcessor::read(const Json& config, const std::string& file) {
   if (!filter) throw garbled("resample");
   filter_ = static_cast<Filter>(*filter);
   if (is_on(config, "do_rescale", true)) {
-    scale_ = config.contains("rescale_factor") ? float_number(config["rescale_factor"]) : 1.0 / 255;
+    scale_ = config.contains("rescale_factor") ? number(config["rescale_factor"]) : 1.0 / 255;
     if (!scale_ || std::abs(*scale_) > std::numeric_limits<float>::max() / 255) throw garbled("rescale_factor");
   }
   if (is_on(config, "do_normalize", true)) {
