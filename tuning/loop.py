@@ -26,7 +26,7 @@ from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..progress import Progress
 from .examples import Source, epoch_batches
-from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at
+from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
 from .report import Epoch, best_epoch
 from .settings import BatchEnsemble, Jointly, Settings
 from .state import Point, State
@@ -144,7 +144,9 @@ def train(
             run.advance()
     module.cpu()
     accelerator.free_memory()  # it holds on to every module and optimizer that it prepared
-    return Trained(point.best, tuple(point.history), point.seconds)
+    best = point.best
+    weights = None if best is None else {name: best.get(name, own.detach()) for name, own in module.named_parameters()}
+    return Trained(weights, tuple(point.history), point.seconds)
 
 
 @dataclass
@@ -192,7 +194,7 @@ class _Run:
         if not epoch:
             self.begin()
         elif best_epoch(self.point.history) == epoch:
-            self.point.best = {name: tensor.detach().cpu().clone() for name, tensor in self.module.named_parameters()}
+            self.point.best = {name: own.detach().cpu().clone() for name, own in tuned_parameters(self.module)}
         self.point.seconds = spent + time.monotonic() - begun
         if epoch:
             self.state.save(self.point, self.module, self.optimizer.optimizer)

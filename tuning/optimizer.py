@@ -18,13 +18,18 @@ GRADIENT_NORM = 1.0
 
 def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) -> torch.optim.AdamW:
     """AdamW over all weights that are tuned; biases, LayerNorms and factors around one do not decay."""
-    named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]
+    named = tuned_parameters(module)
     groups = [
         {"params": [tensor for name, tensor in named if decays(name)], "weight_decay": settings.how.weight_decay},
         {"params": [tensor for name, tensor in named if not decays(name)], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=settings.how.learning_rate, fused=device.type in ("cpu", "cuda"))
+
+
+def tuned_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Names and parameters of a module that its tuning changes."""
+    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
 def decays(name: str) -> bool:

@@ -1,8 +1,8 @@
 """How far a tuning has come, in a file, so that an interrupted one goes on where it stopped.
 
-One safetensors file, written whole after every epoch and every few minutes. Tensors ``weight.NAME``, the optimizer's
-``mean.NAME`` and ``square.NAME`` once there was an update, and ``best.NAME`` once an epoch was better than none; its
-metadata hold, as JSON::
+One safetensors file, written whole after every epoch and every few minutes. Of each weight that is tuned it holds the
+tensors ``weight.NAME``, the optimizer's ``mean.NAME`` and ``square.NAME`` once there was an update, and ``best.NAME``
+once an epoch was better than none; what stays as it was the bundle has. Its metadata hold, as JSON::
 
     {"schema": 2, "digest": "…", "updates": 120, "loss": 41.5, "seconds": 63.2, "history": [{"epoch": 0, …}, …]}
 
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from ..bundle.files import beside
 from ..bundle.owned import ENDING, owned_folder, sweep
 from ..errors import InputError, cut, is_whole
+from .optimizer import tuned_parameters
 from .report import Epoch
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Point:
         loss: sum of the losses of this epoch's updates.
         seconds: spent so far.
         history: what each epoch reached; entry 0 is before tuning.
-        best: weights of the best epoch on the CPU; ``None`` while none was better than before tuning.
+        best: tuned weights of the best epoch on the CPU; ``None`` while none was better than before tuning.
     """
 
     updates: int = 0
@@ -82,8 +83,9 @@ class State:
         """
         if self.path is None:
             return
-        tensors = {f"weight.{name}": tensor.detach().cpu() for name, tensor in module.named_parameters()}
-        for name, parameter in module.named_parameters():
+        tensors = {}
+        for name, parameter in tuned_parameters(module):
+            tensors[f"weight.{name}"] = parameter.detach().cpu()
             moments = optimizer.state.get(parameter, {})
             tensors |= {f"{short}.{name}": moments[key].cpu() for short, key in MOMENTS.items() if key in moments}
         tensors |= {f"best.{name}": tensor for name, tensor in (point.best or {}).items()}
@@ -149,9 +151,9 @@ class State:
     @staticmethod
     @torch.no_grad()
     def _put(tensors: dict[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer, point: Point) -> None:
-        for name, parameter in module.named_parameters():
+        for name, parameter in tuned_parameters(module):
             parameter.copy_(_fitting(tensors[f"weight.{name}"], parameter))
-            if point.updates and parameter.requires_grad:
+            if point.updates:
                 moments = {
                     key: _fitting(tensors[f"{short}.{name}"], parameter).to(parameter.device)
                     for short, key in MOMENTS.items()
@@ -162,7 +164,7 @@ class State:
                 }
         best = {name.removeprefix("best."): tensor for name, tensor in tensors.items() if name.startswith("best.")}
         if best:
-            point.best = {name: _fitting(best[name], tensor) for name, tensor in module.named_parameters()}
+            point.best = {name: _fitting(best[name], own) for name, own in tuned_parameters(module)}
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         try:
