@@ -30,7 +30,7 @@ from ..evaluation.report import EvaluationReport, ModelReport
 from ..evaluation.run import evaluate
 from ..evaluation.verdict import ALONE
 from . import shared
-from .options import Command, call
+from .options import Command, call, value
 from .terminal import show, table
 from .words import positive
 
@@ -67,12 +67,18 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Evaluate, and show the figures."""
     report = call(evaluate, options, figures=call(Figures, options), reading=call(Reading, options))
-    show(options, report.to_json(), evaluation_text(report))
+    place = "" if value(evaluate, "report", options) else f" in {options.bundle}"
+    show(options, report.to_json(), evaluation_text(report, place))
     return 0
 
 
-def evaluation_text(report: EvaluationReport) -> str:
-    """Tables of quality, of detection by each score, of diversity, decisions and corruptions."""
+def evaluation_text(report: EvaluationReport, place: str = "") -> str:
+    """Tables of quality, of detection by each score, of diversity, decisions and corruptions.
+
+    Args:
+        report: of the evaluation.
+        place: put behind the names of its files.
+    """
     models = report.models
     ood = "" if report.ood is None else f", {report.ood_examples} of {report.ood}"
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
@@ -103,7 +109,11 @@ def evaluation_text(report: EvaluationReport) -> str:
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
     if report.latency_note:
         parts.append(report.latency_note)
-    written = [words for words in (", ".join(report.files), report.html and str(report.html)) if words]
+    written = [
+        words
+        for words in (", ".join(report.files) + place * bool(report.files), report.html and str(report.html))
+        if words
+    ]
     if written:
         parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)

@@ -46,6 +46,9 @@ COMMANDS = {
 }
 """Every subcommand, in a line. What it takes and does is in the file of its name."""
 
+SAME = {"--data": "--input", "--input": "--data"}
+"""Options that mean the same to different commands: examples with labels, and inputs without."""
+
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; inputs of ``predict`` may also stand behind its options.
@@ -92,10 +95,11 @@ class Parser(argparse.ArgumentParser):
         before = takewhile("--".__ne__, self.given)  # what follows it is no option
         flags = [word.partition("=")[0] for word in before if word.startswith("--")]
         wrong = [(flag, options) for flag in flags if not any(name.startswith(flag) for name in options)]
+        other = [(flag, SAME[flag]) for flag, _ in wrong if SAME.get(flag) in options]
         if self._subparsers and self.given:
             wrong.append((self.given[0], list(COMMANDS)))
         near = [(word, close) for word, known in wrong for close in get_close_matches(word, known, 1) if close != word]
-        return f" (did you mean {near[0][1]} by {near[0][0]}?)" if near else ""
+        return "".join(f" (did you mean {close} instead of {word}?)" for word, close in [*other, *near][:1])
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stderr).write(message)  # argparse's own says nothing when it cannot write

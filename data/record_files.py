@@ -44,7 +44,7 @@ def _delimited(path: Path) -> Records:
         for number, fields in enumerate(filled, start=1):
             if len(fields) != len(header):
                 raise InputError(
-                    f"{path}, row {number} has {len(fields)} fields; expected {len(header)}, as in the header "
+                    f"{path}, row {number} has {len(fields)} field(s); expected {len(header)}, as in the header "
                     "(quote a text that holds the separator)"
                 )
             if separator == "\t":

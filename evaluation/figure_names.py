@@ -141,6 +141,8 @@ DIFFERENCES = {
     "ece": _share("ECE", "{:+z.2f}", unit=" points"),
     "ood.predictive_entropy.auroc": Told("OOD AUROC by entropy", "{:+z.3f}", better="high"),
     "ood.predictive_entropy.fpr95": _share("OOD FPR95 by entropy", "{:+z.1f}", unit=" points"),
+    "ood.energy.auroc": Told("OOD AUROC by energy", "{:+z.3f}", better="high"),
+    "ood.energy.fpr95": _share("OOD FPR95 by energy", "{:+z.1f}", unit=" points"),
     "span_f1": _share("span F1", "{:+z.1f}", "high", " points"),
     "rmse": Told("RMSE", "{:+z.4g}"),
     "correlation": Told("rank correlation with the label", "{:+z.3f}", better="high"),

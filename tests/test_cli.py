@@ -179,9 +179,20 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
         ((), "required: COMMAND"),
         (("fly",), "invalid choice: 'fly'"),
         (("plan",), "the following arguments are required: MODEL"),
-        (("mkae", "x"), "(did you mean make by mkae?); see `hydrant --help`"),
-        (("make", "x", "--data", "a", "-o", "b", "--valdation=v"), "(did you mean --validation by --valdation?)"),
-        (("make", "x", "--data", "a", "--valid", "b", "-o", "b", "--fats"), "--fats (did you mean --fast by --fats?)"),
+        (("mkae", "x"), "(did you mean make instead of mkae?); see `hydrant --help`"),
+        (
+            ("make", "x", "--data", "a", "-o", "b", "--valdation=v"),
+            "(did you mean --validation instead of --valdation?)",
+        ),
+        (
+            ("make", "x", "--data", "a", "--valid", "b", "-o", "b", "--fats"),
+            "--fats (did you mean --fast instead of --fats?)",
+        ),
+        (
+            ("predict", "x", "--data=a.csv"),
+            "unrecognized arguments: --data=a.csv (did you mean --input instead of --data?)",
+        ),
+        (("verify", "x", "--input", "a.csv"), "(did you mean --data instead of --input?)"),
         (("plan", "--output", "x"), "required: MODEL; see `hydrant plan --help`"),
         (
             ("plan", bert_checkpoint, "--keep", "3", "-o", plan),

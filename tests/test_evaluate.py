@@ -140,6 +140,8 @@ def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_ch
     assert other.figures["nll"].value == pytest.approx(loss, abs=1e-5)
     assert other.differences["nll"].value == pytest.approx(figures["nll"].value - loss, abs=1e-5)
     assert report.models[0].differences == {}
+    judged = {each.figure for each in report.verdict[0].differences}
+    assert {f"ood.{score}.{name}" for score in ("predictive_entropy", "energy") for name in ("auroc", "fpr95")} < judged
     assert not [name for name in other.figures if "mutual_information" in name], "one member has none"
     columns = evaluation_text(report).split("out of distribution by mutual information")[1].splitlines()[2].split()
     assert columns[-1] == "–"
@@ -265,7 +267,8 @@ def test_page_sums_up_accuracy_uncertainty_and_latency(bundle: Path, data: dict[
     table = page.read_text().split("<h2>Models</h2>")[1].split("</table>")[0]
     figures = report.models[0].figures
     assert f"<td>{100 * figures['accuracy'].value:.1f} %</td>" in headline
-    assert f"<td>{figures['ood.predictive_entropy.auroc'].value:.3f}</td>" in headline
+    for score in ("predictive_entropy", "energy"):
+        assert f"<td>{figures[f'ood.{score}.auroc'].value:.3f}</td>" in headline
     assert report.models[0].latency_ms is not None
     assert f"<td>{report.models[0].latency_ms:.1f}</td>" in table
     assert "ms for a batch of 8" in table
@@ -594,7 +597,7 @@ def test_command_line(bundle: Path, data: dict[str, Path], bert_checkpoint: Path
     assert "100% of its 30 examples are among those that the bundle was calibrated against (ood.csv)" in warning
     for words in ("70 examples of test.csv, 30 of ood.csv", "adaptive ECE", "out of distribution by energy",
                   "bundle minus", "OOD AUROC by entropy",
-                  "calibrated decisions", "typos, severity 5", f"and {page}"):  # fmt: skip
+                  "calibrated decisions", "typos, severity 5", f" in {bundle} and {page}"):  # fmt: skip
         assert words in done.stdout, words
     assert page.is_file()
     found = json.loads(run_cli("evaluate", bundle, *arguments, "--json").stdout)

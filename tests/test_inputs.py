@@ -314,7 +314,7 @@ def test_images_behind_urls(memory: Any, image_bundle: Path, vit_checkpoint: Pat
         ("memory://absent-*.csv", InputError, r"data memory://absent-\*.csv match no file"),
         ("memory://data/x.xyz", InputError, "data memory:///data/x.xyz has the unknown ending '.xyz'; expected .csv"),
         ("memory://data/bad.csv", InputError, r"memory:///data/bad.csv has the columns sentence; expected 'text'"),
-        ("memory://data/row.csv", InputError, r"memory:///data/row.csv, row 2 has 1 fields; expected 2"),
+        ("memory://data/row.csv", InputError, r"memory:///data/row.csv, row 2 has 1 field\(s\); expected 2"),
         ("s3://bucket/train.csv", MissingExtraError, "need a plugin of fsspec for s3:// that is not installed: .*s3fs"),
         ("nonsense://x.csv", InputError, "cannot open data nonsense://x.csv: .*; expected a URL of what"),
     ],

@@ -113,6 +113,7 @@ def test_the_command_line_says_where(bundle: Path, text_csv: Path, tmp_path: Pat
     done = run_cli("evaluate", bundle, "--data", text_csv, "--bootstrap", 0, "--report", tmp_path / "own")
     assert done.returncode == 0, done.stderr
     assert f"wrote {tmp_path / 'own' / 'evaluation'}" in done.stdout
+    assert f" in {bundle}" not in done.stdout
     done = run_cli("verify", bundle, "--backend", "onnxruntime", "--examples", 4, "--report", tmp_path / "own")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "own" / "verify.json").read_text())["passed"]
