@@ -1,7 +1,7 @@
 """``hydrant …``, or a Python program, in a process of its own, forked from one that has imported the heavy libraries.
 
 Importing them takes seconds, and the tests run hundreds of commands. The process that forks runs nothing itself, so
-that every command finds what it would find behind a fresh start.
+that every command finds what it would find behind a fresh start; sessions have one thread, as in the tests themselves.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from one_thread import use_one_thread
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -92,6 +94,7 @@ def _command(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
+    use_one_thread()
     sys.argv = ["hydrant" if program is None else "-c", *arguments]
     if program is not None:
         exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})

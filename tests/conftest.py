@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
@@ -22,6 +23,7 @@ from cpp import build, missing
 from golden import make_golden
 from hydrant.bundle.owned import locked
 from hydrant.serving.log import Rarely
+from one_thread import use_one_thread
 from support import make_model, make_tokenizer, run_cli
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,6 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # tiny models gain nothing from threads, and lose much on a busy machine
+use_one_thread()
 
 FIRST = ("processes",)
 """Files of tests that fork, from a process that has run no others: what these left behind made forked ones hang."""
@@ -41,6 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that fork first, then long ones; all others stay in their order."""
     places = {f"test_{name}": place for place, name in enumerate(FIRST + LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and no collection of garbage need go through it; every tuning asks for one."""
+    gc.freeze()
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
@@ -64,6 +72,12 @@ def _whole_log() -> Iterator[None]:
     for handler in logging.getLogger().handlers:
         for kept in [each for each in handler.filters if isinstance(each, Rarely)]:
             handler.removeFilter(kept)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations draw no pictures, which take longer than their figures."""
+    monkeypatch.setattr("hydrant.evaluation.run.pictures", lambda *_: {})
 
 
 @pytest.fixture(scope="session")
@@ -123,7 +137,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``hydrant demo`` leaves in ``digits``, with a shorter training, and in ``printed`` what it said."""
 
     def make(folder: Path) -> None:
-        done = run_cli("demo", "--epochs", "25", "--output", folder / "digits", timeout=900)
+        done = run_cli("demo", "--epochs", "18", "--output", folder / "digits", timeout=900)
         assert done.returncode == 0, done.stderr
         (folder / "printed").write_text(done.stdout)
 

@@ -25,6 +25,12 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_adapter("bert", tmp_path_factory.mktemp("adapter") / "adapter", 0)
 
 
+@pytest.fixture(scope="module")
+def base() -> torch.nn.Module:
+    """A model that is only read."""
+    return make_model("bert")
+
+
 @pytest.fixture
 def adapter(untouched: Path, tmp_path: Path) -> Path:
     """A copy for those who change it."""
@@ -108,10 +114,12 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("settings", "message"), SETTINGS, ids=[str(settings)[:40] for settings, _ in SETTINGS])
-def test_settings_that_cannot_be_honoured(settings: dict[str, Any], message: str, adapter: Path) -> None:
+def test_settings_that_cannot_be_honoured(
+    settings: dict[str, Any], message: str, base: torch.nn.Module, adapter: Path
+) -> None:
     configure(adapter, **settings)
     with pytest.raises(HydrantError, match=message):
-        fuse(make_model("bert"), adapters=[adapter])
+        fuse(base, adapters=[adapter])
 
 
 TENSORS: list[tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = [
@@ -139,10 +147,12 @@ TENSORS: list[tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), TENSORS, ids=[message[:40] for _, message in TENSORS])
-def test_tensors_that_do_not_fit(change: Callable[[Any], Any], message: str, adapter: Path) -> None:
+def test_tensors_that_do_not_fit(
+    change: Callable[[Any], Any], message: str, base: torch.nn.Module, adapter: Path
+) -> None:
     alter(adapter, change)
     with pytest.raises(HydrantError, match=message):
-        fuse(make_model("bert"), adapters=[adapter])
+        fuse(base, adapters=[adapter])
 
 
 @pytest.mark.parametrize("low_rank", ["merge", "keep"])
@@ -180,9 +190,9 @@ def test_numbers_that_pytorch_cannot_widen(adapter: Path) -> None:
         read_adapter(adapter, make_model("bert"))
 
 
-@pytest.mark.parametrize("base", [3, ["a"], {}, None])
-def test_a_base_model_without_a_name(base: Any, adapter: Path) -> None:
-    configure(adapter, base_model_name_or_path=base)
+@pytest.mark.parametrize("name", [3, ["a"], {}, None])
+def test_a_base_model_without_a_name(name: Any, adapter: Path) -> None:
+    configure(adapter, base_model_name_or_path=name)
     assert read_adapter(adapter, make_model("bert")).base is None
 
 
@@ -210,10 +220,12 @@ FILES: list[tuple[Callable[[Path], Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), FILES, ids=[message[:40] for _, message in FILES])
-def test_folders_that_cannot_be_read(change: Callable[[Path], Any], message: str, adapter: Path) -> None:
+def test_folders_that_cannot_be_read(
+    change: Callable[[Path], Any], message: str, base: torch.nn.Module, adapter: Path
+) -> None:
     change(adapter)
     with pytest.raises(HydrantError, match=message):
-        fuse(make_model("bert"), adapters=[adapter])
+        fuse(base, adapters=[adapter])
 
 
 def test_arguments_that_do_not_fit(adapter: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 import transformers
 from hydrant import Bundle, Figures, HydrantError, evaluate, export_onnx, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
+from hydrant.cli.main import main
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.figure_names import BASELINES
 from hydrant.evaluation.report import EvaluationReport
@@ -63,7 +64,7 @@ def report(
 ) -> EvaluationReport:
     """The bundle on another backend than PyTorch, beside the checkpoint."""
     page = tmp_path_factory.mktemp("page") / "report.html"
-    figures = Figures(bootstrap=50, baselines=True, fit=data["train"], neighbours=4)
+    figures = Figures(bootstrap=20, baselines=True, fit=data["train"], neighbours=4)
     return evaluate(evaluated, data["test"], data["ood"], figures=figures, compare=[bert_checkpoint], html=page,
                     backend="onnxruntime")  # fmt: skip
 
@@ -192,7 +193,7 @@ def test_every_form_of_the_report_tells_baselines_and_their_source(report: Evalu
     assert not [note for note in stored["notes"] if "baselines" in note], "a checkpoint is compared"
 
 
-def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict[str, Path]) -> None:
+def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict[str, Path], undrawn: None) -> None:
     report = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0, baselines=True))
     found = report.models[0].baselines
     assert found is not None
@@ -213,7 +214,7 @@ def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict
 
 
 def test_what_cannot_be_fitted_is_left_out_with_its_reason(
-    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path
+    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, undrawn: None
 ) -> None:
     """One example of each class, fewer than the principal directions."""
     few = tmp_path / "few.csv"
@@ -233,7 +234,7 @@ def test_what_cannot_be_fitted_is_left_out_with_its_reason(
 
 
 def test_the_single_model_of_dropout_is_the_checkpoint(
-    bundle: Path, bert_checkpoint: Path, data: dict[str, Path]
+    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], undrawn: None
 ) -> None:
     figures = Figures(bootstrap=0, baselines=True)
     compare = [f"mc-dropout:2:{bert_checkpoint}", bert_checkpoint]
@@ -243,11 +244,12 @@ def test_the_single_model_of_dropout_is_the_checkpoint(
     assert whole is not None
     assert (passes.of, whole.of) == ("the checkpoint itself, without dropout", "the checkpoint itself")
     assert passes.figures == whole.figures
-    alone = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=compare[:1])
+    few = ["hello world", "the money"], ["a", "b"]
+    alone = evaluate(bundle, few, (["today"], None), figures=figures, compare=compare[:1])
     assert alone.notes == [], "a whole model is among the rows"
 
 
-def test_training_data_among_test_data_are_told(bundle: Path, data: dict[str, Path]) -> None:
+def test_training_data_among_test_data_are_told(bundle: Path, data: dict[str, Path], undrawn: None) -> None:
     figures = Figures(bootstrap=0, baselines=True, fit=data["test"])
     report = evaluate(bundle, data["test"], data["ood"], figures=figures)
     twice = "100% of the examples of test.csv are among those of test.csv that baselines are fitted on"
@@ -269,12 +271,13 @@ def test_refusals(bundle: Path, data: dict[str, Path], ood: bool, fit: str, neig
     assert message.format(**data) in str(caught.value)
 
 
-def test_command_line(bundle: Path, bert_checkpoint: Path, data: dict[str, Path]) -> None:
-    given = ["evaluate", bundle, "--data", data["test"], "--ood", data["ood"], "--bootstrap", "10"]
-    done = run_cli(*given, "--baselines", "--fit", data["train"], "--neighbours", "3", "--compare", bert_checkpoint,
-                   "--json")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    first, second = (model["baselines"] for model in json.loads(done.stdout)["models"])
+def test_command_line(
+    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], undrawn: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["evaluate", bundle, "--data", data["test"], "--ood", data["ood"], "--bootstrap", "5"]
+    asked = ["--baselines", "--fit", data["train"], "--neighbours", "3", "--compare", bert_checkpoint, "--json"]
+    assert main(list(map(str, [*given, *asked]))) == 0
+    first, second = (model["baselines"] for model in json.loads(capsys.readouterr().out)["models"])
     assert second["of"] == "the checkpoint itself"
     assert first["settings"]["knn"] == "k = 3, features of length 1"
     assert set(first["figures"]) == {f"{score}.{name}" for score in BASELINES for name in ("auroc", "aupr", "fpr95")}

@@ -52,7 +52,7 @@ def one_thread() -> Iterator[None]:
 # Candidates
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     family=st.sampled_from(FAMILIES),
     members=st.integers(2, 4),
@@ -128,7 +128,7 @@ def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
         budgets.check_reachable(architecture, 3, least - 0.002, forks=forks, sequence=9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     family=st.sampled_from(FAMILIES),
     members=st.integers(2, HEADS),
@@ -410,13 +410,12 @@ def test_a_plan_to_be_tuned(bert_checkpoint: Path, text_csv: Path, tmp_path: Pat
 # End to end
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "random"}, {"method": Taylor("bootstrap")}, {"fork_from": 1}])
-@pytest.mark.parametrize("budget", [1.0, 1.6, 3.0])
+@pytest.mark.parametrize(("budget", "options"), [
+    (1.0, {}), (3.0, {}), (1.0, {"method": "random"}), (1.6, {"method": Taylor("bootstrap")}), (1.5, {"fork_from": 1}),
+])  # fmt: skip
 def test_plan_is_the_choice_among_its_candidates(
     budget: float, options: dict[str, Any], bert_checkpoint: Path, text_csv: Path
 ) -> None:
-    if budget == 1.0 and "fork_from" in options:
-        budget = 1.5
     plan = plan_heads(bert_checkpoint, text_csv, keep=Budget(budget), seed=2, **options)
     facts = plan.provenance["budget"]
     assert (facts["limit"], facts["sequence"], plan.provenance["examples"], facts["examples_held_out"]) == (
@@ -464,10 +463,11 @@ def test_same_seed_gives_the_same_plan(method: str, bert_checkpoint: Path, text_
             method=method,
         )
 
-    assert make(1) == make(1)
-    assert make(1).provenance == make(1).provenance
-    assert make(1, batch_size=5) == make(1)
-    assert any(make(seed) != make(1) for seed in (2, 3, 4))
+    found, again = make(1), make(1)
+    assert again == found
+    assert again.provenance == found.provenance
+    assert make(1, batch_size=5) == found
+    assert any(make(seed) != found for seed in (2, 3, 4))
 
 
 def test_images_have_their_own_length(vit_checkpoint: Path) -> None:
@@ -517,7 +517,7 @@ def test_usage_errors(
 
 def test_real_checkpoint(shared: Path) -> None:
     model, data = shared / "models/minilm-clinc150", shared / "data/clinc150/val.csv"
-    plan = plan_heads(model, data, reading=Reading(examples=256), keep=Budget(1.25))
+    plan = plan_heads(model, data, reading=Reading(examples=96), keep=Budget(1.25))
     facts = plan.provenance["budget"]
     assert estimate_cost(model, plan, sequence=facts["sequence"]).ratio <= 1.25
     assert facts["fork"] >= 3  # forks before cost more, whatever is kept

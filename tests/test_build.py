@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, TensorRTForRTX, build_engine, export_onnx, fuse, save_bundle
 from hydrant.build import library
@@ -17,9 +17,10 @@ from hydrant.build.fusion_report import by_profile, layers_of_inspector, layers_
 from hydrant.build.messages import Messages
 from hydrant.build.monitor import Phases, interrupts_kept
 from hydrant.build.profiles import Range, optimization_profiles
+from hydrant.cli.build import build_text
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import EngineFile, engine_names, read_metadata
-from hydrant.errors import BackendError, GateError, InputError
+from hydrant.errors import BackendError, InputError
 from hydrant.families.registry import architecture_of
 from hydrant.progress import no_progress
 from hypothesis import given
@@ -80,11 +81,13 @@ def test_an_engine_and_its_twin(own: Path, rtx: Any) -> None:
     assert all("catchCudaError" not in warning for warning in built.warnings)
     assert "[VERBOSE] " in log.read_text()
     assert any("building engine" in title for title, _ in titles)
+    told = build_text(built)
+    assert f"{LAYERS} of {LAYERS} attention blocks fused, {facts.layers[0]} layers" in told
+    assert f"compute capability {', '.join(library.RTX_TARGETS)}" in told
 
 
-@pytest.mark.parametrize("family", ["bert", "vit"])
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_every_profile_is_fused(family: str, precision: str, tmp_path: Path, rtx: Any) -> None:
+@pytest.mark.parametrize(("family", "precision"), [("bert", "bf16"), ("vit", "fp16")])
+def test_every_profile_is_fused(family: str, precision: Any, tmp_path: Path, rtx: Any) -> None:
     path = tmp_path / "bundle"
     save_bundle(fuse(make_model(family, **WIDE[family]), random_plan(family, 3)), path)
     export_onnx(path, precision)
@@ -97,10 +100,13 @@ def test_every_profile_is_fused(family: str, precision: str, tmp_path: Path, rtx
 
 def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
     before = Bundle.open(own).digests()
-    with pytest.raises(GateError, match=rf"0 of {LAYERS} attention blocks were fused in profile 0; expected all"):
-        build_engine(own, "tensorrt-rtx", "fp32", require_fused=True, name="gated")
+    words = ("build", own, "--backend", "tensorrt-rtx", "--compute-capability", "8.9", "--precision", "fp32")
+    gated = run_cli(*words, "--require-fused")
+    assert (gated.returncode, gated.stdout) == (1, "")
+    assert f"0 of {LAYERS} attention blocks were fused in profile 0; expected all" in gated.stderr
     assert Bundle.open(own).digests() == before
-    assert build_engine(own, "tensorrt-rtx", "fp32", name="unfused").facts.fused == (0,)
+    unfused = build_engine(own, TensorRTForRTX(compute_capability=["8.9"]), "fp32", name="unfused")
+    assert unfused.facts.fused == (0,)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
@@ -183,16 +189,13 @@ def test_a_graph_that_is_not_onnx_is_named(tmp_path: Path, rtx: Any) -> None:
 
 def test_command_line(own: Path, rtx: Any) -> None:
     words = ("build", own, "--backend", "tensorrt-rtx", "--compute-capability", "8.9", "--batch", "1:2:4")
-    done = run_cli(*words, "--require-fused")
+    done = run_cli(*words, "--require-fused", "--json")
     assert done.returncode == 0, done.stderr
-    assert f"{LAYERS} of {LAYERS} attention blocks fused, " in done.stdout
     assert "hydrant: WARNING: tensorrt-rtx: Make sure input input_ids has Int64 binding." in done.stderr
-    found = json.loads(run_cli(*words, "--json").stdout)
+    found = json.loads(done.stdout)
     assert (found["fused"], found["compute_capabilities"]) == ([LAYERS], ["8.9"])
     shown = run_cli("inspect", own).stdout
     assert f"engine        tensorrt-rtx-fp16: tensorrt-rtx {rtx.__version__}, fp16, linux-" in shown
-    failed = run_cli("build", own, "--backend", "tensorrt-rtx", "--precision", "fp32", "--require-fused")
-    assert (failed.returncode, failed.stdout) == (1, "")
     export_onnx(own, "fp16", form=GraphForm(lowering="unrolled"))
     assert "OUTDATED: model.fp16.onnx has changed since" in run_cli("inspect", own).stdout
 
@@ -243,7 +246,7 @@ def test_an_interrupt_stops_the_builder_and_leaves_nothing(number: str, made: Pa
         "Phases.start = interrupted\n"
         f"sys.exit(cli.main(['build', {str(made)!r}, '--backend', 'tensorrt-rtx', '--name', 'stopped']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    done = command.run([], os.environ, "/", "", 300, code)
     assert done.returncode == 130, done.stderr
     assert "hydrant: interrupted; nothing was left half-written" in done.stderr
     assert Bundle.open(made).digests() == before

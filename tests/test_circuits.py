@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,21 @@ def naive_objective(name: str, losses: list[float], known: list[float], unknown:
     return {"nll": nll, "separation": separation, "both": nll + separation}[name]
 
 
+@cache
+def alone(family: str, keep: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:
+    """Probabilities of every example by itself, by a full forward pass with these heads."""
+    model, found = make_model(family), []
+    for item in [each for part in split(family) for each in part.inputs]:
+        tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
+        found.append(oracle.softmax(oracle.member_logits(model, keep, HEADS, tensors))[0])
+    return found
+
+
 def naive(
     family: str, counts: list[int], objective: str, masking: str = "pruned"
 ) -> tuple[list[tuple[int, ...]], list[list[float] | None]]:
     """Heads and scores by L × H full forward passes of every example, each example alone."""
-    model = make_model(family)
-    known, unknown = split(family)
+    known, _ = split(family)
     assert known.labels is not None
     chosen: list[tuple[int, ...]] = []
     running: list[tuple[int, ...]] = []
@@ -89,11 +99,9 @@ def naive(
         scores = []
         for head in range(HEADS):
             rest = tuple(other for other in FULL if other != head)
-            keep = [*running, rest, *[FULL] * (LAYERS - layer - 1)]
+            keep = (*running, rest, *[FULL] * (LAYERS - layer - 1))
             losses, inside, outside = [], [], []
-            for index, item in enumerate([*known.inputs, *unknown.inputs]):
-                tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
-                probabilities = oracle.softmax(oracle.member_logits(model, keep, HEADS, tensors))[0]
+            for index, probabilities in enumerate(alone(family, keep)):
                 (inside if index < KNOWN else outside).append(float(oracle.entropy(probabilities)))
                 if index < KNOWN:
                     losses.append(-math.log(probabilities[known.labels[index]]))
@@ -113,7 +121,15 @@ def family(request: pytest.FixtureRequest) -> str:
 # The search against the naive one
 
 
-@pytest.mark.parametrize(("objective", "masking"), [*((name, "pruned") for name in OBJECTIVES), ("both", "selected")])
+SEARCHES = [
+    *((family, "both", "pruned") for family in FAMILIES),
+    *((family, name, "pruned") for family in ("bert", "vit") for name in OBJECTIVES if name != "both"),
+    *((family, "both", "selected") for family in ("bert", "vit")),
+]
+"""Every family, and every objective and masking, which know nothing of families."""
+
+
+@pytest.mark.parametrize(("family", "objective", "masking"), SEARCHES)
 def test_same_heads_and_scores_as_full_forward_passes(family: str, objective: str, masking: str) -> None:
     counts = [2, 3, 1]
     heads, scores = naive(family, counts, objective, masking)
@@ -284,11 +300,18 @@ def interrupted_after(steps_done: int) -> Callable[[Iterable[Any], int, str], It
     return progress
 
 
+@pytest.fixture(scope="module", params=["noise", "bootstrap"])
+def perturbed(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Any]:
+    """Options of a search for several circuits, and what it finds."""
+    options = {"diversity": request.param, "noise": 1.0, "batch_size": 5}
+    return options, search("bert", [[2, 2, 2]] * 3, **options)
+
+
 @pytest.mark.parametrize("steps", [0, 7, 12, 20, 25])
-@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
-def test_interrupted_search_goes_on_to_the_same_result(steps: int, diversity: str, tmp_path: Path) -> None:
-    state, options = tmp_path / "plan.json.part", {"diversity": diversity, "noise": 1.0, "batch_size": 5}
-    expected = search("bert", [[2, 2, 2]] * 3, **options)
+def test_interrupted_search_goes_on_to_the_same_result(
+    steps: int, perturbed: tuple[dict[str, Any], Any], tmp_path: Path
+) -> None:
+    state, (options, expected) = tmp_path / "plan.json.part", perturbed
     with pytest.raises(KeyboardInterrupt):
         search("bert", [[2, 2, 2]] * 3, state=state, progress=interrupted_after(steps), **options)
     known = len(json.loads(state.read_text())["layers"]) if state.exists() else 0

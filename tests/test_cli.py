@@ -10,8 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import command
 import hydrant
 import numpy as np
 import pytest
@@ -431,7 +433,7 @@ def test_bundle_without_a_graph(bert_checkpoint: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_leaves_no_half_written_bundle(
-    sent: signal.Signals, bert_checkpoint: Path, tmp_path: Path
+    sent: signal.Signals, bert_checkpoint: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The signal arrives while the bundle's temporary folder is there."""
     code = (
@@ -444,23 +446,28 @@ def test_interrupting_leaves_no_half_written_bundle(
         "storage.save_file = slow\n"
         f"sys.exit(cli.main(['fuse', {str(bert_checkpoint)!r}, '-o', {str(tmp_path / 'out')!r}]))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "writing\n"
+    folder = tmp_path_factory.mktemp("streams")
+    given, out, err = streams = [folder / name for name in ("in", "out", "err")]
+    given.touch()
+    process = command.CONTEXT.Process(target=command._command, args=([], dict(os.environ), "/", streams, code))
+    process.start()
+    until = time.monotonic() + 60
+    while not (out.exists() and out.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
     assert len(list(tmp_path.iterdir())) == 1, "the temporary folder"
-    process.send_signal(sent)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1] == "hydrant: interrupted; nothing was left half-written"
+    assert process.pid is not None
+    os.kill(process.pid, sent)
+    process.join(60)
+    assert process.exitcode == 130
+    assert err.read_text().splitlines()[-1] == "hydrant: interrupted; nothing was left half-written"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_that_leaves_is_no_error(made: Path, text_csv: Path) -> None:
-    command = f"'{sys.executable}' -m hydrant predict '{made / 'out'}' --input '{text_csv}' | head -1"
+    line = f"'{sys.executable}' -m hydrant predict '{made / 'out'}' --input '{text_csv}' | head -1"
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False, cwd="/"
+        ["bash", "-c", f"set -o pipefail; {line}"], capture_output=True, text=True, check=False, cwd="/"
     )
     assert len(done.stdout.splitlines()) == 1
     assert "Traceback" not in done.stderr
@@ -487,10 +494,10 @@ def test_unexpected_errors_are_one_line_and_verbose_shows_the_traceback(made: Pa
         "inspection.inspect_bundle = broken\n"
         "sys.exit(cli.main(sys.argv[1:]))\n"
     )
-    command = [sys.executable, "-c", code, "inspect", str(made / "out")]
-    quiet = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    words = ["inspect", str(made / "out")]
+    quiet = command.run(words, os.environ, "/", "", 60, code)
     assert "unexpected RuntimeError: 'two lines'; run again with -v" in error_line(quiet)
-    loud = subprocess.run([*command, "-v"], capture_output=True, text=True, check=False, cwd="/")
+    loud = command.run([*words, "-v"], os.environ, "/", "", 60, code)
     assert loud.returncode == 2
     assert "Traceback" in loud.stderr
 
@@ -611,9 +618,9 @@ def test_messages_name_options_as_they_are_typed() -> None:
 def test_version_and_help() -> None:
     assert run_cli("--version").stdout.startswith("hydrant 0.")
     listed = run_cli("--help").stdout
-    for command in ("plan", "fuse", "export", "verify", "predict", "inspect", "demo"):
-        assert command in listed
-        assert run_cli(command, "--help").returncode == 0
+    for verb in ("plan", "fuse", "export", "verify", "predict", "inspect", "demo"):
+        assert verb in listed
+        assert run_cli(verb, "--help").returncode == 0
 
 
 def test_it_is_called_by_its_path_where_only_an_environment_has_it(

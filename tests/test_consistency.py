@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command
 import numpy as np
 import onnx
 import pytest
@@ -35,10 +35,23 @@ from hydrant.export import exporter, onnx_file
 from support import make_inputs, make_model, random_plan, run_cli
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A bundle without a graph and with one, to be copied."""
+    folder = tmp_path_factory.mktemp("consistency")
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), folder / "bare")
+    export_onnx(shutil.copytree(folder / "bare", folder / "exported"))
+    return {name: folder / name for name in ("bare", "exported")}
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
-    return tmp_path / "bundle"
+def path(untouched: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(untouched["bare"], tmp_path / "bundle"))
+
+
+@pytest.fixture
+def exported(untouched: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(untouched["exported"], tmp_path / "bundle"))
 
 
 def forge(bundle: Path, name: str, change: Any) -> None:
@@ -65,9 +78,8 @@ def test_an_earlier_look_at_a_bundle_sees_what_was_added(path: Path) -> None:
     assert Bundle.open(path).has("reports/x.json")
 
 
-def test_an_interrupted_export_leaves_the_bundle_usable(path: Path) -> None:
+def test_an_interrupted_export_leaves_the_bundle_usable(exported: Path) -> None:
     """Ctrl-C in the moment between the graph and the manifest: both are written, then it counts."""
-    export_onnx(path)
     code = (
         "import os, signal, sys, time\n"
         "from hydrant.bundle import store\n"
@@ -78,28 +90,27 @@ def test_an_interrupted_export_leaves_the_bundle_usable(path: Path) -> None:
         "    time.sleep(0.2)\n"
         "    commit(*arguments)\n"
         "store.commit = interrupted\n"
-        f"sys.exit(main(['export', {str(path)!r}, '--member-outputs']))\n"
+        f"sys.exit(main(['export', {str(exported)!r}, '--member-outputs']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
+    done = command.run([], os.environ, "/", "", 300, code)
     assert done.returncode == 130, done.stderr
-    with load(path, "onnxruntime") as predictor:
+    with load(exported, "onnxruntime") as predictor:
         inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
         assert predictor.predict(inputs).member_probabilities is not None
-    assert not [file for file in path.iterdir() if file.name.startswith(".")]
+    assert not [file for file in exported.iterdir() if file.name.startswith(".")]
 
 
-def test_a_failed_export_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export_onnx(path)
-    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+def test_a_failed_export_changes_nothing(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {file.name: file.read_bytes() for file in exported.iterdir() if file.is_file()}
 
     def broken(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(onnx.checker, "check_model", broken)
     with pytest.raises(KeyboardInterrupt):
-        export_onnx(path, form=GraphForm(member_outputs=True))
-    assert {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()} == before
-    assert {file.name for file in path.iterdir()} == set(before)
+        export_onnx(exported, form=GraphForm(member_outputs=True))
+    assert {file.name: file.read_bytes() for file in exported.iterdir() if file.is_file()} == before
+    assert {file.name for file in exported.iterdir()} == set(before)
 
 
 def test_signals_are_restored_after_writing(path: Path) -> None:
@@ -148,11 +159,10 @@ def test_files_that_contradict_each_other(name: str, change: dict[str, Any], mes
         export_onnx(path)
 
 
-def test_labels_that_do_not_fit_are_refused_before_predicting(path: Path) -> None:
-    export_onnx(path)
-    forge(path, "hydrant.json", {"labels": ["a", "b"]})
+def test_labels_that_do_not_fit_are_refused_before_predicting(exported: Path) -> None:
+    forge(exported, "hydrant.json", {"labels": ["a", "b"]})
     with pytest.raises(HydrantError, match="has 2 labels for 5 classes"):
-        load(path)
+        load(exported)
 
 
 def test_a_backend_that_fails_says_on_what(path: Path) -> None:
@@ -167,10 +177,9 @@ def test_a_backend_that_fails_says_on_what(path: Path) -> None:
         predictor.predict(inputs)
 
 
-def test_the_reference_must_be_named(path: Path) -> None:
-    export_onnx(path)
+def test_the_reference_must_be_named(exported: Path) -> None:
     with pytest.raises(HydrantError, match=r"reference backend 'auto' is unknown; .* onnxruntime, openvino, torch"):
-        verify(path, "onnxruntime", against="auto")
+        verify(exported, "onnxruntime", against="auto")
 
 
 @pytest.mark.parametrize("verb", [verify, calibrate, evaluate])
@@ -181,24 +190,22 @@ def test_a_seed_that_no_generator_takes_is_refused(verb: Callable[..., Any], see
         verb(path, seed=seed, reading=Reading(examples=3), **data)
 
 
-def test_inspect_says_when_the_verification_is_of_other_files(path: Path) -> None:
-    export_onnx(path)
-    assert verify(path, reading=Reading(examples=4)).passed
-    assert "passed: onnxruntime fp32" in run_cli("inspect", path).stdout
-    export_onnx(path, form=GraphForm(member_outputs=True))
-    assert "not these files: the bundle has changed since" in run_cli("inspect", path).stdout
+def test_inspect_says_when_the_verification_is_of_other_files(exported: Path) -> None:
+    assert verify(exported, reading=Reading(examples=4)).passed
+    assert "passed: onnxruntime fp32" in run_cli("inspect", exported).stdout
+    export_onnx(exported, form=GraphForm(member_outputs=True))
+    assert "not these files: the bundle has changed since" in run_cli("inspect", exported).stdout
 
 
 @pytest.mark.parametrize("name", ["fused.safetensors", "calibration.json", "model.fp32.onnx"])
-def test_inspect_reports_any_altered_file(name: str, path: Path) -> None:
-    export_onnx(path)
-    (path / name).write_bytes((path / name).read_bytes() + b" ")
-    done = run_cli("inspect", path, "--json")
+def test_inspect_reports_any_altered_file(name: str, exported: Path) -> None:
+    (exported / name).write_bytes((exported / name).read_bytes() + b" ")
+    done = run_cli("inspect", exported, "--json")
     assert done.returncode == 1, done.stderr
     states = {key: entry["state"] for key, entry in json.loads(done.stdout)["files"].items()}
     assert states.pop(name) == "altered"
     assert set(states.values()) == {"ok"}
-    assert "altered" in run_cli("inspect", path).stdout
+    assert "altered" in run_cli("inspect", exported).stdout
 
 
 def test_large_models_are_measured_without_protobuf(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,44 +288,41 @@ OTHER_BUNDLES = {
 
 
 @pytest.mark.parametrize("name", OTHER_BUNDLES)
-def test_a_graph_that_contradicts_its_bundle(name: str, path: Path) -> None:
+def test_a_graph_that_contradicts_its_bundle(name: str, exported: Path) -> None:
     change, words = OTHER_BUNDLES[name]
     arrays = {key: tensor.numpy() for key, tensor in make_inputs("bert").items()}
-    export_onnx(path)
-    change(path)
+    change(exported)
     for use in (
-        lambda: load(path, "onnxruntime"),
-        lambda: load(path),
-        lambda: load(path, "openvino"),
-        lambda: load(path, "torch"),
-        lambda: evaluate(path, (arrays, [0, 1, 2, 3]), backend="torch"),
-        lambda: verify(path, "openvino", reading=Reading(examples=4)),
+        lambda: load(exported, "onnxruntime"),
+        lambda: load(exported),
+        lambda: load(exported, "openvino"),
+        lambda: load(exported, "torch"),
+        lambda: evaluate(exported, (arrays, [0, 1, 2, 3]), backend="torch"),
+        lambda: verify(exported, "openvino", reading=Reading(examples=4)),
     ):
         with pytest.raises(HydrantError, match=rf"model\.fp32\.onnx {words}"):
             use()
-    inspected = run_cli("inspect", path)
+    inspected = run_cli("inspect", exported)
     assert inspected.returncode == 1
     assert "PROBLEM       model.fp32.onnx: unusable" in inspected.stdout
 
 
-def test_a_graph_that_tells_nothing_is_not_compared(path: Path) -> None:
-    export_onnx(path)
+def test_a_graph_that_tells_nothing_is_not_compared(exported: Path) -> None:
     keys = ("family", "members", "labels", "temperature", "thresholds", "conformal", "weights_sha256")
-    relabelled(**dict.fromkeys(keys))(path)
-    load(path, "onnxruntime").close()
-    assert "hydrant.members" not in graph_metadata(path / "model.fp32.onnx")
+    relabelled(**dict.fromkeys(keys))(exported)
+    load(exported, "onnxruntime").close()
+    assert "hydrant.members" not in graph_metadata(exported / "model.fp32.onnx")
 
 
-def test_verify_compares_graphs_that_no_backend_here_runs(path: Path) -> None:
+def test_verify_compares_graphs_that_no_backend_here_runs(exported: Path) -> None:
     """A BF16 graph is for TensorRT."""
-    export_onnx(path)
-    export_onnx(path, "bf16")
-    model = onnx.load(path / "model.bf16.onnx")
+    export_onnx(exported, "bf16")
+    model = onnx.load(exported / "model.bf16.onnx")
     (members,) = [entry for entry in model.metadata_props if entry.key == "hydrant.members"]
     members.value = "7"
-    Bundle.open(path).add({"model.bf16.onnx": model.SerializeToString()})
+    Bundle.open(exported).add({"model.bf16.onnx": model.SerializeToString()})
     with pytest.raises(HydrantError, match=r"model\.bf16\.onnx has members '7', but hydrant\.json says '3'"):
-        verify(path, reading=Reading(examples=4))
+        verify(exported, reading=Reading(examples=4))
 
 
 def test_metadata_are_those_that_onnx_reads(path: Path) -> None:

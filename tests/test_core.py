@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +21,32 @@ HIDDEN = sorted({*EXTRAS, "cuda", "huggingface_hub", "pandas", "tensorrt", "tens
 
 HIDE = f"import sys\nfor name in {HIDDEN}: sys.modules[name] = None\n"
 COMMAND = "from hydrant.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+EACH = """
+import contextlib, io, json, logging, sys
+def stream():
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+def say(line):
+    with contextlib.redirect_stdout(stream()) as out, contextlib.redirect_stderr(stream()) as err:
+        status = call(line)
+    print(json.dumps([line, status, *(each.buffer.getvalue().decode() for each in (out, err))]))
+"""
+"""Reports what ``call`` says of each line, which all are asked of one process."""
 
 
 def python(code: str, *arguments: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
+
+
+Told = dict[str, subprocess.CompletedProcess[str]]
+
+
+def told(code: str, lines: list[str], cwd: Path) -> Told:
+    """What a process, whose code has a function ``call``, says of each line."""
+    done = python(f"{HIDE}{code}{EACH}for line in {lines}: say(line)", cwd=cwd)
+    assert (done.returncode, done.stderr) == (0, "")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line: subprocess.CompletedProcess(line, *answer) for line, *answer in answers}
 
 
 @pytest.fixture(scope="module")
@@ -42,41 +64,58 @@ def folder(tmp_path_factory: pytest.TempPathFactory, bert_checkpoint: Path) -> P
     return folder
 
 
-@pytest.mark.parametrize(
-    ("line", "package", "extra"),
-    [
-        ("plan checkpoint --data data.csv -o new.json", "torch", "fuse"),
-        ("fuse checkpoint --plan plan.json -o new", "torch", "fuse"),
-        ("fuse checkpoint --classes cat,dog -o new", "torch", "fuse"),
-        ("tune out --data data.csv --validation data.csv -o new", "accelerate", "tune"),
-        ("export out", "onnx", "fuse"),
-        ("build out --backend tensorrt", "tensorrt", "tensorrt"),
-        ("build out --backend tensorrt-rtx", "tensorrt_rtx", "tensorrt-rtx"),
-        ("verify out", "polygraphy", "verify"),
-        ("profile out --baseline single", "onnx", "fuse"),
-        ("calibrate out --data data.csv", "torch", "fuse"),
-        ("evaluate out --data data.csv", "sklearn", "report"),
-        ("predict out hello --backend torch", "torch", "fuse"),
-        ("predict out hello --backend openvino", "openvino", "openvino"),
-        ("predict out --input data.parquet", "datasets", "fuse"),
-        ("demo -o new", "sklearn", "demo"),
-    ],
-)
-def test_a_verb_names_the_extra_that_it_needs(folder: Path, line: str, package: str, extra: str) -> None:
+VERBS = [
+    ("plan checkpoint --data data.csv -o new.json", "torch", "fuse"),
+    ("fuse checkpoint --plan plan.json -o new", "torch", "fuse"),
+    ("fuse checkpoint --classes cat,dog -o new", "torch", "fuse"),
+    ("tune out --data data.csv --validation data.csv -o new", "accelerate", "tune"),
+    ("export out", "onnx", "fuse"),
+    ("build out --backend tensorrt", "tensorrt", "tensorrt"),
+    ("build out --backend tensorrt-rtx", "tensorrt_rtx", "tensorrt-rtx"),
+    ("verify out", "polygraphy", "verify"),
+    ("profile out --baseline single", "onnx", "fuse"),
+    ("calibrate out --data data.csv", "torch", "fuse"),
+    ("evaluate out --data data.csv", "sklearn", "report"),
+    ("predict out hello --backend torch", "torch", "fuse"),
+    ("predict out hello --backend openvino", "openvino", "openvino"),
+    ("predict out --input data.parquet", "datasets", "fuse"),
+    ("demo -o new", "sklearn", "demo"),
+]
+SERVED = ["predict out --input data.csv", "inspect out"]
+
+
+@pytest.fixture(scope="module")
+def commands(folder: Path) -> Told:
+    """What the command line says, and nothing that it writes."""
+    call = """
+def call(line):
+    from hydrant.cli.main import main
+    logging.root.handlers.clear()
+    try:
+        return main(line.split())
+    except SystemExit as left:
+        return left.code
+"""
     before = sorted(folder.rglob("*"))
-    done = python(HIDE + COMMAND, *line.split(), cwd=folder)
+    found = told(call, [*SERVED, *(line for line, _, _ in VERBS)], folder)
+    assert sorted(folder.rglob("*")) == before
+    return found
+
+
+@pytest.mark.parametrize(("line", "package", "extra"), VERBS)
+def test_a_verb_names_the_extra_that_it_needs(commands: Told, line: str, package: str, extra: str) -> None:
+    done = commands[line]
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith(f"hydrant: error: {package} is not installed; it is needed ")
     assert done.stderr.endswith(f": pip install 'hydrant-uq[{extra}]'\n")
     assert done.stderr.count("\n") == 1
-    assert sorted(folder.rglob("*")) == before
 
 
-def test_bundles_are_served_and_inspected(folder: Path) -> None:
-    done = python(HIDE + COMMAND, "predict", "out", "--input", "data.csv", cwd=folder)
+def test_bundles_are_served_and_inspected(commands: Told) -> None:
+    done = commands[SERVED[0]]
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 2)
-    done = python(HIDE + COMMAND, "inspect", "out", cwd=folder)
+    done = commands[SERVED[1]]
     assert (done.returncode, done.stderr) == (0, "")
     line = next(line for line in done.stdout.splitlines() if line.startswith("graph "))
     assert "model.fp32.onnx: precision fp32; lowering unrolled; attention primitive; onnx is not installed" in line
@@ -111,11 +150,25 @@ MODELS = {
 """Public names that are made of PyTorch."""
 
 
+@pytest.fixture(scope="module")
+def names(folder: Path) -> Told:
+    """What using each public name says."""
+    call = """
+import hydrant, hydrant.errors
+from hydrant import HeadPlan, HydrantError
+def call(line):
+    try:
+        eval(f"hydrant.{line}")
+    except hydrant.errors.MissingExtraError as error:
+        print(error)
+    return 0
+"""
+    return told(call, [*CALLS.values(), *MODELS], folder)
+
+
 @pytest.mark.parametrize("name", sorted({*CALLS, *MODELS}))
-def test_a_public_name_names_the_extra_that_it_needs(folder: Path, name: str) -> None:
-    used = f"from hydrant import HeadPlan, HydrantError\ntry: hydrant.{CALLS.get(name, name)}\n"
-    told = "except hydrant.errors.MissingExtraError as error: print(error)"
-    done = python(f"{HIDE}import hydrant, hydrant.errors\n{used}{told}", cwd=folder)
+def test_a_public_name_names_the_extra_that_it_needs(names: Told, name: str) -> None:
+    done = names[CALLS.get(name, name)]
     assert done.stderr == ""
     assert " is not installed; it is needed " in done.stdout
     assert "pip install 'hydrant-uq[" in done.stdout

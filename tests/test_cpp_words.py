@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +14,22 @@ import hydrant
 import numpy as np
 import pytest
 import torch
+from conftest import made_once
 from cpp import lines, refused, run
 from cpp_server import serving
 from golden import middle, write_calibration, write_density
 from hydrant import Bundle
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import TOKENIZER_GRAPH
+from hydrant.cli.export import export_text
 from hydrant.data import words as words_module
 from hydrant.data.readers import stream_lines
 from hydrant.errors import InputError
+from hydrant.export import export
+from hydrant.export.fuzzed import fuzzed_texts
 from hydrant.export.tokenizer import made_tokenizer
 from support import make_inputs, random_plan, run_cli
-from test_tokenizer_graph import TEXTS, bytes_tokenizer, letters_tokenizer
+from test_tokenizer_graph import TEXTS, bytes_tokenizer, letters_tokenizer, read_once  # noqa: F401 (a fixture)
 from token_support import TAGS, make_tagger, sentences
 
 LISTS = [["Anna", "lives", "in", "New-York", "."], ["日本", "cafe\u0301", "\u200d", "[SEP]x"], *sentences(5)[0]]
@@ -59,14 +64,17 @@ def make_bundle(folder: Path, tags: list[str], lower: bool) -> Bundle:
     return bundle.add({TOKENIZER_GRAPH: content})
 
 
+def make_bundles(folder: Path) -> None:
+    """Taggers of ordinary tags, and of every other kind, in ``usual`` and ``unusual``."""
+    make_bundle(folder / "usual", TAGS, lower=True)
+    make_bundle(folder / "unusual", UNUSUAL, lower=False)
+
+
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
     pytest.importorskip("onnxruntime_extensions")
-    folder = tmp_path_factory.mktemp("taggers")
-    return {
-        "usual": make_bundle(folder / "usual", TAGS, lower=True),
-        "unusual": make_bundle(folder / "unusual", UNUSUAL, lower=False),
-    }
+    folder = made_once(tmp_path_factory, "taggers", make_bundles)
+    return {name: Bundle.open(folder / name / "bundle") for name in ("usual", "unusual")}
 
 
 def alike(found: Any, wanted: Any) -> None:
@@ -218,16 +226,19 @@ def test_what_the_runner_refuses(runner: Path, bundles: dict[str, Bundle], libra
     refused(run(runner, path, "a", "--aggregation", "last", **library), "aggregation is 'last'; expected first, mean")
 
 
-def test_the_command_line_makes_it_and_says_what_it_reads(bundles: dict[str, Bundle]) -> None:
-    done = run_cli("export", bundles["usual"].path, "--tokenizer")
-    assert done.returncode == 0, done.stderr
-    assert "same ids as the tokenizer on 20" in done.stdout
-    assert "lists of words" in done.stdout
-    assert "tokenizer.onnx: texts and lists of words" in run_cli("inspect", bundles["usual"].path).stdout
+def test_an_export_says_what_the_tokenizer_reads(
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = shutil.copytree(bundles["usual"].path, tmp_path / "bundle")
+    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda _, *more: fuzzed_texts(300, *more))
+    made = export(own, tokenizer=True)
+    assert "same ids as the tokenizer on 300 texts and 150 lists of words" in export_text(made)
+    assert "tokenizer.onnx: texts and lists of words" in run_cli("inspect", own).stdout
 
 
 def test_a_graph_of_other_words_is_refused(bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the tokenizer itself counts otherwise, which stands for a graph that does."""
+    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda *_: TEXTS)
     moved = words_module._moved
 
     def later(found: Any, item: Any) -> Any:

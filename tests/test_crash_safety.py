@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import command
 import hydrant
 import numpy as np
 import pytest
@@ -110,9 +111,9 @@ def test_killed_at_random_moments(tmp_path: Path, aged: None) -> None:
     """Two writers, one of which is killed; whoever opens next finds every file of one turn."""
     make(tmp_path / "out", "0")
     draw = random.Random(3)
-    command = [sys.executable, "-c", CHILD.format(files=FILES), str(tmp_path / "out")]
+    words = [sys.executable, "-c", CHILD.format(files=FILES), str(tmp_path / "out")]
     for _ in range(6):
-        writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        writers = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         for writer in writers:
             assert writer.stdout is not None
             assert writer.stdout.readline() == "ready\n"
@@ -565,8 +566,9 @@ def test_every_verb_killed_in_its_short_form(bert_checkpoint: Path, text_csv: Pa
     place = Path(__file__).parents[1] / "benchmarks" / "crash.py"
     output = tmp_path / "found.json"
     words = [bert_checkpoint, text_csv, "--verbs", "export", "--kills", "2", "--steps", "3", "-o", output]
-    command = [sys.executable, place, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    code = f"import runpy, sys; sys.path.append({str(place.parent)!r})\n"
+    code += f"runpy.run_path({str(place)!r}, None, '__main__')"
+    done = command.run([str(word) for word in words], os.environ, "/", "", 300, code)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(output.read_text())["export"]
     assert found["faults"] == []

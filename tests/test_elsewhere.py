@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -79,16 +80,26 @@ def opened(source: str | Path) -> list[str]:
 READ = "text", "image", "audio"
 
 
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with what prepares texts and images, to be copied."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    make_model("bert").save_pretrained(folder)
+    make_tokenizer(folder)
+    transformers.ViTImageProcessorPil().save_pretrained(folder)
+    return folder
+
+
 @pytest.mark.parametrize("name", NAMED)
-def test_nothing_that_a_checkpoint_names_is_asked_for(name: str, asked: list[str], tmp_path: Path) -> None:
-    make_model("bert").save_pretrained(tmp_path)
-    make_tokenizer(tmp_path)
-    transformers.ViTImageProcessorPil().save_pretrained(tmp_path)
+def test_nothing_that_a_checkpoint_names_is_asked_for(
+    name: str, asked: list[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoint, tmp_path / "named")
     for file, change in NAMED[name].items():
-        path = tmp_path / file
+        path = folder / file
         before = json.loads(path.read_text()) if path.is_file() else {}
         path.write_text(json.dumps({**before, **change}))
-    assert len(opened(tmp_path)) == 5
+    assert len(opened(folder)) == 5
     assert not asked
 
 
@@ -119,9 +130,16 @@ def declared(path: Path, found: Any, kind: str = "Image", nested: bool = False) 
     return path
 
 
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("kind", ["Image", "Audio", "Video"])
-@pytest.mark.parametrize("place", [PLACE, "hf://datasets/a/b/c.png", f"zip://a.png::{PLACE}", "file:///etc/hostname"])
+PLACES = [PLACE, "hf://datasets/a/b/c.png", f"zip://a.png::{PLACE}", "file:///etc/hostname"]
+ADDRESSES = [
+    *((place, "Image", False) for place in PLACES),
+    *((PLACE, kind, False) for kind in ("Audio", "Video")),
+    *((PLACE, kind, True) for kind in ("Image", "Audio", "Video")),
+]
+"""What is named, by a column of which kind, and whether it stands in a list."""
+
+
+@pytest.mark.parametrize(("place", "kind", "nested"), ADDRESSES)
 def test_no_address_in_data_is_asked_for(
     place: str, kind: str, nested: bool, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -705,7 +705,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_malformed_twin_is_an_error_of_the_bundle(data: st.DataObject, exported: Path, tmp_path: Path) -> None:
     """Whatever replaces a value somewhere in the metadata, it is refused, or it was no harm."""

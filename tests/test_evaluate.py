@@ -32,12 +32,14 @@ from hydrant import (
 )
 from hydrant.bundle.calibration import Calibration
 from hydrant.cli.evaluate import _differences, evaluation_text
+from hydrant.cli.main import main
 from hydrant.data.corruptions import CORRUPTIONS, KINDS, corrupt, typos
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.plots import _style, _told
-from hydrant.evaluation.report import Figure, ModelReport
+from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics import classification as metrics
+from hydrant.metrics.timing import Rules
 from hydrant.runtime.backends.reference import TorchModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,6 +80,33 @@ def bundle(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "bundle"))
 
 
+def beside(bundle: Path, data: dict[str, Path], checkpoint: Path) -> EvaluationReport:
+    return evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=40), compare=[checkpoint], seed=3)
+
+
+@pytest.fixture(scope="module")
+def report(
+    made: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> EvaluationReport:
+    """The bundle beside the checkpoint that it was made of, in PyTorch."""
+    copy = Path(shutil.copytree(made, tmp_path_factory.mktemp("reported") / "bundle"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hydrant.evaluation.run.pictures", lambda *_: {})
+        return beside(copy, data, bert_checkpoint)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are timed in few rounds."""
+    monkeypatch.setattr("hydrant.evaluation.latency.RULES", Rules(seconds=0, iterations=3, warm_up=0))
+
+
+def draw_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Of the pictures of a report these alone; the others are empty files."""
+    for name in {"reliability", "risk_coverage", "scores", "detection", "disagreement", "noise"} - set(names):
+        monkeypatch.setattr(f"hydrant.evaluation.plots._{name}", lambda *_: b"")
+
+
 class Resources(HTMLParser):
     """What a page would fetch, and whether its elements are closed in order."""
 
@@ -97,11 +126,12 @@ class Resources(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_checkpoint: Path) -> None:
+def test_figures_against_the_oracle(
+    report: EvaluationReport, made: Path, data: dict[str, Path], bert_checkpoint: Path
+) -> None:
     """The original model with silenced heads, its figures by their definitions."""
     import transformers
 
-    report = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=20), compare=[bert_checkpoint])
     model = transformers.BertForSequenceClassification.from_pretrained(bert_checkpoint).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
     test = read_examples(data["test"], list("abcde"))
@@ -109,7 +139,7 @@ def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_ch
     outputs = []
     for texts in (test.inputs, read_examples(data["ood"], None).inputs):
         inputs = dict(tokenizer(list(texts), padding=True, return_tensors="pt"))
-        temperature = Calibration.of(Bundle.open(bundle)).temperature
+        temperature = Calibration.of(Bundle.open(made)).temperature
         outputs.append(oracle.ensemble([model], random_plan("bert", 3), inputs, temperature))
     known, ood = outputs
     figures = report.models[0].figures
@@ -147,25 +177,21 @@ def test_figures_against_the_oracle(bundle: Path, data: dict[str, Path], bert_ch
     assert columns[-1] == "–"
 
 
-def test_intervals_hold_their_values_and_repeat(bundle: Path, data: dict[str, Path], bert_checkpoint: Path) -> None:
-    first = evaluate(
-        bundle, data["test"], data["ood"], figures=Figures(bootstrap=200), compare=[bert_checkpoint], seed=3
-    )
-    for model in first.models:
+def test_intervals_hold_their_values_and_repeat(
+    report: EvaluationReport, bundle: Path, data: dict[str, Path], bert_checkpoint: Path, undrawn: None
+) -> None:
+    for model in report.models:
         for name in ("accuracy", "nll", "brier", "ood.energy.auroc"):
             figure = model.figures[name]
             assert figure.low <= figure.value <= figure.high, name
-    again = evaluate(
-        bundle, data["test"], data["ood"], figures=Figures(bootstrap=200), compare=[bert_checkpoint], seed=3
-    )
-    assert again == first
-    twice = evaluate(bundle, data["test"], figures=Figures(bootstrap=50), compare=[bundle])
+    assert beside(bundle, data, bert_checkpoint) == report
+    twice = evaluate(bundle, data["test"], figures=Figures(bootstrap=10), compare=[bundle])
     assert [model.name for model in twice.models] == ["bundle", "bundle (2)"]
     for figure in twice.models[1].differences.values():
         assert (figure.value, figure.low, figure.high) == (0, 0, 0)
 
 
-def test_models_are_closed(bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_closed(bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch, undrawn: None) -> None:
     closed: list[TorchModule] = []
 
     def close(module: TorchModule) -> None:
@@ -179,7 +205,14 @@ def test_models_are_closed(bundle: Path, data: dict[str, Path], monkeypatch: pyt
     assert len(set(map(id, closed))) == 4, "those that were open when another could not be opened"
 
 
-def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_report_files_and_html(
+    bundle: Path,
+    data: dict[str, Path],
+    bert_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quick: None,
+) -> None:
     nasty = tmp_path / "nasty.csv"
     nasty.write_text(data["test"].read_text() + '"<script>alert(1)</script> & hello $x$",a\n')
     page = tmp_path / "report.html"
@@ -188,7 +221,7 @@ def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpo
         bundle,
         nasty,
         data["ood"],
-        figures=Figures(corruptions=True, corrupted=20, bootstrap=20, latency=True),
+        figures=Figures(corruptions=True, corrupted=8, bootstrap=10, latency=True),
         compare=[bert_checkpoint],
         html=page,
     )
@@ -214,7 +247,9 @@ def test_report_files_and_html(bundle: Path, data: dict[str, Path], bert_checkpo
     assert [row.severity for row in rows] == [1, 2, 3, 4, 5]
     for row in rows:
         assert row.loss_gap == pytest.approx(row.figures["nll"] - report.models[0].clean["nll"])
-    evaluate(bundle, data["test"], figures=Figures(bootstrap=0))
+    draw_only(monkeypatch)
+    evaluate(bundle, data["test"], figures=Figures(bootstrap=0), html=page)
+    assert "hydrant evaluate --latency" in page.read_text().split("<h2>Models</h2>")[1].split("</section>")[0]
     left = {name for name in Bundle.open(bundle).manifest["files"] if name.startswith("reports/evaluation")}
     kept = ("reliability", "risk-coverage", "scores", "disagreement")
     assert left == {"reports/evaluation.json", *(f"reports/evaluation-{name}.png" for name in kept)}
@@ -230,6 +265,7 @@ def test_names_that_pictures_and_pages_would_take_for_signs(
     nasty = tmp_path / "nasty.csv"
     nasty.write_text(data["test"].read_text() + "what is <td colspan=4>,a\n")
     page = tmp_path / "report.html"
+    draw_only(monkeypatch, "reliability", "risk_coverage", "detection", "noise")  # which tell the names
     monkeypatch.chdir(shutil.copytree(bert_checkpoint, tmp_path / "single"))
     report = evaluate(
         formula,
@@ -253,7 +289,9 @@ def test_more_models_than_colours_have_other_lines() -> None:
     assert len(set(styles)) == 20
 
 
-def test_page_sums_up_accuracy_uncertainty_and_latency(bundle: Path, data: dict[str, Path], tmp_path: Path) -> None:
+def test_page_sums_up_accuracy_uncertainty_and_latency(
+    bundle: Path, data: dict[str, Path], tmp_path: Path, undrawn: None, quick: None
+) -> None:
     page = tmp_path / "report.html"
     report = evaluate(
         bundle,
@@ -272,13 +310,10 @@ def test_page_sums_up_accuracy_uncertainty_and_latency(bundle: Path, data: dict[
     assert report.models[0].latency_ms is not None
     assert f"<td>{report.models[0].latency_ms:.1f}</td>" in table
     assert "ms for a batch of 8" in table
-    evaluate(bundle, data["test"], figures=Figures(bootstrap=0), html=page)
-    table = page.read_text().split("<h2>Models</h2>")[1].split("</section>")[0]
-    assert "hydrant evaluate --latency" in table
 
 
 def test_all_models_are_timed_on_one_backend(
-    bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+    bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, undrawn: None, quick: None
 ) -> None:
     page = tmp_path / "report.html"
     report = evaluate(
@@ -300,7 +335,12 @@ def test_all_models_are_timed_on_one_backend(
 
 
 def test_no_latencies_of_models_that_share_no_backend(
-    bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path,
+    data: dict[str, Path],
+    bert_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    undrawn: None,
 ) -> None:
     other = tmp_path / "other"
     save_bundle(fuse(bert_checkpoint), other, load_processor(bert_checkpoint, "text"))
@@ -330,9 +370,10 @@ def test_no_latencies_of_models_that_share_no_backend(
 
 
 def test_disputed_classes_are_written_out_whatever_their_script(
-    data: dict[str, Path], tmp_path: Path, recwarn: pytest.WarningsRecorder
+    data: dict[str, Path], tmp_path: Path, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A font may lack their signs; the table does not."""
+    draw_only(monkeypatch, "disagreement")
     names = ["你好", "<i>", "مرحبا", "d", "e"]
     model = make_model("bert", id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
     model.save_pretrained(tmp_path / "model")
@@ -354,10 +395,9 @@ def test_disputed_classes_are_written_out_whatever_their_script(
     assert [float(share) for _, _, share in rows] == pytest.approx(sorted(means.values(), reverse=True), abs=0.06)
 
 
-def test_decisions_are_those_of_predict(bundle: Path, data: dict[str, Path]) -> None:
-    report = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0))
+def test_decisions_are_those_of_predict(report: EvaluationReport, made: Path, data: dict[str, Path]) -> None:
     test = read_examples(data["test"], list("abcde"))
-    with load(bundle, "torch") as predictor:
+    with load(made, "torch") as predictor:
         known, ood = predictor.predict(test.inputs), predictor.predict(read_examples(data["ood"], None).inputs)
     decisions = report.models[0].decisions
     assert known.abstain is not None
@@ -368,21 +408,27 @@ def test_decisions_are_those_of_predict(bundle: Path, data: dict[str, Path]) -> 
     assert decisions["set_size"] == known.prediction_set.sum(axis=1).mean()
 
 
-def test_a_backend_without_members_leaves_their_divergence_out(bundle: Path, data: dict[str, Path]) -> None:
-    report = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0), backend="onnxruntime")
-    model = report.models[0]
+def test_a_backend_without_members_leaves_their_divergence_out(
+    report: EvaluationReport, bundle: Path, data: dict[str, Path], undrawn: None
+) -> None:
+    found = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0), backend="onnxruntime")
+    model = found.models[0]
     assert (model.backend, model.precision) == ("onnxruntime", "fp32")
     assert "ood.energy.auroc" in model.figures
     assert model.diversity["divergence"] is None
     assert model.diversity["disagreement"] is not None
-    assert "energy" in evaluation_text(report)
-    reference = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0)).models[0]
+    assert "energy" in evaluation_text(found)
     for name, figure in model.figures.items():
-        assert figure.value == pytest.approx(reference.figures[name].value, abs=5e-3), name  # near ties swap
+        assert figure.value == pytest.approx(report.models[0].figures[name].value, abs=5e-3), name  # near ties swap
 
 
 def test_classes_in_another_order_are_compared_by_name(
-    bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+    report: EvaluationReport,
+    bundle: Path,
+    data: dict[str, Path],
+    bert_checkpoint: Path,
+    tmp_path: Path,
+    undrawn: None,
 ) -> None:
     import transformers
 
@@ -395,36 +441,49 @@ def test_classes_in_another_order_are_compared_by_name(
     model.config.label2id = {name: place for place, name in model.config.id2label.items()}
     model.save_pretrained(tmp_path / "shuffled")
     make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "shuffled")
-    report = evaluate(
-        bundle,
-        data["test"],
-        data["ood"],
-        figures=Figures(bootstrap=0),
-        compare=[bert_checkpoint, tmp_path / "shuffled"],
-    )
+    found = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0), compare=[tmp_path / "shuffled"])
     for name, figure in report.models[1].figures.items():
-        assert report.models[2].figures[name].value == pytest.approx(figure.value, abs=5e-3), name
+        assert found.models[1].figures[name].value == pytest.approx(figure.value, abs=5e-3), name
 
 
-def test_images_corruptions_and_thumbnails(vit_checkpoint: Path, tmp_path: Path) -> None:
+def test_images_corruptions_and_thumbnails(
+    vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images are corrupted a batch at a time; and a folder whose name is no text can still be reported."""
+    from hydrant.evaluation import noise
+
     rng = np.random.default_rng(0)
-    for index in range(40):
-        folder = tmp_path / "data" / f"LABEL_{index % 5}"
+    data = tmp_path / os.fsdecode(b"caf\xe9")
+    for index in range(20):
+        folder = data / f"LABEL_{index % 5}"
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (14, 12, 3), dtype=np.uint8)).save(folder / f"{index}.png")
-    np.savez(tmp_path / "ood.npz", x=rng.integers(0, 256, (20, 12, 12, 3), dtype=np.uint8))
+        name = os.fsdecode(b"%d\xff.png" % index)
+        Image.fromarray(rng.integers(0, 256, (14, 12, 3), dtype=np.uint8)).save(folder / name)
+    np.savez(tmp_path / "ood.npz", x=rng.integers(0, 256, (12, 12, 12, 3), dtype=np.uint8))
     save_bundle(
         fuse(vit_checkpoint, random_plan("vit", 2)), tmp_path / "bundle", load_processor(vit_checkpoint, "image")
     )
+    sizes: list[int] = []
+
+    def counting(images: Any, *arguments: Any) -> Any:
+        sizes.append(len(images))
+        return corrupt(images, *arguments)
+
+    monkeypatch.setattr(noise, "corrupt", counting)
+    draw_only(monkeypatch, "noise")
     page = tmp_path / "report.html"
     report = evaluate(
         tmp_path / "bundle",
-        tmp_path / "data",
+        data,
         tmp_path / "ood.npz",
-        figures=Figures(corruptions=True, corrupted=6, bootstrap=5),
+        reading=Reading(batch_size=3),
+        figures=Figures(corruptions=True, corrupted=4, bootstrap=5),
         compare=[vit_checkpoint],
         html=page,
     )
+    assert report.data == "caf?"
+    assert sizes == [3, 1] * 5 * len(CORRUPTIONS)
+    assert re.search(r"\d\?\.png", page.read_text())
     assert [(row.kind, row.severity) for row in report.models[0].noise] == [
         (kind, severity) for kind in CORRUPTIONS for severity in range(1, 6)
     ]
@@ -452,37 +511,6 @@ def test_noise_on_an_image_does_not_depend_on_the_batch_it_comes_in() -> None:
     whole = corrupt(images, "gaussian noise", 3, seed=2)
     parts = [corrupt(images[start : start + 2], "gaussian noise", 3, 2, start) for start in (0, 2, 4)]
     np.testing.assert_array_equal(whole, [image for part in parts for image in part])
-
-
-def test_corrupted_images_are_made_a_batch_at_a_time(
-    vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a folder whose name is no text can still be reported."""
-    from hydrant.evaluation import noise
-
-    folder = tmp_path / os.fsdecode(b"caf\xe9") / "LABEL_0"
-    folder.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for index in range(7):
-        name = os.fsdecode(b"%d\xff.png" % index)
-        Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(folder / name)
-    bundle = tmp_path / "bundle"
-    save_bundle(fuse(vit_checkpoint, random_plan("vit", 2)), bundle, load_processor(vit_checkpoint, "image"))
-    sizes: list[int] = []
-
-    def counting(images: Any, *arguments: Any) -> Any:
-        sizes.append(len(images))
-        return corrupt(images, *arguments)
-
-    monkeypatch.setattr(noise, "corrupt", counting)
-    page = tmp_path / "page.html"
-    report = evaluate(
-        bundle, folder.parent, reading=Reading(batch_size=3), figures=Figures(bootstrap=0, corruptions=True), html=page
-    )
-    assert report.data == "caf?"
-    assert set(sizes) == {3, 1}
-    assert len(sizes) == 3 * 5 * len(CORRUPTIONS)
-    assert "6?.png" in page.read_text()
 
 
 @settings(max_examples=60, deadline=None)
@@ -556,12 +584,15 @@ def test_models_of_other_classes_are_refused(bundle: Path, data: dict[str, Path]
 
 
 def test_a_single_example_and_a_perfect_model_have_figures_where_they_can(
-    bundle: Path, data: dict[str, Path], tmp_path: Path
+    bundle: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = list(read_examples(data["test"], None).inputs)
     with load(bundle, "torch") as predictor:
         said = [predictor.labels[label] for label in predictor.predict(texts).label]
     page = tmp_path / "page.html"
+    alone = evaluate(bundle, (texts[:1], said[:1]), (["hello"], None), figures=Figures(bootstrap=3))
+    assert alone.examples == 1
+    draw_only(monkeypatch)
     report = evaluate(bundle, (texts, said), (["hello"], None), figures=Figures(bootstrap=10), html=page)
     figures = report.models[0].figures
     assert figures["accuracy"].value == 1
@@ -572,8 +603,6 @@ def test_a_single_example_and_a_perfect_model_have_figures_where_they_can(
     )
     assert "–" in evaluation_text(report)
     assert Resources(page.read_text()).open == []
-    alone = evaluate(bundle, (texts[:1], said[:1]), figures=Figures(bootstrap=3))
-    assert alone.examples == 1
 
 
 def test_a_difference_that_the_first_competitor_lacks_is_shown() -> None:
@@ -587,10 +616,19 @@ def test_a_difference_that_the_first_competitor_lacks_is_shown() -> None:
     assert [line.split() for line in shown.splitlines()[-2:]] == [["NLL", "–", "+0.250"], ["RMSE", "+0.25", "+0.25"]]
 
 
-def test_command_line(bundle: Path, data: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_command_line(
+    bundle: Path,
+    data: dict[str, Path],
+    bert_checkpoint: Path,
+    tmp_path: Path,
+    undrawn: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     page = tmp_path / "report.html"
-    arguments = ["--data", data["test"], "--ood", data["ood"], "--compare", bert_checkpoint, "--bootstrap", 20]
-    done = run_cli("evaluate", bundle, *arguments, "--html", page, "--corruptions", "--corrupted", 10)
+    arguments = ["--data", data["test"], "--bootstrap", 5, "--compare", bert_checkpoint]
+    done = run_cli(
+        "evaluate", bundle, *arguments, "--ood", data["ood"], "--html", page, "--corruptions", "--corrupted", 5
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     warning = done.stderr
@@ -600,7 +638,8 @@ def test_command_line(bundle: Path, data: dict[str, Path], bert_checkpoint: Path
                   "calibrated decisions", "typos, severity 5", f" in {bundle} and {page}"):  # fmt: skip
         assert words in done.stdout, words
     assert page.is_file()
-    found = json.loads(run_cli("evaluate", bundle, *arguments, "--json").stdout)
+    assert main(list(map(str, ["evaluate", bundle, *arguments, "--json"]))) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found == Bundle.open(bundle).read_json("reports/evaluation.json")
     assert [model["name"] for model in found["models"]] == ["bundle", "tiny-bert"]
     for options, words in (

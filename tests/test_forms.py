@@ -91,6 +91,7 @@ def test_a_bundle_without_a_record_says_nothing(bert_checkpoint: Path, tmp_path:
     assert said() == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_later_steps_say_so(bundles: dict[bool, Path], tmp_path: Path, said: Any) -> None:
     table = write_table(tmp_path / "other.csv", 45)
     single = Path(shutil.copytree(bundles[False], tmp_path / "single"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import hydrant
@@ -138,11 +140,23 @@ PLACES = {
 }
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """The syntax of a file, node by node."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nodes_are_of_these_tests() -> Iterator[None]:
+    yield
+    nodes_of.cache_clear()
+
+
 def imported(path: Path) -> set[tuple[int, tuple[str, str]]]:
     """Line and module of every relative import, those inside functions and for type checkers among them."""
     parts = path.relative_to(ROOT).parts
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
             continue
         folder = ROOT.joinpath(*parts[: len(parts) - node.level], *(node.module or "").split("."))
@@ -162,13 +176,16 @@ def test_the_root_holds_folders_and_five_modules() -> None:
     assert loose == {"__init__", "__main__", "errors", "progress", "version"}
 
 
-@pytest.mark.parametrize("module", sorted(SOURCES), ids=".".join)
-def test_imports_run_downward(module: tuple[str, str]) -> None:
-    floor, index = PLACES[module]
-    for line, target in imported(SOURCES[module]):
-        below, earlier = PLACES[target]
-        same = target[0] == module[0] and floor == below
-        assert below < floor or (same and earlier < index), f"{SOURCES[module]}:{line} imports {'.'.join(target)}"
+def test_imports_run_downward() -> None:
+    wrong = []
+    for module, path in SOURCES.items():
+        floor, index = PLACES[module]
+        for line, target in imported(path):
+            below, earlier = PLACES[target]
+            same = target[0] == module[0] and floor == below
+            if not (below < floor or (same and earlier < index)):
+                wrong.append(f"{path}:{line} imports {'.'.join(target)}")
+    assert wrong == []
 
 
 def test_runtime_knows_how_models_are_made_in_its_reference_backend_only() -> None:
@@ -183,7 +200,7 @@ def test_runtime_knows_how_models_are_made_in_its_reference_backend_only() -> No
 def absolute(path: Path) -> list[str]:
     """Modules of other packages that a file imports."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -201,7 +218,7 @@ def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
 def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
     """They vanish under `python -O`; so they may only narrow: "is not None", isinstance."""
     for path in SOURCES.values():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Assert):
                 said = ast.unparse(node.test)
                 assert re.fullmatch(r"[\w.]+ is not None|(not )?isinstance\(.*\)", said), f"{path}:{node.lineno} {said}"
@@ -210,9 +227,8 @@ def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:
 def test_text_is_utf8_and_names_have_slashes_on_every_system() -> None:
     """Windows has a code page and "\\": files are read with their encoding, and a relative path travels as posix."""
     for path in SOURCES.values():
-        tree = ast.parse(path.read_text())
-        told = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "as_posix"}
-        for node in ast.walk(tree):
+        told = {node.value for node in nodes_of(path) if isinstance(node, ast.Attribute) and node.attr == "as_posix"}
+        for node in nodes_of(path):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             if node.func.attr in ("read_text", "write_text"):
@@ -233,7 +249,7 @@ REFERENCE = re.compile(rf"`(?:hydrant\.)?((?:{'|'.join({room for room, _ in SOUR
 def defined(path: Path) -> set[str]:
     """Names that a file defines or imports, at any depth."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
                 found.add(name)

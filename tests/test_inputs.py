@@ -448,6 +448,7 @@ def test_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
 # Through the verbs and the command line
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_verbs_take_what_reading_takes(bert_checkpoint: Path, text_bundle: Path, tmp_path: Path) -> None:
     words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
     rows = [{"text": f"{words[i % 9]} {words[i % 7]} {words[i % 5]}", "label": "abcde"[i % 5]} for i in range(40)]

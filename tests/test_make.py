@@ -6,9 +6,8 @@ import csv
 import itertools
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -64,10 +63,52 @@ def made_once(tables: dict[str, Path], checkpoint: Path, output: Path, **options
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _undrawn() -> Iterator[None]:
+    """Makings in this process draw no pictures, which take longer than their figures; the command line's do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hydrant.evaluation.run.pictures", lambda *_: {})
+        yield
+
+
 @pytest.fixture(scope="module")
 def finished(tables: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A bundle made in one go, and its report."""
     return made_once(tables, bert_checkpoint, tmp_path_factory.mktemp("made") / "out")
+
+
+def interrupted(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def stopping_at(stage: str) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        if line.startswith(stage):
+            raise KeyboardInterrupt
+
+    return say
+
+
+STOPS = ("fuse", "within the tuning", "tune", "calibrate", "evaluate")
+"""Stages behind which a making is interrupted, and one within which it is."""
+
+
+@pytest.fixture(scope="module")
+def stopped(tables: dict[str, Path], bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one making that was interrupted again and again left at each of the stops, in folders of these names.
+
+    Each call goes on from what the one before it left.
+    """
+    folder = tmp_path_factory.mktemp("stopped")
+    for stop in STOPS:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            if stop != STOPS[0]:
+                patch.setattr("hydrant.calib.heads.planning.plan_heads", None)  # that is done
+            if stop == "within the tuning":
+                patch.setattr("hydrant.tuning.stages.write_tuned", interrupted)
+            made_once(tables, bert_checkpoint, folder / "making/out", say=stopping_at(stop))
+        shutil.copytree(folder / "making", folder / stop)
+    return folder
 
 
 def digests(bundle: Path) -> dict[str, str]:
@@ -111,10 +152,13 @@ def test_it_is_what_the_verbs_make_one_after_the_other(
     hydrant.export_onnx(out)
     hydrant.calibrate(out, parts.fitting, parts.unknown_fitting, fit=parts.training)
     assert digests(out) == digests(finished.bundle)
-    report = hydrant.evaluate(out, parts.reporting, parts.unknown_reporting, compare=[bert_checkpoint])
-    mine = report.to_json()["models"]
-    theirs = finished.stages["evaluate"]["models"]
-    assert [model["figures"]["accuracy"] for model in mine] == [model["figures"]["accuracy"] for model in theirs]
+    report = hydrant.evaluate(
+        out, parts.reporting, parts.unknown_reporting, compare=[bert_checkpoint], figures=hydrant.Figures(bootstrap=0)
+    )
+    mine, theirs = report.to_json()["models"], finished.stages["evaluate"]["models"]
+    assert len(mine) == len(theirs) == 2
+    for one, other in zip(mine, theirs, strict=True):
+        assert one["figures"]["accuracy"]["value"] == other["figures"]["accuracy"]["value"]
     assert mine[0]["decisions"] == theirs[0]["decisions"]
 
 
@@ -224,8 +268,10 @@ def test_half_of_them_is_too_many(count: int, shared: int, again: int) -> None:
 
 
 def test_what_an_input_error_leaves_is_named(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(stopped / "fuse", tmp_path, dirs_exist_ok=True)
+
     def refusing(*_: Any, **__: Any) -> Any:
         raise InputError("the learning rate is too high")
 
@@ -253,61 +299,36 @@ def test_the_name_of_a_checkpoint_on_the_hub(
     tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the hub's cache keeps one, since there is no hub here."""
-    kept = tmp_path / "home/hub/models--tiny--bert"
+    kept = tmp_path / "hub/models--tiny--bert"
     shutil.copytree(bert_checkpoint, kept / "snapshots" / ("0" * 40))
     (kept / "refs").mkdir()
     (kept / "refs/main").write_text("0" * 40)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    out = tmp_path / "out"
-    given = ["--data", tables["train"], "--validation", tables["validation"], "--budget", 1.2, "--fast", "-o", out]
-    done = run_cli("make", "tiny/bert", *given, fresh=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    out, recipe = tmp_path / "out", Recipe(budget=1.2, fast=True)
+    make("tiny/bert", tables["train"], tables["validation"], output=out, recipe=recipe)
     assert Bundle.open(out).members == 3
     shutil.copytree(bert_checkpoint, kept / "snapshots" / ("1" * 40))
-    told = subprocess.run(
-        [sys.executable, "-c", DIGESTS, kept / "refs/main"], capture_output=True, text=True, check=True, cwd="/"
-    )
-    first, again, other = told.stdout.split()
-    assert first == again != other
+    one, found = Examples(["hello"], None, "one"), []
+    for revision in "001":  # which the hub may change while a making is interrupted
+        (kept / "refs/main").write_text(revision * 40)
+        job = _Job("tiny/bert", out, recipe, hydrant.Reading(), 0, print, no_progress)
+        found.append(job.digests(Parts(one, one, one, one, None, None))["model"])
+    assert found[0] == found[1] != found[2]
 
 
-DIGESTS = """
-import sys
-from pathlib import Path
-
-from hydrant import Reading, Recipe
-from hydrant.data.examples import Examples
-from hydrant.workflow.make import _Job
-from hydrant.workflow.parts import Parts
-
-one = Examples(["hello"], None, "one")
-for revision in "001":  # which the hub may change while a making is interrupted
-    Path(sys.argv[1]).write_text(revision * 40)
-    job = _Job("tiny/bert", Path("out"), Recipe(), Reading(), 0, print, lambda steps, *_: steps)
-    print(job.digests(Parts(one, one, one, one, None, None))["model"])
-"""
-
-
-def stopping_at(stage: str) -> Callable[[str], None]:
-    def say(line: str) -> None:
-        if line.startswith(stage):
-            raise KeyboardInterrupt
-
-    return say
-
-
-@pytest.mark.parametrize("stage", ["fuse", "tune", "calibrate"])
 def test_an_interrupted_making_goes_on_where_it_stopped(
-    stage: str, finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    with pytest.raises(KeyboardInterrupt):
-        made_once(tables, bert_checkpoint, tmp_path / "out", say=stopping_at(stage))
-    assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
+    finished: Any, stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    """A tuning goes on from its state; what a stage made stays as long as it is of use."""
+    for stop in STOPS:
+        assert [path.name for path in (stopped / stop).iterdir()] == ["out.make"]
+        left = {path.name for path in (stopped / stop / "out.make").iterdir()}
+        assert ("untuned" in left) == (stop not in ("calibrate", "evaluate"))
+        assert any(".part" in name for name in left) == (stop == "within the tuning")
+    shutil.copytree(stopped / STOPS[-1], tmp_path, dirs_exist_ok=True)
     with pytest.raises(InputError, match="holds an interrupted making with other data and other seed; run"):
         made_once(tables, bert_checkpoint, tmp_path / "out", seed=1)
-    assert (tmp_path / "out.make/untuned").exists() == (stage != "calibrate"), "it stays as long as it is of use"
-    monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", None)  # that is done
     said: list[str] = []
     report = made_once(tables, bert_checkpoint, tmp_path / "out", say=said.append)
     assert [line.split()[0] for line in said] == list(finished.stages)
@@ -316,14 +337,15 @@ def test_an_interrupted_making_goes_on_where_it_stopped(
 
 
 def test_labels_that_move_to_other_texts_are_other_data(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", interrupted)
     train = tmp_path / "train.csv"
     head, first, second, *rest = tables["train"].read_text().splitlines()
     changed = {**tables, "train": train}
     train.write_text("\n".join([head, first, second, *rest]) + "\n")
     with pytest.raises(KeyboardInterrupt):
-        made_once(changed, bert_checkpoint, tmp_path / "out", say=stopping_at("plan"))
+        made_once(changed, bert_checkpoint, tmp_path / "out")
     texts, labels = zip(*(line.split(",") for line in (first, second, *rest)), strict=True)
     turned = [f"{text},{label}" for text, label in zip(texts[1:] + texts[:1], labels, strict=True)]
     train.write_text("\n".join([head, *turned]) + "\n")
@@ -395,13 +417,10 @@ def test_inputs_without_a_lasting_form_are_never_the_same(
 
 
 def test_another_batch_size_goes_on(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """As after the machine's memory was too small; a tuning that is not done begins anew, since it decides on that."""
-
-    def stopped(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
 
     def tuned_with(batch_size: int) -> int:
         with pytest.raises(KeyboardInterrupt):
@@ -411,11 +430,9 @@ def test_another_batch_size_goes_on(
             )  # fmt: skip
         return int(json.loads((tmp_path / "out.make/make.json").read_text())["stages"]["tune"]["batch_size"])
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("hydrant.tuning.stages.write_tuned", stopped)
-        made_once(tables, bert_checkpoint, tmp_path / "out")
+    shutil.copytree(stopped / "within the tuning", tmp_path, dirs_exist_ok=True)
     assert (tmp_path / "out.make/untuned.32.part").is_file()
-    monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", stopped)  # that is done
+    monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", interrupted)  # that is done
     assert tuned_with(8) == 8
     assert not list((tmp_path / "out.make").glob("*.part")), "nor the state of the other one"
     assert "updates" not in caplog.text
@@ -469,7 +486,10 @@ def test_files_of_a_bundle_have_second_names_or_are_copied(tmp_path: Path, monke
         link_folder(tmp_path / "one", tmp_path / "three/inner/file")
 
 
-def test_two_that_make_the_same_are_kept_apart(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_two_that_make_the_same_are_kept_apart(
+    stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped / "fuse", tmp_path, dirs_exist_ok=True)
     refused: list[str] = []
 
     def second(line: str) -> None:
@@ -495,11 +515,10 @@ def half_linked(source: Path, target: Path) -> None:
 
 
 def test_a_page_or_bundle_that_was_not_written_is_written_by_the_same_call_again(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(stopped / "evaluate", tmp_path, dirs_exist_ok=True)
     page = tmp_path / "report.html"
-    with pytest.raises(KeyboardInterrupt):
-        made_once(tables, bert_checkpoint, tmp_path / "out", say=stopping_at("evaluate"))
     for inside in (tmp_path / "out/report.html", tmp_path / "out.make/report.html"):
         with pytest.raises(InputError, match=r"html .* lies in .*, which is replaced as a whole; choose another place"):
             made_once(tables, bert_checkpoint, tmp_path / "out", html=inside, force=True)
@@ -523,24 +542,11 @@ def test_what_a_stage_recorded_and_was_damaged_since_is_refused(tmp_path: Path) 
         Workspace(tmp_path / "out.make", digests).told("fuse", fused_line)
 
 
-def test_a_tuning_that_was_interrupted_goes_on(
-    finished: Any, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("hydrant.tuning.stages.write_tuned", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            made_once(tables, bert_checkpoint, tmp_path / "out")
-    assert any(".part" in path.name for path in (tmp_path / "out.make").iterdir())
-    assert digests(made_once(tables, bert_checkpoint, tmp_path / "out").bundle) == digests(finished.bundle)
-
-
 def test_members_that_lose_too_much_are_planned_again_and_judged_again(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interruption of the second tuning costs nothing of the first."""
+    shutil.copytree(stopped / "fuse", tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(MODULE, "MARGIN", -200.0)  # which nobody keeps
     tuned, tune, plan_heads = [], hydrant.tune, hydrant.plan_heads
 
@@ -583,18 +589,27 @@ def test_members_that_tuning_does_not_help_are_planned_as_they_stay(
     monkeypatch.setattr("hydrant.tuning.tune", noted)
     said: list[str] = []
     recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=1e-30)  # moves nothing
-    report = made_once(tables, bert_checkpoint, tmp_path / "out", recipe=recipe, say=said.append)
-    tuned = report.stages["tune"]
-    assert not tuned["tuned"]
+    bundle, stages = calibrated(tables, bert_checkpoint, tmp_path / "out", recipe, said)
+    assert not stages["tune"]["tuned"]
     assert tuned_again == ["untuned"]
     assert "few heads did not get better, and the plan for members that stay untuned keeps the same heads; 1" in said[2]
     assert said[2].endswith("none was better than before, so the members stay untuned")
-    assert not tuned["instead"]["to_tune"]
-    assert report.stages["plan"]["to_tune"]
-    plain = made_once(tables, bert_checkpoint, tmp_path / "fast", recipe=Recipe(members=2, budget=1.2, fast=True))
-    plans = [Bundle.open(each.bundle).plan() for each in (report, plain)]
-    assert plans[0].members == plans[1].members
-    assert {**digests(report.bundle), "plan.json": ""} == {**digests(plain.bundle), "plan.json": ""}
+    assert not stages["tune"]["instead"]["to_tune"]
+    assert stages["plan"]["to_tune"]
+    plain, _ = calibrated(tables, bert_checkpoint, tmp_path / "fast", Recipe(members=2, budget=1.2, fast=True), [])
+    assert Bundle.open(bundle).plan().members == Bundle.open(plain).plan().members
+    assert {**digests(bundle), "plan.json": ""} == {**digests(plain), "plan.json": ""}
+
+
+def calibrated(
+    tables: dict[str, Path], checkpoint: Path, output: Path, recipe: Recipe, said: list[str]
+) -> tuple[Path, dict[str, Any]]:
+    """A bundle that is made as far as its calibration, and what its stages recorded."""
+    stop = stopping_at("calibrate")
+    with pytest.raises(KeyboardInterrupt):
+        made_once(tables, checkpoint, output, recipe=recipe, say=lambda line: (said.append(line), stop(line)))
+    folder = output.with_name(f"{output.name}.make")
+    return folder / "tuned" / output.name, json.loads((folder / "make.json").read_text())["stages"]
 
 
 @pytest.mark.parametrize(
@@ -670,8 +685,9 @@ def test_circuits_are_searched_on_the_data_that_choose(
 
 def test_members_are_tuned_as_the_recipe_says(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
     recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=2e-3, mixed_precision="bf16")
-    report = made_once(tables, bert_checkpoint, tmp_path / "out", recipe=recipe)
-    settings = Bundle.open(report.bundle).manifest["fusion"]["tuned"]["settings"]
+    with pytest.raises(KeyboardInterrupt):
+        made_once(tables, bert_checkpoint, tmp_path / "out", recipe=recipe, say=stopping_at("tune"))
+    settings = Bundle.open(tmp_path / "out.make/tuned/out").manifest["fusion"]["tuned"]["settings"]
     assert (settings["epochs"], settings["learning_rate"], settings["mixed_precision"]) == (1, 2e-3, "bf16")
 
 

@@ -54,21 +54,26 @@ def tiny(form: str, seed: int = 0) -> Any:
 # Parity with the hooked original
 
 
-@pytest.mark.parametrize("separate", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "separate"), [*((form, False) for form in FORMS), ("first", True), ("every-bias", True)]
+)
 def test_module_and_graphs_match_the_oracle(form: str, separate: bool, tmp_path: Path) -> None:
     """One checkpoint, and three kept apart; both lowerings and operators, with every rewrite that holds, and none."""
     models = [tiny(form, seed) for seed in ((1, 2, 3) if separate else (1,))]
     plan, inputs = random_plan("modernbert", 3), make_inputs("modernbert", batch=5)
     ensemble = fuse(models if separate else models[0], plan, keep_separate="all" if separate else ())
-    assert_parity(models, ensemble, inputs, tmp_path / "bundle")
+    assert_parity(models, ensemble, inputs, tmp_path / "bundle")  # unrolled and primitive, with all of them
     expected = oracle.ensemble(models, plan, inputs)
-    for lowering in ("unrolled", "grouped"):
-        for attention, without in (("primitive", ()), ("onnx", ()), ("primitive", tuple(PLAIN))):
-            chosen = GraphForm(lowering=lowering, attention=attention, without=without)
-            found = run_onnx(export_onnx(tmp_path / "bundle", form=chosen), inputs)
-            for name in ("probabilities", "mutual_information", "disagreement"):
-                np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=f"{chosen} {name}")
+    for lowering, attention, without in (
+        ("unrolled", "onnx", ()),
+        ("grouped", "primitive", ()),
+        ("unrolled", "primitive", tuple(PLAIN)),
+        ("grouped", "onnx", tuple(PLAIN)),
+    ):
+        chosen = GraphForm(lowering=lowering, attention=attention, without=without)
+        found = run_onnx(export_onnx(tmp_path / "bundle", form=chosen), inputs)
+        for name in ("probabilities", "mutual_information", "disagreement"):
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=f"{chosen} {name}")
 
 
 @pytest.mark.parametrize("fork", [1, LAYERS - 1])
@@ -99,7 +104,7 @@ def test_rewrites_that_do_not_hold_are_left_out_and_said_so(tmp_path: Path) -> N
         assert reasons["every-bias"][name].startswith("not applied: the classifier reads the mean of all real tokens")
 
 
-@pytest.mark.parametrize("form", ["first", "every-bias", "windows"])
+@pytest.mark.parametrize("form", ["first", "every-bias"])
 def test_taggers_keep_the_dense_layer_and_its_norm_on_every_token(form: str, tmp_path: Path) -> None:
     """Of several checkpoints that share nothing, in both lowerings, and of a late fork."""
     models, inputs = [make_tagger("modernbert", seed, **FORMS[form]) for seed in (1, 2, 3)], make_inputs("modernbert")
@@ -113,7 +118,7 @@ def test_taggers_keep_the_dense_layer_and_its_norm_on_every_token(form: str, tmp
         with torch.no_grad():
             found = ensemble(**inputs)
         outputs = [
-            run_onnx(export_onnx(bundle, form=GraphForm(lowering=each)), inputs) for each in ("unrolled", "grouped")
+            run_onnx(export_onnx(bundle, form=GraphForm(lowering=each)), inputs) for each in ("grouped", "unrolled")
         ]
         for each in ({name: getattr(found, name).numpy() for name in outputs[0]}, *outputs):
             for name in ("probabilities", "mutual_information", "disagreement"):
@@ -121,7 +126,7 @@ def test_taggers_keep_the_dense_layer_and_its_norm_on_every_token(form: str, tmp
                     each[name][real], expected[name][real], atol=2e-5, err_msg=f"{separate} {name}"
                 )
         cost = estimate_cost(bundle, batch=3, sequence=9).fused
-        graph = counted(onnx.load(export_onnx(bundle)), make_inputs("modernbert", batch=3))
+        graph = counted(onnx.load(bundle.path / "model.fp32.onnx"), make_inputs("modernbert", batch=3))
         assert graph == (cost.flops, cost.parameters, cost.bytes)
 
 
@@ -283,10 +288,17 @@ def test_gradients_are_those_of_the_original() -> None:
 # Precisions
 
 
-@pytest.mark.parametrize("make", [lambda: tiny("first"), lambda: make_tagger("modernbert")], ids=["first", "tagger"])
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("lowering", ["grouped", "unrolled"])
-def test_half_precision_is_as_good_as_pytorch(lowering: str, precision: str, make: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "precision", "lowering"),
+    [
+        (lambda: tiny("first"), "fp16", "grouped"),
+        (lambda: tiny("first"), "bf16", "unrolled"),
+        (lambda: make_tagger("modernbert"), "fp16", "unrolled"),
+        (lambda: make_tagger("modernbert"), "bf16", "grouped"),
+    ],
+    ids=["first-fp16-grouped", "first-bf16-unrolled", "tagger-fp16-unrolled", "tagger-bf16-grouped"],
+)
+def test_half_precision_is_as_good_as_pytorch(make: Any, precision: Any, lowering: Any, tmp_path: Path) -> None:
     """The yardstick is the original model in that type; both against the float32 oracle."""
     plan, inputs = random_plan("modernbert", 3), make_inputs("modernbert", batch=16)
     expected = oracle.ensemble([make()], plan, inputs)["probabilities"]
@@ -371,7 +383,6 @@ def test_every_stage_from_the_command_line(text_csv: Path, tmp_path: Path) -> No
         ("export", tuned),
         ("calibrate", tuned, "--data", text_csv, "--fit", text_csv, "--ood", tmp_path / "ood.csv"),
         ("verify", tuned, "--examples", "16"),
-        ("evaluate", tuned, "--data", text_csv, "--ood", tmp_path / "ood.csv"),
     ):
         done = run_cli(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
@@ -413,7 +424,7 @@ def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
         ("export", out),
         ("calibrate", out, "--data", tags, "--fit", tags),
         ("verify", out, "--examples", "16"),
-        ("evaluate", out, "--data", tags, "--compare", checkpoint),
+        ("evaluate", out, "--data", tags, "--compare", checkpoint, "--bootstrap", "0"),
     ):
         done = run_cli(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"

@@ -229,18 +229,22 @@ def test_help_imports_no_heavy_library_and_no_subcommand() -> None:
     found = loaded("--help")
     assert not found & (HEAVY | {"numpy"})
     assert not {f"hydrant.cli.{name}" for name in COMMANDS} & found
-    for name in sorted(set(COMMANDS) - {"demo", "export"}):
-        assert not loaded(name, "--help") & HEAVY, name
 
 
-def test_predicting_imports_only_what_it_needs(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of texts with a graph; ``bare``, beside it, has neither a graph nor a processor."""
     from support import make_model, make_tokenizer, random_plan
 
-    bundle = hydrant.save_bundle(
-        hydrant.fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "out", make_tokenizer(tmp_path)
-    )
-    hydrant.export_onnx(bundle)
-    found = loaded("predict", str(bundle.path), "hello world", "--backend", "onnxruntime")
+    folder = tmp_path_factory.mktemp("options")
+    ensemble = hydrant.fuse(make_model("bert"), random_plan("bert", 2))
+    hydrant.save_bundle(ensemble, folder / "bare", tensors_only=True)
+    hydrant.export_onnx(hydrant.save_bundle(ensemble, folder / "out", make_tokenizer(folder / "source")))
+    return folder / "out"
+
+
+def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
+    found = loaded("predict", str(bundle), "hello world", "--backend", "onnxruntime")
     assert "onnxruntime" in found
     assert not found & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
     assert {name for name in found if name.startswith("hydrant.cli.")} <= {
@@ -257,18 +261,13 @@ def test_every_subcommand_has_its_file() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["inspect", "BUNDLE"], ["inspect", "BUNDLE", "--json"],
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["inspect", "BARE"], ["inspect", "BARE", "--json"],
                                    ["inspect", "--help"], ["predict", "BUNDLE", "hello"],
                                    ["predict", "BUNDLE", "--input", "FILE"],
                                    ["predict", "BUNDLE", "--input", "FILE", "--skip-invalid"]])  # fmt: skip
-def test_a_full_device_is_told_in_one_line(words: list[str], tmp_path: Path) -> None:
-    from support import make_model, make_tokenizer, random_plan
-
-    if "BUNDLE" in words:
-        ensemble = hydrant.fuse(make_model("bert"), random_plan("bert", 2))
-        hydrant.export_onnx(hydrant.save_bundle(ensemble, tmp_path / "out", make_tokenizer(tmp_path)))
-        (tmp_path / "x.csv").write_text("text\nhello\n")
-    places = {"BUNDLE": str(tmp_path / "out"), "FILE": str(tmp_path / "x.csv")}
+def test_a_full_device_is_told_in_one_line(words: list[str], bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text\nhello\n")
+    places = {"BUNDLE": str(bundle), "BARE": str(bundle.with_name("bare")), "FILE": str(tmp_path / "x.csv")}
     command = [sys.executable, "-m", "hydrant", *(places.get(word, word) for word in words)]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd="/")
@@ -278,17 +277,10 @@ def test_a_full_device_is_told_in_one_line(words: list[str], tmp_path: Path) -> 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="closes a stream in a shell")
 @pytest.mark.parametrize("stream", ["1", "2"])
-@pytest.mark.parametrize("words", [["--version"], ["inspect", "BUNDLE", "--json"], ["inspect", "BUNDLE"]])
-def test_a_closed_stream_takes_what_it_is_given(words: list[str], stream: str, tmp_path: Path) -> None:
-    from support import make_model, random_plan
-
-    hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "out")
-    command = [
-        sys.executable,
-        "-m",
-        "hydrant",
-        *(str(tmp_path / "out") if word == "BUNDLE" else word for word in words),
-    ]
+@pytest.mark.parametrize("words", [["--version"], ["inspect", "BARE", "--json"], ["inspect", "BARE"]])
+def test_a_closed_stream_takes_what_it_is_given(words: list[str], stream: str, bundle: Path) -> None:
+    bare = str(bundle.with_name("bare"))
+    command = [sys.executable, "-m", "hydrant", *(bare if word == "BARE" else word for word in words)]
     closing = ["sh", "-c", f'exec "$@" {stream}>&-', "sh", *command]
     done = subprocess.run(closing, capture_output=True, text=True, check=False, cwd="/")
     assert (done.returncode, done.stderr, bool(done.stdout)) == (0, "", stream == "2")

@@ -123,7 +123,11 @@ def planned(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_calibrating_and_evaluating_name_both_uses(
-    planned: tuple[Path, HeadPlan], bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    planned: tuple[Path, HeadPlan],
+    bert_checkpoint: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    undrawn: None,
 ) -> None:
     file, plan = planned
     copy = tmp_path / "copy.csv"
@@ -148,7 +152,7 @@ def test_calibrating_and_evaluating_name_both_uses(
     assert Bundle.open(tmp_path / "bundle").read_json("reports/evaluation.json")["notes"] == found.notes
 
 
-def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path, undrawn: None) -> None:
     bundle = tmp_path / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text"))
     first, second, judge = sentences(40, 0), sentences(40, 1), sentences(30, 2)
@@ -160,7 +164,7 @@ def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path) -> None:
     assert any("judged on while it was tuned" in note for note in calibrate(bundle, judge).notes)
 
 
-def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tmp_path: Path, undrawn: None) -> None:
     bundle = tmp_path / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text"))
     training, (texts, labels) = sentences(40, 0), sentences(40, 1)
@@ -178,7 +182,7 @@ def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tm
     assert "that the distance is fitted on, so that thresholds on it are too low" in note
 
 
-def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path, tmp_path: Path, undrawn: None) -> None:
     plan = random_plan("bert", 2)
     save_bundle(fuse(bert_checkpoint, plan), tmp_path / "bundle", load_processor(bert_checkpoint, "text"))
     texts = ([f"hello money {index}" for index in range(20)], list("abcde" * 4))

@@ -10,10 +10,10 @@ import onnxruntime
 import oracle
 import pytest
 import torch
-from hydrant import GraphForm, HeadPlan, export_onnx, fuse, save_bundle
-from hypothesis import HealthCheck, given, settings
+from hydrant import GraphForm, export_onnx, fuse, save_bundle
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, model_type, random_plan
+from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, random_plan
 
 OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information")
 
@@ -39,12 +39,10 @@ def assert_parity(models: list[Any], ensemble: Any, inputs: dict[str, torch.Tens
     np.testing.assert_allclose(fused.disagreement.numpy(), expected["disagreement"], atol=1e-6)
 
 
-@pytest.mark.parametrize("members", [2, 5])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_unequal_prunings_of_one_checkpoint(family: str, members: int, tmp_path: Path) -> None:
-    model = make_model(family, seed=members)
-    plan = random_plan(family, members, seed=members)
-    assert_parity([model], fuse(model, plan), make_inputs(family, seed=members), tmp_path / "bundle")
+def test_unequal_prunings_of_one_checkpoint(family: str, tmp_path: Path) -> None:
+    model, plan = make_model(family), random_plan(family, 3)
+    assert_parity([model], fuse(model, plan), make_inputs(family), tmp_path / "bundle")
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -73,13 +71,6 @@ def test_three_checkpoints_all_grouped_are_a_deep_ensemble(family: str, tmp_path
     models = [make_model(family, seed=seed) for seed in (1, 2, 3)]
     ensemble = fuse(models, keep_separate=["all"])
     assert ensemble.plan.head_counts() == [[HEADS] * LAYERS] * 3
-    assert_parity(models, ensemble, make_inputs(family), tmp_path / "bundle")
-
-
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_three_pruned_checkpoints_all_grouped(family: str, tmp_path: Path) -> None:
-    models = [make_model(family, seed=seed) for seed in (1, 2, 3)]
-    ensemble = fuse(models, random_plan(family, 3), keep_separate="all")
     assert_parity(models, ensemble, make_inputs(family), tmp_path / "bundle")
 
 
@@ -117,25 +108,6 @@ def test_member_outputs_and_temperature(tmp_path: Path) -> None:
     assert_parity([model], ensemble, inputs, tmp_path / "bundle")
     exported = run_onnx(export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True)), inputs)
     np.testing.assert_allclose(exported["member_probabilities"], expected.transpose(1, 0, 2), atol=1e-5)
-
-
-@st.composite
-def plans(draw: st.DrawFn, family: str) -> HeadPlan:
-    kept = st.sets(st.integers(0, HEADS - 1), min_size=1).map(lambda heads: tuple(sorted(heads)))
-    member = st.tuples(*[kept] * LAYERS)
-    return HeadPlan(model_type(family), LAYERS, HEADS, tuple(draw(st.lists(member, min_size=1, max_size=4))), "random")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_plan_matches_the_oracle(
-    family: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    plan = data.draw(plans(family))
-    model = make_model(family)
-    inputs = make_inputs(family, batch=data.draw(st.integers(1, 5)), seed=data.draw(st.integers(0, 9)))
-    assert_parity([model], fuse(model, plan), inputs, tmp_path_factory.mktemp("plan") / "bundle")
 
 
 @settings(max_examples=60, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from golden import write_density
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
 from hydrant.export import export
 from onnx import TensorProto
-from support import FAMILIES, LAYERS, make_inputs, make_model, random_plan, run_cli
+from support import FAMILIES, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
 HALF = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 TOLERANCE = {"fp16": 3e-3, "bf16": 3e-2}
@@ -30,10 +31,23 @@ without_saturation = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders to be copied: a text bundle, and ``int8``, one with a tokenizer, beside data for it."""
+    folder = tmp_path_factory.mktemp("precision")
+    ensemble, tokenizer = fuse(make_model("bert"), random_plan("bert", 3)), make_tokenizer(folder / "source")
+    save_bundle(ensemble, folder / "bundle", tensors_only=True)
+    save_bundle(ensemble, folder / "int8", tokenizer)
+    words = [word for word in sorted(tokenizer.get_vocab()) if word.isalpha()]  # the tokenizer tells them in no order
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(words, rng.integers(2, 9))) for _ in range(64)]
+    (folder / "texts.csv").write_text("text,label\n" + "".join(f"{line},0\n" for line in lines))
+    return folder
+
+
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
-    return tmp_path / "bundle"
+def text(untouched: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(untouched / "bundle", tmp_path / "bundle"))
 
 
 def feeds(family: str, **options: Any) -> dict[str, np.ndarray]:
@@ -140,17 +154,10 @@ def test_onnx_attention_operator(text: Path) -> None:
 
 
 @pytest.fixture
-def calibrated(text: Path, tmp_path: Path) -> tuple[Path, Path]:
+def calibrated(untouched: Path, tmp_path: Path) -> tuple[Path, Path]:
     """A text bundle with a tokenizer, and data for it."""
-    from support import make_tokenizer
-
-    tokenizer = make_tokenizer(tmp_path / "source")
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "int8", tokenizer)
-    words = [word for word in sorted(tokenizer.get_vocab()) if word.isalpha()]  # the tokenizer tells them in no order
-    rng = np.random.default_rng(0)
-    lines = [" ".join(rng.choice(words, rng.integers(2, 9))) for _ in range(64)]
-    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"{line},0\n" for line in lines))
-    return tmp_path / "int8", tmp_path / "texts.csv"
+    data = shutil.copy(untouched / "texts.csv", tmp_path)
+    return Path(shutil.copytree(untouched / "int8", tmp_path / "int8")), Path(data)
 
 
 @without_saturation

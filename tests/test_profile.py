@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,14 @@ from support import CLASSES, make_model, random_plan, run_cli
 QUICK: dict[str, Any] = {"seconds": 0, "iterations": 4}
 
 
-def quick(bundle: Path, backend: Any = "auto", *, memory: bool = False, **options: Any) -> Any:
-    """Of few runs; options of the timing stand among the others."""
+def quick(bundle: Path, backend: Any = "auto", *, memory: bool = False, plot: bool = False, **options: Any) -> Any:
+    """Of few runs after one to warm up, and not drawn; options of the timing stand among the others."""
     shape = {name: options.pop(name) for name in ("batch", "sequence", "threads", *QUICK) if name in options}
-    return profile(bundle, backend, timing=Timing(**{**QUICK, **shape}), memory=memory, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hydrant.measure.settings.Rules", partial(Rules, warm_up=0.0))
+        if not plot:
+            patch.setattr("hydrant.measure.profile.draw_latency", lambda *_: b"")
+        return profile(bundle, backend, timing=Timing(**{**QUICK, **shape}), memory=memory, **options)
 
 
 FAST = ("--seconds", "0", "--iterations", "4")
@@ -279,7 +284,7 @@ def test_the_report_is_a_file_of_the_bundle_that_tells_no_place(text_bundle: Pat
     assert found == json.loads(json.dumps(report.to_json()))
     assert found["hydrant"] == hydrant.__version__
     assert found["files"] == bundle.digests()
-    assert found["settings"]["rules"] == {"seconds": 0.0, "iterations": 4, "warm_up": 0.2}
+    assert found["settings"]["rules"] == {"seconds": 0.0, "iterations": 4, "warm_up": 0.0}
     assert set(found["machine"]) == {"processor", "cores", "usable_cores", "system", "python", "versions"}
     assert found["machine"]["versions"]["numpy"] == np.__version__
     assert set(found["cases"][0]["latency_ms"]) == {
@@ -404,7 +409,7 @@ def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
 ) -> None:
     folder = shutil.copytree(text_bundle, tmp_path / "bundle", ignore=shutil.ignore_patterns("reports"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    report = quick(folder, batch=[1], sequence=[5])
+    report = quick(folder, batch=[1], sequence=[5], plot=True)
     assert report.plot is None
     assert any("no plot: matplotlib is not installed" in note and "hydrant-uq[report]" in note for note in report.notes)
     assert not (folder / "reports" / "profile.png").exists()
@@ -500,6 +505,7 @@ def test_the_command_line_in_json_and_its_refusals(image_bundle: Path) -> None:
     found = json.loads(done.stdout)
     assert found["settings"]["seed"] == 3
     assert found["settings"]["batches"] == [2]
+    assert found["settings"]["rules"] == {"seconds": 0.0, "iterations": 4, "warm_up": 0.2}
     assert found["memory"] == []
     assert [case["model"] for case in found["cases"]] == ["fused"]
     for words, message in (

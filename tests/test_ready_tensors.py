@@ -95,6 +95,7 @@ def test_plans_of_tensors_are_those_of_the_texts(
     assert mine.members == plan_heads(bert_checkpoint, text_csv, method(ood[1]), **options).members
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_calibrated_and_evaluated_as_on_the_texts(
     bundle: Path, with_texts: Path, tensors: Path, text_csv: Path, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_command_line_with_tensors(bare: Path, tensors: Path, tmp_path: Path) ->
     assert "holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) out" in refused.stderr
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_pixels(vit_checkpoint: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.standard_normal((20, 3, 12, 12)).astype(np.float32)

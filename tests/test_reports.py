@@ -40,6 +40,7 @@ VERBS: dict[str, Callable[[Path, Any, Any], Any]] = {
 STORED = {"verify": "verify.json", "evaluate": "evaluation.json", "profile": "profile.json"}
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_bundle_that_cannot_be_written_gives_its_result(
     verb: str, bundle: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -57,6 +58,7 @@ def test_a_bundle_that_cannot_be_written_gives_its_result(
     assert getattr(report, "written", []) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_bundle_that_is_gone_gives_its_result(
     verb: str, bundle: Path, text_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

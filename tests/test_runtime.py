@@ -160,6 +160,12 @@ def test_long_text_is_cut_with_a_warning(text_bundle: Path, caplog: pytest.LogCa
     assert "1 of 2 texts were cut to the 40 tokens this model reads (first: input 1)" in caplog.text
 
 
+@pytest.fixture(scope="module")
+def of_texts(text_bundle: Path) -> Iterator[Predictor]:
+    with load(text_bundle) as predictor:
+        yield predictor
+
+
 BAD_TEXT = [
     (["hello", ""], "input 1 is an empty text"),
     (["  \n"], "input 0 is an empty text"),
@@ -181,9 +187,9 @@ BAD_TEXT = [
 
 
 @pytest.mark.parametrize(("inputs", "message"), BAD_TEXT, ids=[message[:35] for _, message in BAD_TEXT])
-def test_unusable_text_inputs(inputs: Any, message: str, text_bundle: Path) -> None:
-    with load(text_bundle) as predictor, pytest.raises(HydrantError, match=message):
-        predictor.predict(inputs)
+def test_unusable_text_inputs(inputs: Any, message: str, of_texts: Predictor) -> None:
+    with pytest.raises(HydrantError, match=message):
+        of_texts.predict(inputs)
 
 
 SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")

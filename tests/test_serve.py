@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import importlib.util
 import io
-import itertools
 import json
 import logging
 import math
@@ -47,7 +46,6 @@ from PIL import Image
 from serve_support import Running, running
 from support import WORDS, make_model, make_tokenizer, run_cli
 
-CLIENTS = 32
 TOLERANCE = 1e-6
 LOAD = "/v2/repository/models/texts/load"
 SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement", "energy")
@@ -91,12 +89,6 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     return found["label"] == expected["label"] and all(
         math.isclose(found[name], expected[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE) for name in SCORES
     )
-
-
-def rows_of(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The outputs of an answer of the Open Inference Protocol, input by input."""
-    columns = {each["name"]: each["data"] for each in answer.json()["outputs"] if each["name"] in ("label", *SCORES)}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def test_decisions_are_those_of_the_calibrated_bundle(models: Path, tmp_path: Path) -> None:
@@ -163,68 +155,6 @@ def test_the_open_inference_protocol(service: Running, models: Path) -> None:
     assert client.get("/v2/health/ready").json() == {"ready": True}
     assert client.get("/v2/models/texts").json()["versions"] == ["2"]
     assert client.get("/v2/models/texts/versions/2/ready").json()["ready"] is True
-
-
-def asked_by_protocol(client: httpx.Client, texts: list[str]) -> tuple[str, list[dict[str, Any]]]:
-    """The version that answered, and its outputs, input by input."""
-    tensor = {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
-    answer = client.post("/v2/models/texts/infer", json={"inputs": [tensor]})
-    assert answer.status_code == 200, answer.text
-    return answer.json()["model_version"], rows_of(answer)
-
-
-def asked_plainly(client: httpx.Client, texts: list[str]) -> tuple[str, list[dict[str, Any]]]:
-    """The same of ``POST /predict``."""
-    answer = client.post("/predict", json={"inputs": texts, "model": "texts"})
-    assert answer.status_code == 200, answer.text
-    return answer.json()["version"], answer.json()["predictions"]
-
-
-def test_many_clients_and_swaps_of_versions_lose_nothing(models: Path) -> None:
-    """Clients send texts of all lengths while versions are swapped, and other clients leave, or send nonsense."""
-    texts = texts_of_many_lengths(40)
-    expected = {version: rows_one_by_one(models / f"texts/{version}", texts) for version in ("1", "2")}
-    ended = threading.Event()
-    answered: list[int] = []
-
-    def ask(seed: int) -> None:
-        rng = random.Random(seed)
-        with httpx.Client(base_url=service.url, timeout=60) as client:
-            for turn in range(12):
-                chosen = rng.sample(range(len(texts)), rng.choice([1, 1, 2, 7]))
-                version, rows = (asked_plainly if turn % 2 else asked_by_protocol)(client, [texts[i] for i in chosen])
-                known = expected[version]
-                assert all(same(row, known[index]) for row, index in zip(rows, chosen, strict=True))
-                answered.append(len(chosen))
-
-    def swap() -> None:
-        versions = itertools.cycle(["1", "2"])
-        while not ended.is_set():
-            answer = service.verb("models/texts/load", version=next(versions))
-            assert answer.status_code == 200, answer.text
-
-    def leave() -> None:
-        body = json.dumps({"inputs": texts * 4, "model": "texts"}).encode()
-        head = (
-            b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        )
-        while not ended.is_set():
-            for sent in (head % len(body) + body, head % len(body) + body[:50], b"nonsense\r\n\r\n", b""):
-                with socket.create_connection(("127.0.0.1", service.port)) as connection:
-                    connection.sendall(sent)
-                    time.sleep(0.005)
-
-    with running(models, queue=5000) as service, ThreadPoolExecutor(CLIENTS + 2) as pool:
-        beside = [pool.submit(swap), pool.submit(leave)]
-        try:
-            for done in [pool.submit(ask, seed) for seed in range(CLIENTS)]:
-                done.result(120)
-        finally:
-            ended.set()
-        for done in beside:
-            done.result(60)
-        assert service.ask("hello world", model="texts").status_code == 200
-    assert len(answered) == CLIENTS * 12
 
 
 def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
@@ -303,7 +233,7 @@ def test_requests_of_any_kind_are_answered_or_refused(service: Running) -> None:
         "/v2/models/images/infer",
         "/v2/repository/index",
     ]
-    for _ in range(300):
+    for _ in range(150):
         body = bytearray(rng.choice(bodies))
         for _ in range(rng.randrange(6)):
             place = rng.randrange(len(body))
@@ -408,7 +338,8 @@ def test_tls(models: Path, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed, which makes the certificate")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command += ["-nodes", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
     with running(models / "texts/1", tls_cert=str(cert), tls_key=str(key), grpc_port=0) as service:
         assert service.url.startswith("https://")

@@ -193,7 +193,7 @@ def vectors(checkpoint: Path, bundle: Path, texts: list[list[str]]) -> np.ndarra
 
 def test_the_distance_of_words_is_scikit_learns(far_bundle: Path, checkpoint: Path) -> None:
     """Its classes are the tags; standardised by the words of the validation data; the same on every backend."""
-    (train, tags), (known, _), (texts, _) = sentences(120, seed=1), sentences(60, seed=2), sentences(20, seed=5)
+    (train, tags), (known, _), (texts, _) = sentences(120, seed=1), sentences(60, seed=2), sentences(12, seed=5)
     labels = np.array([TAGS.index(tag) for row in tags for tag in row])
     fitted, seen, asked = (vectors(checkpoint, far_bundle, each) for each in (train, known, texts))
     expected = np.zeros(len(asked))

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import string
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 import transformers
+from conftest import made_once
 from cpp import lines, refused, run
 from cpp_server import binary_body, raw, serving
 from hydrant import Bundle
@@ -22,8 +24,10 @@ from hydrant.bundle.store import TOKENIZER_GRAPH
 from hydrant.data.examples import Examples
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
+from hydrant.export import wordpiece
 from hydrant.export.fuzzed import fuzzed_texts
 from hydrant.export.tokenizer import _session, made_tokenizer
+from hydrant.export.wordpiece import _read
 from support import WORDS, make_model, make_tokenizer, random_plan, run_cli
 from token_support import make_tagger
 
@@ -55,11 +59,8 @@ def bytes_tokenizer() -> Any:
     return transformers.RobertaTokenizer(vocab=ids, merges=merges, model_max_length=36)
 
 
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
-    """Bundles of two families with their tokenizers as graphs."""
-    folder = tmp_path_factory.mktemp("tokenizers")
-    made: dict[str, Bundle] = {}
+def make_bundles(folder: Path) -> None:
+    """Bundles of two families in ``uncased`` and ``bytes``, with their tokenizers as graphs."""
     for name, family, tokenizer in (
         ("uncased", "bert", letters_tokenizer(folder / "uncased-source", lower=True)),
         ("bytes", "roberta", bytes_tokenizer()),
@@ -72,14 +73,48 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
         content, told = made_tokenizer(bundle, 0, COUNT)
         assert told.texts >= 100
         assert told.bytes == len(content)
-        made[name] = bundle.add({TOKENIZER_GRAPH: content})
-    return made
+        bundle.add({TOKENIZER_GRAPH: content})
 
 
-def test_the_graph_is_deterministic_and_says_what_it_was_made_from(bundles: dict[str, Bundle]) -> None:
+KNOWN: dict[tuple[Any, ...], dict[int, str]] = {}
+"""Steps of a tokenizer and a range of characters → what becomes of these."""
+
+
+def read_by_steps(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
+    """As ``hydrant.export.wordpiece._read``, which asks the same steps for the same characters once."""
+    if len(points) < wordpiece.CHUNK:
+        return _read(tokenizer, points, changes)
+    steps = (tokenizer.normalizer, tokenizer.pre_tokenizer)
+    key = (*(step if step is None else step.__getstate__() for step in steps), points)
+    if key not in KNOWN:
+        KNOWN[key] = {}
+        _read(tokenizer, points, KNOWN[key])
+    return changes.update(KNOWN[key])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """All characters of Unicode are shown to each kind of tokenizer once, which takes seconds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wordpiece, "_read", read_by_steps)
+        yield
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    """Bundles of two families with their tokenizers as graphs."""
+    folder = made_once(tmp_path_factory, "tokenizers", make_bundles)
+    return {name: Bundle.open(folder / name) for name in ("uncased", "bytes")}
+
+
+def test_the_graph_is_deterministic_and_says_what_it_was_made_from(
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts that it is compared on are no part of it."""
     bundle = bundles["bytes"]
     stored = bundle.file(TOKENIZER_GRAPH).read_bytes()
-    assert made_tokenizer(bundle, 7, 10)[0] == stored, "whatever the seed of the texts"
+    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda *_: TEXTS)
+    assert made_tokenizer(bundle, 7, 10)[0] == stored
     model = onnx.load_from_string(stored)
     digest = bundle.manifest["files"]["processor/tokenizer.json"]["sha256"]
     facts = {each.key: each.value for each in model.metadata_props}
@@ -88,12 +123,13 @@ def test_the_graph_is_deterministic_and_says_what_it_was_made_from(bundles: dict
     assert {each.domain for each in model.opset_import} == {"", "ai.onnx.contrib"}
 
 
-def test_command_line(bundles: dict[str, Bundle]) -> None:
-    done = run_cli("export", bundles["bytes"].path, "--tokenizer")
+def test_command_line(bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    own = shutil.copytree(bundles["bytes"].path, tmp_path / "bundle")
+    done = run_cli("export", own, "--tokenizer")
     assert done.returncode == 0, done.stderr
     assert "tokenizer.onnx" in done.stdout
     assert re.search(r"same ids as the tokenizer on \d{4} texts and \d{3} pairs", done.stdout)
-    assert "tokenizer.onnx" in run_cli("inspect", bundles["bytes"].path).stdout
+    assert "tokenizer.onnx" in run_cli("inspect", own).stdout
 
 
 def test_a_tuned_bundle_keeps_it(bundles: dict[str, Bundle], tmp_path: Path) -> None:
@@ -249,20 +285,25 @@ def test_a_graph_of_another_tokenizer_is_refused_and_shown(
 
 
 @pytest.mark.parametrize("tags", [False, True])
-def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(tags: bool, tmp_path: Path) -> None:
+def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(
+    tags: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The longest first, as the tokenizer does."""
     bundle = with_added_tokens(tmp_path, make_tagger if tags else make_model, ["<e>", "<e>2"])
-    content, _ = made_tokenizer(bundle, 0, 10)
+    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda *_: [])  # those of the tokens alone
+    content, told = made_tokenizer(bundle, 0)
+    assert told.texts == 5  # behind the first sixteen
     run, processor = _session(content), bundle.processor()
     assert isinstance(processor, TextProcessor)
     for text in ("a<e>2b", "<t3><e>2 <e>"):
         assert run([text])["input_ids"][0].tolist() == processor.encode([text])[0].ids, text
 
 
-def test_a_token_of_two_words_is_none_of_a_list_of_words(tmp_path: Path) -> None:
+def test_a_token_of_two_words_is_none_of_a_list_of_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = with_added_tokens(tmp_path, make_tagger, ["<e f>"])
+    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda *_: [])
     with pytest.raises(InputError, match=r"would give other ids than the tokenizer for 'a<e f>b <e f>'"):
-        made_tokenizer(bundle, 0, 10)
+        made_tokenizer(bundle, 0)
 
 
 def with_added_tokens(folder: Path, make: Any, tokens: list[str]) -> Bundle:

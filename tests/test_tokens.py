@@ -49,12 +49,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bundle"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("members", [1, 3])
-def test_every_token_matches_the_original_model(family: str, members: int, tmp_path: Path) -> None:
-    """Pruned heads silenced by hooks; in PyTorch and in the graph, where the batch has padding."""
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_every_token_matches_the_original_model(family: str, tmp_path: Path) -> None:
+    """Pruned heads silenced by hooks; in PyTorch and in the graph, where the batch has padding.
+
+    Every family in ``test_every_task``.
+    """
     model, inputs = make_tagger(family), make_inputs(family)
-    plan = random_plan(family, members)
+    plan = random_plan(family, 3)
     ensemble, kept = hydrant.fuse(model, plan), real(inputs)
     expected = oracle.ensemble([model], plan, inputs)
     with torch.no_grad():

@@ -19,11 +19,11 @@ from hydrant.bundle.density import check_taps
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
-from hydrant.fusion import TracedClassifier
+from hydrant.fusion import TracedClassifier, load_reference
 from hydrant.tracing.hidden import hands_out_layers
 from hydrant.tracing.loading import prepared
 from hydrant.tracing.members import probes, trace
-from support import make_tokenizer, run_cli
+from support import make_tokenizer
 from test_distance import oracle as mahalanobis
 from token_support import make_word_tokenizer, sentences
 from traced_support import TEXT, by_hooks, inputs_of, make, silenced
@@ -69,76 +69,57 @@ def expected_of(task: str, logits: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_from_plan_to_prediction(task: str, tmp_path: Path) -> None:
-    checkpoint, out, plan = tmp_path / "checkpoint", tmp_path / "out", tmp_path / "plan.json"
+def test_from_plan_to_prediction(task: str, tmp_path: Path, undrawn: None) -> None:
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     model = make(TASKS[task])
     model.save_pretrained(checkpoint)
-    (make_word_tokenizer if task == "tokens" else make_tokenizer)(tmp_path / "words").save_pretrained(checkpoint)
+    tokenizer = (make_word_tokenizer if task == "tokens" else make_tokenizer)(tmp_path / "words")
+    tokenizer.save_pretrained(checkpoint)
     data, more = write(tmp_path, task, 1), write(tmp_path, task, 2)
-
-    def does(*arguments: Any) -> str:
-        result = run_cli(*arguments)
-        assert result.returncode == 0, result.stderr + result.stdout
-        return result.stdout
-
-    does(
-        "plan",
-        checkpoint,
-        "--traced",
-        "--data",
-        data,
-        "--keep",
-        "0.5",
-        "--fork-from",
-        "1",
-        "--members",
-        "2",
-        "-o",
-        plan,
-    )
-    chosen = hydrant.HeadPlan.load(plan)
-    assert chosen.head_counts() == [[4, 2], [4, 2]]
-    other = tuple(sorted({0, 1, 2, 3} - set(chosen.members[0][1])))  # members that share no head of the last block
-    chosen = replace(chosen, members=(chosen.members[0], (chosen.members[0][0], other)))
-    chosen.save(plan)
-    does("fuse", checkpoint, "--traced", "--plan", plan, "-o", out)
-    graph = hydrant.export_onnx(out, form=GraphForm(member_outputs=True))
-    check_graph(graph, task, model, chosen, out)
-    does("calibrate", out, "--data", more, "--fit", data, *(["--taps", "all"] if task == "tokens" else []))
-    assert "verified: every gate holds" in does("verify", out, "--examples", "20", "--backend", "onnxruntime")
-    figures = json.loads(does("evaluate", out, "--data", data, "--bootstrap", "0", "--json"))
-    assert figures["models"][0]["name"] == "out"
-    told = does("inspect", out)
-    assert "traced, sliced: members of DebertaV2For" in told
-    found = json.loads(does("predict", out, *WORDS, "--json"))["predictions"]
-    assert len(found) == len(WORDS)
-    answers = {name: hydrant.load(out, name).predict(WORDS).to_dict() for name in ("torch", "onnxruntime", "openvino")}
+    fork = model.config.num_hidden_layers - 1
+    plan = hydrant.plan_heads(checkpoint, data, keep=0.5, fork_from=fork, members=2, traced=True)
+    assert plan.head_counts() == [[4] * fork + [2]] * 2
+    *trunk, last = plan.members[0]
+    other = tuple(sorted({0, 1, 2, 3} - set(last)))  # members that share no head of the last block
+    plan = replace(plan, members=((*trunk, last), (*trunk, other)))
+    hydrant.save_bundle(hydrant.fuse(checkpoint, plan, traced=True), out, tokenizer)
+    check_graph(hydrant.export_onnx(out, form=GraphForm(member_outputs=True)), task, model, out)
+    hydrant.calibrate(out, more, fit=data, taps="all" if task == "tokens" else "auto")
+    assert hydrant.verify(out, "onnxruntime", reading=hydrant.Reading(examples=20)).passed
+    report = hydrant.evaluate(out, data, figures=hydrant.Figures(bootstrap=0))
+    assert [entry.name for entry in report.models] == ["out"]
+    backends = ("torch", "onnxruntime", "openvino") if task == "tokens" else ("torch", "onnxruntime")
+    predictors = {name: hydrant.load(out, name) for name in backends}
+    answers = {name: predictor.predict(WORDS) for name, predictor in predictors.items()}
     names = ["score", "score_variance"] if task == "score" else ["probabilities", "mutual_information", "energy"]
     names += ["label_entropy"] if task == "multi_label" else []
     for name in (*names, "distance"):
-        wanted = answers["torch"][name]
-        for other in ("onnxruntime", "openvino"):
-            scale = max(1.0, float(np.nanmax(np.abs(wanted))))
-            np.testing.assert_allclose(answers[other][name], wanted, atol=1e-4 * scale)
+        wanted = getattr(answers["torch"], name)
+        scale = max(1.0, float(np.nanmax(np.abs(wanted))))
+        for found in answers.values():
+            np.testing.assert_allclose(getattr(found, name), wanted, atol=1e-4 * scale)
+    rows = predictors["onnxruntime"].rows(answers["onnxruntime"], WORDS)
+    assert len(rows) == len(WORDS)
     if task == "tokens":
-        assert {"words", "spans"} <= set(found[0])
-        check_distance(out, model, chosen, checkpoint)
+        assert {"words", "spans"} <= set(rows[0])
+        check_distance(out, model, plan, checkpoint)
     elif task == "score":
-        assert found[0]["interval_low"] <= found[0]["score"] <= found[0]["interval_high"]
+        assert rows[0]["interval_low"] <= rows[0]["score"] <= rows[0]["interval_high"]
     else:
         assert hydrant.load(out).calibration.labels is not None
 
 
-def check_graph(graph: Path, task: str, model: Any, plan: hydrant.HeadPlan, out: Path) -> None:
+def check_graph(graph: Path, task: str, model: Any, out: Path) -> None:
     """Graph and PyTorch module give what the original gives whose heads are silenced by hooks."""
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    ensemble = hydrant.fuse(model, plan, traced=True)
+    ensemble = load_reference(out)
     assert isinstance(ensemble, TracedClassifier)
+    assert ensemble.architecture.form == "sliced"
     for batch, tokens in ((1, 3), (4, 17)):
         inputs = inputs_of(ensemble.architecture, batch, tokens)
         real = inputs["attention_mask"].numpy().astype(bool)
-        logits = by_hooks(TASKS[task], model, plan, inputs)
+        logits = by_hooks(TASKS[task], model, ensemble.plan, inputs)
         given = dict(zip(names, session.run(names, {key: each.numpy() for key, each in inputs.items()}), strict=True))
         with torch.no_grad():
             module = ensemble(**inputs)

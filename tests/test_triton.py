@@ -17,7 +17,6 @@ import onnx
 import onnxruntime
 import pytest
 from fake_tensorrt import add_engine, text_profile
-from golden import images_case, labels_case, scores_case, text_case
 from google.protobuf import text_format
 from hydrant import Bundle, GraphForm, Prediction, TritonSettings, load, triton_repository
 from hydrant.bundle import files, owned
@@ -43,16 +42,11 @@ SETTINGS = TritonSettings(threads=1)
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def bundles(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A bundle of every task, of texts, images and ready tensors, calibrated."""
     folder = tmp_path_factory.mktemp("triton")
-    made = {
-        "text": text_case(folder / "bert", "bert", "aps") / "bundle",
-        "scores": scores_case(folder / "scores", "sigmoid") / "bundle",
-        "labels": labels_case(folder / "labels", "bert") / "bundle",
-        "images": images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}) / "bundle",
-        "tokens": folder / "tagger",
-    }
+    cases = {"text": "bert", "scores": "scores-sigmoid", "labels": "labels", "images": "vit-images"}
+    made = {kind: golden / name / "bundle" for kind, name in cases.items()} | {"tokens": folder / "tagger"}
     tagger = hydrant.fuse(make_tagger(), random_plan("bert", 3))
     hydrant.save_bundle(tagger, made["tokens"], make_word_tokenizer(folder / "words"))
     limits = Calibration(1.0, {"abstain": Threshold("confidence", 0.5)})

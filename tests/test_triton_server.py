@@ -6,6 +6,7 @@ One test asks everything, so that one server is started however tests are spread
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -23,9 +24,10 @@ import numpy as np
 import pytest
 from golden import images_case, text_case
 from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
+from hydrant.bundle.owned import locked
 from hydrant.bundle.store import CALIBRATION
 from hydrant.bundle.strict_json import to_json_bytes
-from triton_support import infer, load_model, make_environment, put_shim, running
+from triton_support import WHEELS, infer, load_model, make_environment, put_shim, running
 
 WORDS = "hello world transfer money weather today what is the".split()  # noqa: SIM905
 
@@ -81,20 +83,34 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    folder = tmp_path / "server"
+def packages() -> Path:
+    """Those of an environment with a server, kept in ``.cache/`` of the checkout."""
+    hydrant_here = Path(hydrant.__file__).parents[1]
+    stated = repr((WHEELS, sys.version, sys.prefix, str(hydrant_here))).encode()
+    folder = Path(__file__).parents[1] / ".cache" / f"triton-{hashlib.sha256(stated).hexdigest()[:12]}"
+    folder.parent.mkdir(exist_ok=True)
+    with locked(folder.parent):
+        if not (folder / "whole").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make_environment(folder)
+            (folder / "whole").touch()
+    return next(folder.glob("lib/python*/site-packages"))
+
+
+@pytest.fixture
+def server(packages: Path, tmp_path: Path) -> Iterator[Server]:
+    folder, environment = tmp_path / "server", packages.parents[2]
     folder.mkdir()
-    packages = make_environment(folder / "environment")
-    settings = TritonSettings(threads=1, environment=folder / "environment", max_batch=8)
+    settings = TritonSettings(threads=1, environment=environment, max_batch=8)
     bundle = text_case(folder / "bert", "bert", "aps") / "bundle"
     images = images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}) / "bundle"
     repository = folder / "repository"
     triton_repository(bundle, repository, settings=settings, name="whole")
     triton_repository(bundle, repository, settings=settings, name="whole", version=2)
     triton_repository(images, repository, settings=settings, name="pictures")
-    steps = TritonSettings(environment=folder / "environment", max_batch=8)
+    steps = TritonSettings(environment=environment, max_batch=8)
     triton_repository(bundle, repository, "gpu", steps, name="steps")
-    put_shim(repository / "steps_graph", folder / "environment")
+    put_shim(repository / "steps_graph", environment)
     with running(packages, repository, folder / "log") as (http, grpc):
         yield Server(http, grpc, packages, repository, folder / "log", bundle, images)
 
@@ -160,7 +176,7 @@ def assert_same(got: Any, wanted: Any) -> None:
 
 def check_every_answer_is_the_predictors(model: str, server: Server, tmp_path: Path) -> None:
     """Over HTTP and gRPC at once, from twelve clients each, with mixed lengths and requests that fail."""
-    asked = requests(60)
+    asked = requests(40)
     with hydrant.load(server.bundle, "onnxruntime", threads=1) as predictor:
         wanted = [expected(predictor, request["text"]) for request in asked]
     with over_grpc(server, model, asked, tmp_path) as client, ThreadPoolExecutor(12) as pool:

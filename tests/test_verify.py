@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -24,12 +25,12 @@ from support import FAMILIES, make_model, random_plan, run_cli
 def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
     save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
     export_onnx(tmp_path / "bundle")
-    report = verify(tmp_path / "bundle", reading=Reading(examples=24))
+    report = verify(tmp_path / "bundle", reading=Reading(examples=8))
     assert report.passed
     assert report.reference == "torch"
     onnxruntime = report.backends[0]
     assert (onnxruntime.backend, onnxruntime.precision) == ("onnxruntime", "fp32")
-    assert onnxruntime.agreement.inputs == 24
+    assert onnxruntime.agreement.inputs == 8
     assert 0 < onnxruntime.outputs["probabilities"]["max_abs"] < 1e-5, (
         "identical outputs would mean one backend ran twice"
     )
@@ -46,11 +47,24 @@ def test_real_inputs_from_a_file(bert_checkpoint: Path, text_csv: Path, tmp_path
     assert report.inputs == "10 inputs of train.csv, seed 3"
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with a graph, to be copied."""
+    path = tmp_path_factory.mktemp("verify") / "bundle"
+    save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), path)
+    export_onnx(path)
+    return path
+
+
+@pytest.fixture
+def bundle(untouched: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(shutil.copytree(untouched, tmp_path / "bundle"))
+
+
 @pytest.mark.parametrize("change", ["classifier.bias", "layers.1.attention.output.0.weight"])
-def test_a_graph_with_wrong_weights_fails(change: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_graph_with_wrong_weights_fails(change: str, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
     """The digest fits, the numbers do not: only verification can tell."""
-    bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
-    model = onnx.load(export_onnx(bundle))
+    model = onnx.load(bundle.path / "model.fp32.onnx")
     (tensor,) = [tensor for tensor in model.graph.initializer if tensor.name == change]
     values = onnx.numpy_helper.to_array(tensor).copy()
     values.ravel()[0] += 2.0
@@ -75,9 +89,8 @@ def warned_at_opening(path: Path, caplog: pytest.LogCaptureFixture, backend: str
 
 
 def test_a_report_that_cannot_be_read_is_no_reason_not_to_predict(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bundle: Bundle, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), tmp_path / "bundle")
     bundle.add({"reports/verify.json": b'{"backends": 1}'})
     with pytest.raises(BundleError, match=r"malformed \(TypeError: .*; run `hydrant verify` again"):
         Verification.of(Bundle.open(bundle.path))
@@ -208,7 +221,7 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
     from hydrant.measure.bisect import find_divergence
 
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
-    for precision, lowering in (("fp32", "unrolled"), ("fp32", "grouped"), ("fp16", "grouped")):
+    for precision, lowering in (("fp32", "unrolled"), ("fp16", "grouped")):
         export_onnx(bundle, precision, form=GraphForm(lowering=lowering))
         opened = Bundle.open(bundle.path)
         architecture = Architecture.from_json(opened.read_json("config.json"))
@@ -216,14 +229,13 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
         found = find_divergence(opened, architecture, "onnxruntime", precision, batches, tmp_path)
         assert found.first is None, found
         assert len(found.probes) == 1 + 3 * architecture.layers
-    on_gpu = find_divergence(opened, architecture, "tensorrt", precision, batches, tmp_path)
-    assert (on_gpu.probes, on_gpu.first) == (found.probes, None)
-    assert "the graph of tensorrt ran in ONNX Runtime on the CPU" in on_gpu.note
+    if family == "bert":
+        on_gpu = find_divergence(opened, architecture, "tensorrt", precision, batches, tmp_path)
+        assert (on_gpu.probes, on_gpu.first) == (found.probes, None)
+        assert "the graph of tensorrt ran in ONNX Runtime on the CPU" in on_gpu.note
 
 
-def test_a_new_engine_leaves_what_was_verified(tmp_path: Path) -> None:
-    bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
-    export_onnx(bundle)
+def test_a_new_engine_leaves_what_was_verified(bundle: Bundle) -> None:
     verify(bundle.path, "onnxruntime", reading=Reading(examples=8))
     Bundle.open(bundle.path).add({"engines/x.engine": b"x"})
     assert "verified      passed: onnxruntime fp32 (against torch" in run_cli("inspect", bundle.path).stdout

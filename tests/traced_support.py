@@ -31,16 +31,22 @@ WINDOWS = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 2],
            "window_size": 4, "num_labels": 3}  # fmt: skip
 
 MAKERS: dict[str, Any] = {
-    "deberta": lambda: transformers.DebertaForSequenceClassification(transformers.DebertaConfig(**RELATIVE)),
+    "deberta": lambda: transformers.DebertaForSequenceClassification(
+        transformers.DebertaConfig(**{**RELATIVE, "num_hidden_layers": 1})
+    ),
     "deberta-v3": lambda: transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**DEBERTA_V3)),
     "deberta-v3-short": lambda: transformers.DebertaV2ForSequenceClassification(
         transformers.DebertaV2Config(**{**DEBERTA_V3, "num_hidden_layers": 1})
     ),
     "deberta-v3-score": lambda: transformers.DebertaV2ForSequenceClassification(
-        transformers.DebertaV2Config(**{**DEBERTA_V3, "num_labels": 1}, sentence_transformers=SIGMOID)
+        transformers.DebertaV2Config(
+            **{**DEBERTA_V3, "num_hidden_layers": 1, "num_labels": 1}, sentence_transformers=SIGMOID
+        )
     ),
     "deberta-v3-labels": lambda: transformers.DebertaV2ForSequenceClassification(
-        transformers.DebertaV2Config(**DEBERTA_V3, problem_type="multi_label_classification")
+        transformers.DebertaV2Config(
+            **{**DEBERTA_V3, "num_hidden_layers": 1}, problem_type="multi_label_classification"
+        )
     ),
     "deberta-v3-tokens": lambda: transformers.DebertaV2ForTokenClassification(
         transformers.DebertaV2Config(**DEBERTA_V3)
@@ -66,7 +72,9 @@ MAKERS: dict[str, Any] = {
         )
     ),
     "wav2vec2": lambda: transformers.Wav2Vec2ForSequenceClassification(
-        transformers.Wav2Vec2Config(**SOUND, feat_extract_norm="layer", do_stable_layer_norm=True)
+        transformers.Wav2Vec2Config(
+            **{**SOUND, "num_hidden_layers": 1}, feat_extract_norm="layer", do_stable_layer_norm=True
+        )
     ),
     "hubert": lambda: transformers.HubertForSequenceClassification(transformers.HubertConfig(**SOUND)),
     "minimax": lambda: transformers.MiniMaxForTokenClassification(
@@ -81,11 +89,13 @@ MAKERS: dict[str, Any] = {
     "wavlm": lambda: transformers.WavLMForSequenceClassification(
         transformers.WavLMConfig(**{**SOUND, "num_hidden_layers": 1}, feat_extract_norm="layer", num_buckets=16)
     ),
-    "sew": lambda: transformers.SEWForSequenceClassification(transformers.SEWConfig(**SOUND)),
+    "sew": lambda: transformers.SEWForSequenceClassification(
+        transformers.SEWConfig(**{**SOUND, "num_hidden_layers": 1})
+    ),
     "ast": lambda: transformers.ASTForAudioClassification(
         transformers.ASTConfig(
             hidden_size=32,
-            num_hidden_layers=2,
+            num_hidden_layers=1,
             num_attention_heads=4,
             intermediate_size=48,
             max_length=40,
