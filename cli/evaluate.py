@@ -109,11 +109,8 @@ def evaluation_text(report: EvaluationReport, place: str = "") -> str:
         parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
     if report.latency_note:
         parts.append(report.latency_note)
-    written = [
-        words
-        for words in (", ".join(report.files) + place * bool(report.files), report.html and str(report.html))
-        if words
-    ]
+    written = [", ".join(report.files) + place] if report.files else []
+    written += [str(report.html)] if report.html else []
     if written:
         parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)

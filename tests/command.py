@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from one_thread import use_one_thread
@@ -65,9 +66,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_text(given)
-        given_to = (list(arguments), dict(environment), str(cwd), streams, program)
-        process = CONTEXT.Process(target=_command, args=given_to)
-        process.start()
+        process = start(arguments, environment, cwd, streams, program)
         process.join(timeout)
         if process.is_alive():
             process.kill()
@@ -76,6 +75,20 @@ def run(
         assert process.exitcode is not None
         out, err = (path.read_bytes().decode(errors="surrogateescape") for path in streams[1:])
         return subprocess.CompletedProcess(list(arguments), process.exitcode, out, err)
+
+
+def start(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: str | Path,
+    streams: Sequence[Path],
+    program: str | None = None,
+) -> ForkServerProcess:
+    """Begin a command without waiting for it; ``streams`` are the files of its input, output and errors."""
+    given = (list(arguments), dict(environment), str(cwd), list(streams), program)
+    process = CONTEXT.Process(target=_command, args=given)
+    process.start()
+    return process
 
 
 def _command(

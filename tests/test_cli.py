@@ -449,8 +449,7 @@ def test_interrupting_leaves_no_half_written_bundle(
     folder = tmp_path_factory.mktemp("streams")
     given, out, err = streams = [folder / name for name in ("in", "out", "err")]
     given.touch()
-    process = command.CONTEXT.Process(target=command._command, args=([], dict(os.environ), "/", streams, code))
-    process.start()
+    process = command.start([], os.environ, "/", streams, code)
     until = time.monotonic() + 60
     while not (out.exists() and out.read_text()):
         assert time.monotonic() < until
