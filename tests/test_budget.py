@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,6 @@ def random_scores(members: int, seed: int) -> np.ndarray:
 def ratio_of(family: str, members: Any, sequence: int | None) -> float:
     plan = HeadPlan(model_type(family), LAYERS, HEADS, members, "test")
     return estimate_cost(ARCHITECTURES[family], plan, sequence=sequence).ratio
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models run faster, in subprocesses too, without a pool of threads that wait for each other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
 
 
 # Candidates
