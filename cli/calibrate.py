@@ -59,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+NO_GRAPH = "no graph yet: make one with `hydrant export`"
+
 _FORMS = {
     "coverage": "answers {:.1%}",
     "risk": "{:.1%} of the answers wrong",
@@ -81,7 +83,7 @@ def calibration_text(report: CalibrationReport) -> str:
         *distance_text(facts["distance"]),
         *([_of_spans(fitted)] if "spans" in fitted else []),
         *(_errors(fitted) if scores else _quality(fitted["before"], fitted["after"])),
-        f"written to    calibration.json, {', '.join(report.graphs) or 'no graph yet: make one with `hydrant export`'}",
+        f"written       in the bundle: calibration.json, {', '.join(report.graphs) or NO_GRAPH}",
     ]
     if report.outdated:
         lines.append(f"outdated      engines {', '.join(report.outdated)}: build them again with `hydrant build`")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from ..families.positions import seen, turned
+from .dropout import dropout
 
 
 class GroupedLinear(nn.Module):
@@ -36,6 +38,11 @@ class GroupedLinear(nn.Module):
         columns = slice(chosen.start * width, chosen.stop * width)
         bias = None if self.bias is None else self.bias[:, :, columns]
         return _product(x, self.weight[:, :, columns], bias)
+
+    def part(self, index: int, count: int) -> tuple[Tensor, Tensor | None]:
+        """Of ``count`` maps side by side the weight [G, in, out] and the bias [G, 1, out] of one."""
+        weight, bias = self.weight.chunk(count, dim=-1)[index], self.bias
+        return weight, None if bias is None else bias.chunk(count, dim=-1)[index]
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -97,6 +104,9 @@ class GroupedAttention(nn.Module):
     Members that keep fewer heads than the fullest one are padded with heads whose value and output
     weights are zero: they contribute nothing and their gradients stay zero.
 
+    Where the first token alone asks, on a CPU its query is multiplied into the key weights, and the sum of ``x`` by the
+    attention into the value weights: no token's key or value is computed.
+
     Args:
         qkv: [G, d, 3·h·d_h], query, key and value side by side.
         output: [G, h·d_h, d].
@@ -134,6 +144,8 @@ class GroupedAttention(nn.Module):
             mask: boolean [B, 1, 1, T], true where a key may be seen.
             first: whether the first token alone asks, which gives [M, B, 1, d].
         """
+        if first and self._absorbs(x):
+            return self.output(self._of_first(x, seen(mask, x.shape[2], self.window, x.device)))
         parts = [self._by_head(part) for part in self._projected(x, first)]
         members = max(part.shape[0] for part in parts)
         query, key, value = (part.expand(members, -1, -1, -1, -1).flatten(0, 1) for part in parts)  # [M·B, h, T, d_h]
@@ -142,11 +154,47 @@ class GroupedAttention(nn.Module):
         if mask is not None:
             mask = mask[:, :, : query.shape[2]]
             mask = mask.repeat(members, 1, 1, 1) if mask.shape[0] == x.shape[1] else mask
-        dropout = self.dropout if self.training else 0.0
-        heads_out = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        rate = self.dropout if self.training else 0.0
+        heads_out = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate)
         heads_out = heads_out.transpose(1, 2).flatten(2).unflatten(0, (members, -1))  # [M, B, T, h·d_h]
         out = self.output(heads_out)
         return out + self.low_rank["output"](heads_out) if "output" in self.low_rank else out
+
+    def _absorbs(self, x: Tensor) -> bool:
+        """Whether keys and values need not be computed for one query.
+
+        Not where a rotary position turns each key, or adapters update them; nor on a GPU or in half precision, where
+        fused attention takes keys and adds up their products in float32.
+        """
+        whole = x.device.type == "cpu" and torch.finfo(x.dtype).bits >= 32 and not torch.is_autocast_enabled("cpu")
+        return whole and self.rotary is None and not self.low_rank
+
+    def _of_first(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """What the first token's heads give, [M, B, 1, h·d_h], from [S, B, T, d]."""
+        key = self._split(self.qkv.part(1, 3)[0])  # its bias shifts all scores of a query alike
+        query = self.qkv.maps(x[:, :, 0], slice(0, 1), 3).unflatten(2, (-1, self.head_width))  # [M, B, h, d_h]
+        members = len(query)
+        query = (query.transpose(1, 2) * self.head_width**-0.5 @ key.transpose(2, 3)).transpose(1, 2)  # [M, B, h, d]
+        if len(x) == 1:  # what all members read is not copied for each: their heads are heads of one
+            query = query.transpose(0, 1).flatten(1, 2)[None]  # [1, B, M·h, d]
+        scores = query @ x.transpose(2, 3)  # [S, B, h or M·h, T]
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, 0, :1], torch.finfo(x.dtype).min)
+        weights = scores.softmax(dim=-1)
+        if self.training and self.dropout > 0:
+            weights = dropout(weights, self.dropout)
+        read, total = weights @ x, weights.sum(dim=-1, keepdim=True)  # a total of one, but for dropout
+        if len(x) == 1:
+            read, total = (each[0].unflatten(1, (members, -1)).transpose(0, 1) for each in (read, total))
+        value, bias = self.qkv.part(2, 3)
+        heads_out = (read.transpose(1, 2) @ self._split(value)).transpose(1, 2)  # [M, B, h, d_h]
+        if bias is not None:
+            heads_out = heads_out + total * bias.unflatten(2, (-1, self.head_width))
+        return heads_out.flatten(2)[:, :, None]
+
+    def _split(self, weight: Tensor) -> Tensor:
+        """[G, d, h·d_h] → [G, h, d, d_h]."""
+        return weight.unflatten(2, (-1, self.head_width)).transpose(1, 2)
 
     def _by_head(self, x: Tensor) -> Tensor:
         """[M, B, T, h·d_h] → [M, B, h, T, d_h]."""

@@ -147,6 +147,7 @@ def drop_without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.nn.functional, "dropout", dropped)
     monkeypatch.setattr("hydrant.fusion.module.dropout", dropped)
+    monkeypatch.setattr("hydrant.fusion.grouped.dropout", dropped)
 
 
 def test_dropout_of_narrow_tables_stands_before_the_projection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,6 +391,27 @@ def test_dropout_stands_where_transformers_has_it(kind: str, family: str, monkey
     real = inputs["attention_mask"].bool() if kind == "tags" else slice(None)
     for member in (0, 1):
         torch.testing.assert_close(found[member][real], expected[real], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, still, atol=1e-3), "it is there"
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert", "vit", "deit"])
+def test_dropout_of_the_first_token_s_attention_is_that_of_transformers(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a model of one layer the first token's is all. Dropped probabilities no longer sum to one, so that less of a
+    value's bias is left, too; where keys are not computed hydrant drops them itself."""
+    if family == "distilbert":
+        dropping: dict[str, Any] = {"n_layers": 1, "attention_dropout": 0.4, "dropout": 0.0, "seq_classif_dropout": 0.0}
+    else:
+        dropping = {"num_hidden_layers": 1, "attention_probs_dropout_prob": 0.4, "hidden_dropout_prob": 0.0}
+    models = [make_model(family, seed, **dropping) for seed in (1, 2)]
+    module, inputs = fuse(models, keep_separate="all"), make_inputs(family)
+    still = module.eval()(**inputs).member_logits
+    drop_without_chance(monkeypatch)
+    found = module.train()(**inputs).member_logits
+    for member, model in enumerate(models):
+        model.set_attn_implementation("eager")  # the only one that drops by the function that is replaced here
+        torch.testing.assert_close(found[member], model.train()(**inputs).logits, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(found, still, atol=1e-3), "it is there"
 
 

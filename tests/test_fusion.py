@@ -15,6 +15,8 @@ import transformers
 from hydrant import HeadPlan, HydrantError, export_onnx, fuse, load_ensemble, plan_heads, save_bundle
 from hydrant.fusion import measure_drift
 from hydrant.fusion.dropout import PARTS, dropout
+from hydrant.fusion.grouped import GroupedAttention, GroupedLinear
+from hydrant.tuning.rank_one import RankOneLinear
 from safetensors.torch import load_file
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, model_type, random_plan
 
@@ -65,6 +67,40 @@ def test_the_last_layer_computes_the_tokens_that_are_read(family: str) -> None:
     assert seen[0] == seen[1] == (1 if ensemble.architecture.first_token_only else seen[2])
     assert seen[2] > 1
     torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(("groups", "streams"), [(1, 1), (1, 3), (3, 1), (3, 3), ("factors", 1), ("factors", 3)])
+def test_the_first_token_without_keys_is_the_first_of_all(groups: int | str, streams: int, biased: bool) -> None:
+    """Output and every gradient, of masked batches, in float64; of a BatchEnsemble's factors, too."""
+    torch.manual_seed(0)
+    count = groups if isinstance(groups, int) else 1
+
+    def linear(inputs: int, outputs: int) -> GroupedLinear:
+        weight, bias = torch.randn(count, inputs, outputs), torch.randn(count, 1, outputs)
+        return GroupedLinear(weight.double(), bias.double() if biased else None)
+
+    qkv, output = linear(16, 3 * 8), linear(8, 16)
+    if groups == "factors":
+        qkv, output = RankOneLinear(qkv, 3, 3), RankOneLinear(output, 3, 1)
+        for each in (qkv.input_factor, qkv.output_factor, output.input_factor, output.output_factor):
+            each.data = 1 + 0.5 * torch.randn_like(each.double())
+    attention = GroupedAttention(qkv, output, 4, 0.0)
+    x = torch.randn(streams, 5, 7, 16, dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(5, 1, 1, 7, dtype=torch.bool)
+    mask[1, ..., 4:] = mask[2, ..., :3] = False
+    weighed = torch.randn(3, 5, 1, 16)
+
+    def run(first: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        out = attention(x, mask, first)[:, :, :1]
+        named = {"x": x, **dict(attention.named_parameters())}
+        found = torch.autograd.grad((out * weighed[: len(out)]).sum(), list(named.values()))
+        return out.detach(), dict(zip(named, found, strict=True))
+
+    (whole, expected), (own, found) = run(first=False), run(first=True)
+    torch.testing.assert_close(own, whole, rtol=1e-10, atol=1e-12)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-8, atol=1e-10, msg=name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -56,6 +56,12 @@ class RankOneLinear(GroupedLinear):
             out = out + self.bias[:, :, columns]
         return out.unflatten(1, x.shape[1:-1])
 
+    def part(self, index: int, count: int) -> tuple[Tensor, Tensor | None]:
+        """Of the K maps one's weight [M, in, out], factors multiplied in, and its bias [1, 1, out]."""
+        weight, bias = super().part(index, count)
+        r, s = self.input_factor[:, index, :, None], self.output_factor.chunk(count, dim=-1)[index]
+        return weight * r * s, bias
+
 
 def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
     """The first layer that gets factors, checked against what the bundle's members share.
