@@ -310,7 +310,7 @@ def test_interrupted_it_goes_on_to_the_same_weights(
 ) -> None:
     """Once in the middle of the first epoch, so that the factors drawn come from the state; then after an epoch."""
     rate = 3e-2 if factors_only else 3e-3
-    data, numbers = sentences(60, 0), {**NUMBERS, "epochs": 3, "learning_rate": rate, "factors_only": factors_only}
+    data, numbers = sentences(90, 0), {**NUMBERS, "epochs": 3, "learning_rate": rate, "factors_only": factors_only}
     settle = partial(tune, bundle, data, reading=READING)
     expected = settle(BatchEnsemble(**numbers), output=tmp_path / "whole")
     assert expected.improved

@@ -61,7 +61,7 @@ FLOORS: list[dict[str, str]] = [
             heads.trials heads.choosing heads.margin heads.budget heads.planning
         """,
         "fusion": """
-            grouped uncertainty_head score_head label_head distance dropout traced module drift lora preprocessing
+            dropout grouped uncertainty_head score_head label_head distance traced module drift lora preprocessing
             ensemble storage __init__
         """,
     },
