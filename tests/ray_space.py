@@ -6,10 +6,12 @@ left of it ends with the space.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 SPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -42,7 +44,8 @@ def _space() -> list[str]:
 
 
 def run(script: str, *words: object, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run a Python script in such a space.
+    """Run a Python script in such a space, one at a time on this machine: two clusters that start at once on two cores
+    keep each other from answering within Ray's own limits.
 
     Args:
         script: its text.
@@ -53,7 +56,9 @@ def run(script: str, *words: object, cwd: Path, timeout: float = 300) -> subproc
     program = [sys.executable, "-c", script, *map(str, words)]
     settings = {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     left = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    return subprocess.run(
-        [*_space(), "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *program],
-        capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd, env={**left, **settings},
-    )  # fmt: skip
+    with (Path(tempfile.gettempdir()) / "hydrant-tests-ray.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return subprocess.run(
+            [*_space(), "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *program],
+            capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd, env={**left, **settings},
+        )  # fmt: skip
