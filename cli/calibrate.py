@@ -119,7 +119,7 @@ def inspected_calibration(facts: Mapping[str, Any] | None, score: bool = False) 
     fitted = facts["fitted"]
     told = "not calibrated; see `hydrant calibrate`"
     if fitted:
-        ood = f" and {fitted.get('ood_examples', '?')} of {fitted['ood']}" if fitted.get("ood") else ""
+        ood = f"; flags on {fitted.get('ood_examples', '?')} of {fitted['ood']}, too" if fitted.get("ood") else ""
         told = f"fitted on {fitted.get('examples', '?')} examples of {fitted.get('data', '?')}{ood}"
     lines = [f"calibration   {told}" if score else f"temperature   {facts['temperature']:g} ({told})"]
     if facts.get("labels"):

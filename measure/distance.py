@@ -48,8 +48,9 @@ def unseen_classes(bundle: Bundle, training: Examples, task: Task) -> list[str]:
     if not missing:
         return []
     note = (
-        f"{missing} of the {len(bundle.labels)} classes have no example in {training.name}, so that inputs of theirs "
-        "will look far from the training data; fit the distance on examples of all classes"
+        f"{missing} of the {len(bundle.labels)} classes have no example among the {len(training)} of "
+        f"{training.name}, so that inputs of theirs will look far from the training data; fit the distance on examples "
+        "of all classes"
     )
     log.warning("%s", note)
     return [note]

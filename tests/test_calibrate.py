@@ -377,7 +377,7 @@ def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
     assert found["outdated_engines"] == []
     assert state(bundle) == first
     inspected = run_cli("inspect", bundle).stdout
-    assert "fitted on 120 examples of val.csv and 40 of ood.csv" in inspected
+    assert "fitted on 120 examples of val.csv; flags on 40 of ood.csv, too" in inspected
     assert json.loads(run_cli("inspect", bundle, "--json").stdout)["calibration"]["thresholds"] == found["thresholds"]
     table = run_cli("predict", bundle, "hello world", "money today is the weather")
     assert "decision" in table.stdout.splitlines()[0]
@@ -484,7 +484,8 @@ def test_few_classes_among_many_keep_the_whole_width(
         assert report.density.whitening.shape[2] == rank
         told = [note for note in report.notes if "have no example" in note]
         assert len(told) == (len(labels) < 5)
-        assert not told or told[0].startswith(f"{5 - len(labels)} of the 5 classes have no example in {labels}.csv")
+        missing = f"{5 - len(labels)} of the 5 classes have no example among the 60 of {labels}.csv"
+        assert not told or told[0].startswith(missing)
 
 
 def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:

@@ -351,6 +351,11 @@ def test_labels_that_move_to_other_texts_are_other_data(
     train.write_text("\n".join([head, *turned]) + "\n")
     with pytest.raises(InputError, match="holds an interrupted making with other data; run"):
         made_once(changed, bert_checkpoint, tmp_path / "out")
+    recipe = Recipe(
+        members=2, budget=1.2, epochs=1, learning_rate=1e-3, abstain=Coverage(0.9), flags=FalseAlarm(0.1)
+    )  # fmt: skip
+    with pytest.raises(InputError, match="with other data and other --coverage and other --false-alarm; run"):
+        made_once(changed, bert_checkpoint, tmp_path / "out", recipe=recipe)
 
 
 def test_data_of_a_method_are_digested_too(bert_checkpoint: Path, tmp_path: Path) -> None:

@@ -135,6 +135,9 @@ class Workspace:
 UNKNOWN = "unknown"
 """The digest of data that cannot be compared with those of another call begins so."""
 
+OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
+"""What decides a result, by names other than its option's."""
+
 
 def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
     remedy, file = _remedy(folder), folder / STATE
@@ -155,7 +158,11 @@ def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
                 f"{folder} holds an interrupted making, and its data cannot be compared with these, which have no "
                 f"lasting form; {remedy}"
             )
-        other = [name for name, digest in digests.items() if not isinstance(found, dict) or found.get(name) != digest]
+        other = [
+            OPTIONS.get(name, name)
+            for name, digest in digests.items()
+            if not isinstance(found, dict) or found.get(name) != digest
+        ]
         raise InputError(
             f"{folder} holds an interrupted making with other {' and other '.join(other)}; run the command that began "
             f"it, or {remedy}"
