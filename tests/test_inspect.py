@@ -101,7 +101,7 @@ def test_the_command_ends_with_status_1(path: Path) -> None:
 def test_notes_for_people_may_lack_anything(path: Path) -> None:
     changed("calibration.json", fitted={"ood": "x.csv"}, conformal={**SETS, "measured": {"coverage": 0.9}})(path)
     text = inspect_text(inspect_bundle(path))
-    assert "fitted on ? examples of ? and ? of x.csv" in text
+    assert "fitted on ? examples of ?; flags on ? of x.csv, too" in text
     assert "quantile 0.5000 (90.0% hold the label)" in text
 
 
