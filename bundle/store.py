@@ -12,6 +12,7 @@ Layout (schema 1)::
     checkpoint.json       of a traced model: the configuration of the original (traced.py)
     model.fp32.onnx       written by export
     tokenizer.onnx        the tokenizer as a graph, for runtimes without Python (export --tokenizer)
+    original_check.json   fixed inputs, and what the original checkpoint makes of them (original_check.py)
     reports/              written by verify, profile, evaluate and the demo
 
 A bundle is written to a temporary folder and renamed. Whatever is read from it is first compared

@@ -58,6 +58,10 @@ def verify_text(report: VerifyReport) -> str:
         if backend.bisection is not None:
             parts.append(_bisection(backend.bisection))
     parts.extend(f"skipped {name}: {reason}" for name, reason in report.skipped)
+    if report.preprocessing is not None:
+        different = report.preprocessing["different"]
+        found = "as when the bundle was made" if not different else "DIFFERENTLY: " + "; ".join(different)
+        parts.append(f"preprocessing: {report.preprocessing['inputs']} inputs are prepared {found}")
     parts.append("verified: every gate holds" if report.passed else "NOT verified: a gate failed")
     return "\n\n".join(parts)
 

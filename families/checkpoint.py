@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,26 @@ def find_processor(source: str | Path, modality: str) -> Any:
         return None
 
 
-def _load_processor(name: str, modality: str) -> Any:
+def own_processor(source: Any, modality: str) -> Any:
+    """The processor of a checkpoint, or of where a model in memory was loaded from; ``None`` if there is none to use.
+
+    For a model in memory nothing is downloaded.
+
+    Args:
+        source: a folder, a hub name, or a model of transformers.
+        modality: of the model.
+    """
+    with suppress(InputError):
+        if isinstance(source, str | Path):
+            return find_processor(source, modality)
+        name = str(getattr(source, "name_or_path", None) or "")
+        if Path(name).is_dir():
+            return find_processor(name, modality)
+        return _load_processor(name, modality, local_files_only=True) if name else None
+    return None
+
+
+def _load_processor(name: str, modality: str, **how: Any) -> Any:
     if modality == "text":
         loader = require("transformers", *READS).AutoTokenizer
     elif modality == "audio":
@@ -180,7 +199,7 @@ def _load_processor(name: str, modality: str) -> Any:
     kind = kinds.get(modality, "image processor (preprocessor_config.json)")
     with quiet():
         try:
-            found = loader.from_pretrained(name, trust_remote_code=False)
+            found = loader.from_pretrained(name, trust_remote_code=False, **how)
         except BaseException as error:  # as above: whatever is raised, the files cannot be used
             if not of_library(error):
                 raise

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_of
+from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..errors import InputError, cut, is_whole
-from ..families.checkpoint import load_model, model_labels
+from ..families.checkpoint import load_model, model_labels, own_processor
 from ..families.dinov2 import drop_path_of
 from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
@@ -22,6 +25,7 @@ from ..families.tasks import problem_of
 from .grouped import mean_of_members, stack_heads
 from .lora import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
+from .parity import compare_with_original
 from .preprocessing import common_processor
 from .traced import TracedClassifier, fuse_traced
 
@@ -115,8 +119,8 @@ def fuse(
         common_processor(named, architecture, adapters)
     planned = plan is not None or members is not None
     if adapters:
-        read = [read_adapter(folder, loaded[0]) for folder in adapters]
-        return _told(_fuse_adapters(loaded[0], plan, read, low_rank), planned)
+        updates = [read_adapter(folder, loaded[0]) for folder in adapters]
+        return _told(_fuse_adapters(loaded[0], plan, updates, low_rank), planned)
     if plan is None:
         plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, members or len(loaded))
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
@@ -127,7 +131,9 @@ def fuse(
         )
     if separate and len(loaded) == 1:
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
-    weights = fuse_weights(architecture, plan, [read_weights(model) for model in loaded], separate)
+    read = [read_weights(model) for model in loaded]
+    checked = _original_check(sources[0], loaded[0], architecture, read[0])
+    weights = fuse_weights(architecture, plan, read, separate)
     provenance = {
         "checkpoints": len(loaded),
         "separate": sorted(separate),
@@ -135,7 +141,37 @@ def fuse(
         **problem_of(loaded[0].config),
         **drop_path_of(loaded[0].config),
     }
-    return _told(FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval(), planned)
+    ensemble = FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
+    ensemble.original_check = checked
+    return _told(ensemble, planned)
+
+
+def _original_check(
+    source: Any, model: Any, architecture: Architecture, weights: dict[str, Tensor]
+) -> OriginalCheck | None:
+    """Compare the whole model in hydrant's form with transformers; ``None`` without a processor for raw inputs."""
+    if model not in _CHECKED:
+        _CHECKED[model] = None
+        processor = own_processor(source, architecture.modality)
+        if processor is not None:
+            plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, 1)
+            fused = fuse_weights(architecture, plan, [weights], frozenset())
+            whole = FusedClassifier(architecture, plan, fused, model_labels(model.config)).eval()
+            run = partial(_logits, whole)
+            try:
+                _CHECKED[model] = compare_with_original(model, processor, architecture, run)
+            except InputError as error:
+                log.info("not compared with transformers on raw inputs, whose processor does not fit: %s", error)
+    return _CHECKED[model]
+
+
+def _logits(whole: FusedClassifier, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Logits [B, C] of a module of one member."""
+    return whole.features((), **inputs)[0][0]
+
+
+_CHECKED: WeakKeyDictionary[Any, OriginalCheck | None] = WeakKeyDictionary()
+"""Models that were compared already: plans of one model are tried one after the other."""
 
 
 def _sources(models: Any) -> list[Any]:

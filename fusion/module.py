@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.density import Density
+from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..errors import InputError
 from ..families.activations import ACTIVATIONS, POOLERS, pooled_tokens
@@ -70,6 +71,7 @@ class FusedClassifier(nn.Module):
         self.pooler_norm = _norm(architecture, weights, "pooler_norm") if architecture.pooler_norm else None
         self.classifier = _linear(weights, "classifier")
         self.distance = None if density is None else FeatureDistance(density)
+        self.original_check: OriginalCheck | None = None
 
     @property
     def trunk(self) -> int:

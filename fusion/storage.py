@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
 from ..bundle.density import Density
+from ..bundle.original_check import ORIGINAL_CHECK, OriginalCheck, check_to_json
 from ..bundle.store import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import CHECKPOINT, Traced
@@ -24,6 +25,7 @@ from ..data.processor import load_processor, save_processor
 from ..errors import BundleError, InputError
 from ..version import __version__
 from .module import FusedClassifier
+from .preprocessing import settings
 from .traced import TracedClassifier, load_traced_ensemble
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ def save_bundle(
         )  # fmt: skip
     elif processor is not None and tensors_only:
         raise InputError("tensors_only is given with a processor; leave one of them out")
+    check = None if processor is None else _original_check(ensemble, processor)
     weights = ensemble.checkpoint_weights() if isinstance(ensemble, TracedClassifier) else _fused_weights(ensemble)
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
@@ -80,11 +83,27 @@ def save_bundle(
             (folder / CHECKPOINT).write_bytes(to_json_bytes(ensemble.checkpoint_configuration()))
         (folder / ARCHITECTURE).write_bytes(to_json_bytes(ensemble.architecture.to_json()))
         (folder / CALIBRATION).write_bytes(to_json_bytes(_calibration(ensemble)))
+        if check is not None:
+            (folder / ORIGINAL_CHECK).write_bytes(to_json_bytes(check_to_json(check)))
         if processor is not None:
             (folder / PROCESSOR).mkdir()
             save_processor(processor, folder / PROCESSOR)
             load_processor(folder / PROCESSOR, ensemble.architecture)  # refuse now what could not be used later
     return Bundle.open(path)
+
+
+def _original_check(ensemble: FusedClassifier | TracedClassifier, processor: Any) -> OriginalCheck | None:
+    """The comparison with the original through this processor; made now of a traced model, which holds its original.
+
+    Raises:
+        UnsupportedModelError: they differ.
+        InputError: the processor does not fit.
+    """
+    if isinstance(ensemble, TracedClassifier):
+        return ensemble.compare_with_original(processor)
+    check = ensemble.original_check
+    same = check is not None and settings(processor, ensemble.architecture) == check.settings
+    return check if same else None
 
 
 def _calibration(ensemble: FusedClassifier | TracedClassifier) -> dict[str, Any]:

@@ -13,17 +13,20 @@ from torch import Tensor, nn
 
 from ..bundle.calibration import Calibration
 from ..bundle.density import TAP, Density
+from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle, resolve
 from ..bundle.traced import Traced
 from ..errors import BundleError, InputError, cut, is_whole
-from ..families.checkpoint import model_labels
+from ..families.checkpoint import model_labels, own_processor
 from ..families.tasks import problem_of
-from ..tracing.loading import load_traced, taken
+from ..tracing.loading import load_traced, modality_of, taken
 from ..tracing.members import agreed, all_heads, check_plan, members_of, run_member, trace, with_defaults
 from ..tracing.stored import load_original
+from ..tracing.written_out import transformers_code
 from .distance import FeatureDistance
 from .label_head import LabelOutput, summarize_labels
+from .parity import compare_with_original
 from .score_head import ScoreOutput, summarize_scores
 from .uncertainty_head import FusedOutput, summarize
 
@@ -163,6 +166,24 @@ class TracedClassifier(nn.Module):
         weight, bias = last.weight.detach(), getattr(last, "bias", None)
         return weight.T if isinstance(last, nn.Linear) else weight, None if bias is None else bias.detach()
 
+    def compare_with_original(self, processor: Any) -> OriginalCheck:
+        """Compare the whole model, run as members are, with transformers' own code on raw inputs.
+
+        Args:
+            processor: the tokenizer, image processor or feature extractor of the checkpoint.
+
+        Raises:
+            UnsupportedModelError: they differ.
+            InputError: hydrant cannot use the processor.
+        """
+        [whole] = members_of(self.original, self.architecture, all_heads(self.architecture, 1))
+
+        def run(inputs: Mapping[str, Tensor]) -> Tensor:
+            return run_member(whole, self.architecture, with_defaults(self.architecture, inputs))[0]
+
+        with transformers_code(self.original):
+            return compare_with_original(self.original, processor, self.architecture, run)
+
     def checkpoint_weights(self) -> dict[str, Tensor]:
         """The tensors of the whole original under their names in transformers."""
         state = self.original.state_dict()
@@ -191,7 +212,7 @@ def fuse_traced(models: Any, plan: HeadPlan | None = None, members: int | None =
     for name, weight in model.state_dict().items():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair the checkpoint")
-    architecture = trace(model)
+    architecture = trace(model, own_processor(sources[0], modality_of(type(model).__name__)))
     plan = all_heads(architecture, members or 1) if plan is None else plan
     check_plan(plan, architecture)
     form, checked = agreed(model, architecture, plan)

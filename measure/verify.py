@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.graphs import check_all_graphs
+from ..bundle.original_check import repeat_preprocessing
 from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve
@@ -74,6 +75,8 @@ class VerifyReport:
         files: SHA-256 of every file of the bundle but the reports, as it was verified.
         backends: one report for each backend tested.
         skipped: (backend, reason) of each one that cannot run here.
+        preprocessing: ``inputs``, the number that ``fuse`` compared with the original checkpoint, and ``different``, a
+            line for each that this machine prepares otherwise; ``None`` for bundles without them.
     """
 
     reference: str
@@ -81,11 +84,12 @@ class VerifyReport:
     files: dict[str, str]
     backends: list[BackendReport]
     skipped: list[tuple[str, str]]
+    preprocessing: dict[str, Any] | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether every backend passed every gate."""
-        return all(report.passed for report in self.backends)
+        """Whether every backend passed every gate, and raw inputs are prepared as when the bundle was made."""
+        return all(report.passed for report in self.backends) and not (self.preprocessing or {}).get("different")
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
@@ -97,6 +101,7 @@ class VerifyReport:
             "files": self.files,
             "backends": [{**asdict(report), "passed": report.passed} for report in self.backends],
             "skipped": [{"backend": name, "reason": reason} for name, reason in self.skipped],
+            "preprocessing": self.preprocessing,
         }
 
 
@@ -115,7 +120,8 @@ def verify(
 ) -> VerifyReport:
     """Compare backends with a reference on the same inputs, and judge the differences.
 
-    Polygraphy's Comparator drives the runs. The report is also written to ``reports/verify.json``
+    Polygraphy's Comparator drives the runs. The preprocessing is repeated on the inputs that ``fuse`` compared with the
+    original checkpoint. The report is also written to ``reports/verify.json``
     in the bundle.
 
     Args:
@@ -152,6 +158,7 @@ def verify(
     if bisect:
         bundle.architecture()  # layers are known of a declared family alone
     check_all_graphs(bundle)
+    preprocessing = repeat_preprocessing(bundle)
     examples = reading.limit(EXAMPLES)
     batches, described = model_inputs(
         bundle.processor(), architecture, data, examples=examples, seed=seed, columns=reading
@@ -176,7 +183,7 @@ def verify(
             reports.append(
                 BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, parted)
             )
-    found = VerifyReport(reference.name, described, bundle.digests(), reports, skipped)
+    found = VerifyReport(reference.name, described, bundle.digests(), reports, skipped, preprocessing)
     store_reports(bundle, {REPORT: to_json_bytes(found.to_json())}, folder)
     return found
 

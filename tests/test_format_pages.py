@@ -27,6 +27,7 @@ LATER = [
     "engines/NAME.engine",
     "engines/NAME.json",
     "hydrant.sig",
+    "original_check.json",
     "reports/",
     "model.PRECISION.onnx.data",
 ]

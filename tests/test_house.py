@@ -19,7 +19,7 @@ FLOORS: list[dict[str, str]] = [
             label_values tags
             processor batching kept corruptions tables given arrays tensors thrift levels parquet_facts
             parquet_pages parquet record_files readers hub remote sources label_sets examples fingerprints samples
-            pseudo
+            pseudo check_inputs
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
@@ -29,8 +29,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "bundle": """
             __init__ precision tasks rotary schema architecture traced signals names strict_json owned files journal
-            plan manifest writing store signature reference calibration density weights onnx_message graphs reports
-            verification uses
+            plan manifest writing store original_check signature reference calibration density weights
+            onnx_message graphs reports verification uses
         """
     },
     {
@@ -61,7 +61,7 @@ FLOORS: list[dict[str, str]] = [
             heads.trials heads.choosing heads.margin heads.budget heads.planning
         """,
         "fusion": """
-            dropout grouped uncertainty_head score_head label_head distance traced module drift lora preprocessing
+            dropout grouped uncertainty_head score_head label_head distance preprocessing parity traced module drift lora
             ensemble storage __init__
         """,
     },

@@ -138,8 +138,15 @@ def answers(model: Any) -> dict[str, Any]:
     return {"classes": int(model.config.num_labels), "task": "tokens"}
 
 
-def described(model: Any) -> Traced:
+def described(model: Any, processor: Any = None) -> Traced:
     """What a model reads, without its blocks, classifier and form yet.
+
+    Token types are among its inputs if it has a table of them, or if it looks them up in the table of tokens (GPT-2)
+    and its tokenizer gives them: left out they would count as none, and not as zeros.
+
+    Args:
+        model: of transformers.
+        processor: its tokenizer, where there is one.
 
     Raises:
         UnsupportedModelError: it reads tensors that hydrant does not make.
@@ -178,7 +185,8 @@ def described(model: Any) -> Traced:
             f"{name} cannot be traced: its configuration names no vocabulary (vocab_size), so that token ids cannot be "
             "checked"
         )
-    types = getattr(config, "type_vocab_size", 0) or 0
+    given = "token_type_ids" in (getattr(processor, "model_input_names", None) or ())
+    types = getattr(config, "type_vocab_size", vocabulary if given else 0) or 0
     reads_types = "token_type_ids" in parameters and types > 1
     return Traced(
         **common,

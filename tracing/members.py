@@ -82,16 +82,17 @@ def run_member(
     return logits, read, [answer.hidden_states[layer + 1] for layer in layers]
 
 
-def trace(model: Any) -> Traced:
+def trace(model: Any, processor: Any = None) -> Traced:
     """What a model reads, and where its attention is; the form of its members is not known yet.
 
     Args:
         model: as ``tracing.loading`` loads or prepares it.
+        processor: its tokenizer, which decides about token types (:func:`tracing.loading.described`).
 
     Raises:
         UnsupportedModelError: it is no classifier that can be run here, or its attention was not understood.
     """
-    read = described(model)
+    read = described(model, processor)
     if read.modality == "audio" and "attention_mask" in read.inputs and not _pads(model, read):
         read = replace(read, inputs=("input_values",))
     inputs = probes(read)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundle.files import check_replaceable, copy_folder, staged_folder
 from ..bundle.manifest import MANIFEST
+from ..bundle.original_check import ORIGINAL_CHECK
 from ..bundle.owned import locked, owned_folder, sweep
 from ..bundle.precision import Precision
 from ..bundle.signature import SIGNATURE
@@ -146,8 +147,9 @@ def write_tuned(
         ends.enter_context(locked(stage))  # it is a folder of `save_bundle`'s, which holds its lock no longer
         for precision, form in graphs.again.items():
             export(stage, precision, form)
-        if now.has(TOKENIZER_GRAPH):  # of the processor alone, which is the same
-            Bundle.open(stage).add({TOKENIZER_GRAPH: now.file(TOKENIZER_GRAPH).read_bytes()})
+        same = [name for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)]  # they depend on the processor
+        if same:
+            Bundle.open(stage).add({name: now.read(name) for name in same})
         for state in states:
             ends.enter_context(state.aside())  # until the bundle has its place
     return graphs

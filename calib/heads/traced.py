@@ -20,9 +20,9 @@ from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...data.tags import batch_labels
 from ...errors import InputError, cut
-from ...families.checkpoint import load_processor, model_labels
+from ...families.checkpoint import load_processor, model_labels, own_processor
 from ...progress import Progress
-from ...tracing.loading import load_traced, taken
+from ...tracing.loading import load_traced, modality_of, taken
 from ...tracing.members import trace
 from .drawing import drawn_scores
 from .options import Budget, Method, Random, Taylor, deviation, name_of
@@ -59,7 +59,7 @@ def plan_traced(
             "share (keep=0.5, --keep 0.5)"
         )
     loaded = load_traced(model) if isinstance(model, str | Path) else taken(model)
-    architecture = trace(loaded)
+    architecture = trace(loaded, processor or own_processor(model, modality_of(type(loaded).__name__)))
     fork = _fork(fork_from, architecture)
     counts = group_counts(keep, members, architecture, fork)
     facts: dict[str, Any] = {"seed": seed, "traced": True, **({"fork_from": fork} if fork else {})}

@@ -1,0 +1,134 @@
+"""``original_check.json``: the original checkpoint's answers to fixed raw inputs, and the tensors it read.
+
+``hydrant fuse`` compares hydrant with the original on them; the file lets any machine repeat the preprocessing later,
+without the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from ..data.check_inputs import from_json, to_json
+from ..data.processor import Processor
+from ..errors import BundleError, InputError, cut
+from .store import Bundle
+
+ORIGINAL_CHECK = "original_check.json"
+
+SCHEMA = 1
+
+SAMPLES = 64
+"""Values that are kept of a sound's tensor: its sums are rounded differently from machine to machine."""
+
+SOUND_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class CheckedInput:
+    """One raw input and what the original checkpoint makes of it.
+
+    Attributes:
+        item: the raw input.
+        tensors: name → tensor without the batch axis, or what :func:`summary` keeps of it; ``None`` where hydrant
+            rejects the input, as it does empty texts.
+        probabilities: the original's highest ones by class index, or its score under ``"score"``.
+    """
+
+    item: Any
+    tensors: Mapping[str, Any] | None
+    probabilities: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class OriginalCheck:
+    """What hydrant and the original checkpoint agreed on.
+
+    Attributes:
+        settings: of the original's tokenizer or image processor (``fusion.preprocessing.settings``).
+        inputs: the inputs they were compared on.
+    """
+
+    settings: Mapping[str, Any]
+    inputs: list[CheckedInput]
+
+
+def summary(name: str, tensor: np.ndarray) -> Any:
+    """What is stored of one input's tensor [...]: token ids whole, pixels as a digest, a sound's as some values."""
+    if np.issubdtype(tensor.dtype, np.integer):
+        return tensor.tolist()
+    facts: dict[str, Any] = {"shape": list(tensor.shape)}
+    if name == "pixel_values":
+        return {**facts, "sha256": sha256(np.ascontiguousarray(tensor, "<f4").tobytes()).hexdigest()}
+    places = np.linspace(0, tensor.size - 1, SAMPLES).astype(int)
+    return {**facts, "values": [round(float(value), 6) for value in tensor.ravel()[places]]}
+
+
+def _summaries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What is stored of one input's tensors; of one input the mask is all ones."""
+    return {name: summary(name, tensor) for name, tensor in tensors.items() if name != "attention_mask"}
+
+
+def check_to_json(check: OriginalCheck) -> dict[str, Any]:
+    """The file as a JSON object."""
+    rows = [
+        {
+            "input": to_json(each.item),
+            "tensors": None if each.tensors is None else _summaries(each.tensors),
+            "probabilities": dict(each.probabilities),
+        }
+        for each in check.inputs
+    ]
+    return {"schema": SCHEMA, "inputs": rows}
+
+
+def repeat_preprocessing(bundle: Bundle) -> dict[str, Any] | None:
+    """Prepare the stored inputs again, and compare the tensors with the stored ones.
+
+    Returns:
+        ``inputs``, their number, and ``different``, a line for each that this machine prepares otherwise; ``None`` for
+        a bundle without the file or without a processor.
+
+    Raises:
+        BundleError: the file is altered or malformed.
+    """
+    processor = bundle.processor() if bundle.has(ORIGINAL_CHECK) else None
+    if processor is None:
+        return None
+    data = bundle.read_json(ORIGINAL_CHECK)
+    try:
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"schema {cut(data['schema'])}")
+        rows = [(from_json(row["input"]), row["tensors"]) for row in data["inputs"]]
+        found = [_difference(processor, index, *row) for index, row in enumerate(rows)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(
+            f"{bundle.path / ORIGINAL_CHECK} is malformed ({type(error).__name__}: {cut(error)}); make the bundle again"
+        ) from error
+    return {"inputs": len(rows), "different": [line for line in found if line]}
+
+
+def _difference(processor: Processor, index: int, item: Any, stored: Mapping[str, Any] | None) -> str:
+    """How one input is prepared otherwise than it was; empty if alike."""
+    try:
+        arrays = processor.collate(processor.encode([item], index))
+    except InputError as error:
+        return "" if stored is None else f"input {index} is rejected now: {error}"
+    if stored is None:
+        return f"input {index} was rejected, and is accepted now"
+    now = _summaries({name: array[0] for name, array in arrays.items()})
+    if set(now) != set(stored):
+        return f"input {index} becomes {', '.join(now)}; it was {', '.join(stored)}"
+    different = [name for name in now if not _same(now[name], stored[name])]
+    return f"input {index} has other {', '.join(different)}" if different else ""
+
+
+def _same(now: Any, stored: Any) -> bool:
+    if not isinstance(now, dict) or "values" not in now:
+        return bool(now == stored)
+    close = np.allclose(now["values"], stored["values"], rtol=SOUND_TOLERANCE, atol=SOUND_TOLERANCE)
+    return now["shape"] == stored["shape"] and close

@@ -1,0 +1,202 @@
+"""Comparison of a checkpoint in transformers with hydrant's whole path, from raw inputs to logits, all heads kept."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..bundle.original_check import CheckedInput, OriginalCheck
+from ..data.check_inputs import check_inputs
+from ..data.processor import Processor, from_transformers
+from ..data.spec import InputSpec
+from ..errors import InputError, UnsupportedModelError, cut
+from ..families.checkpoint import quiet
+from .preprocessing import settings
+
+log = logging.getLogger(__name__)
+
+BATCH = 4
+
+TOLERANCE = 1e-3
+"""Largest difference of logits, as a share of the largest logit (at least 1); rounding in float32 stays below 1e-4."""
+
+PIXEL_TOLERANCE = 1e-4
+
+KEPT = 5
+"""Probabilities that are recorded of each input."""
+
+Run = Callable[[Mapping[str, Tensor]], Tensor]
+"""Tensors of a batch → logits [B, C], or [B, T, C] of a model that answers for each token."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What transformers makes of one raw input: tensors without the batch axis, and logits [C] or [T, C]."""
+
+    tensors: Mapping[str, np.ndarray]
+    logits: np.ndarray
+
+
+def compare_with_original(model: Any, processor: Any, spec: InputSpec, run: Run) -> OriginalCheck:
+    """Compare hydrant with transformers on fixed raw inputs.
+
+    Args:
+        model: the original checkpoint in transformers.
+        processor: its own tokenizer, image processor or feature extractor.
+        spec: what hydrant knows of the model's inputs.
+        run: hydrant's form of the model, with every head.
+
+    Returns:
+        The settings compared, and the inputs that transformers takes with its tensors and answers.
+
+    Raises:
+        UnsupportedModelError: tensors or logits differ.
+        InputError: hydrant cannot use the processor.
+    """
+    ready = from_transformers(processor, spec)
+    longest = getattr(ready, "max_tokens", None)
+    asked = [(item, _ask(model, processor, item, longest)) for item in check_inputs(spec, getattr(ready, "rate", 0))]
+    answers = [(item, answer) for item, answer in asked if answer is not None]
+    if not answers:
+        log.warning("transformers answers none of hydrant's check inputs with this checkpoint; nothing was compared")
+    prepared = {
+        place: found for place, (item, _) in enumerate(answers) if (found := _prepared(ready, item)) is not None
+    }
+    checked = []
+    for place, (item, answer) in enumerate(answers):
+        tensors = None if place not in prepared else _row(ready, prepared[place])
+        if tensors is not None:
+            _check_tensors(item, tensors, answer.tensors)
+        checked.append(CheckedInput(item, tensors, _probabilities(answer.logits, spec)))
+    expected = {place: answers[place][1].logits for place in prepared}
+    worst = _worst(_logits(ready, prepared, run, BATCH if spec.modality == "text" else 1), expected)
+    if worst and _worst(_logits(ready, prepared, run, 1), expected) is None:
+        texts = {place: answers[place][0] for place in prepared if isinstance(answers[place][0], str)}
+        if _padding_matters(model, processor, texts, expected, longest):
+            worst = None
+    if worst:
+        place, difference = worst
+        raise UnsupportedModelError(
+            f"hydrant and transformers disagree on this checkpoint: logits of {_named(answers[place][0])} differ by "
+            f"{difference:.1e}; expected at most {TOLERANCE:g} of the largest logit. Nothing was written. "
+            "Give the folder or hub name instead of a model in memory; if you did, please report the model class"
+        )
+    return OriginalCheck(settings(processor, spec), checked)
+
+
+def _ask(model: Any, processor: Any, item: Any, longest: int | None) -> Answer | None:
+    """The answer of transformers to one raw input; ``None`` where it takes no such input."""
+    try:
+        with quiet(), torch.no_grad():
+            tensors = _encode(model, processor, [item], longest)
+            logits = model(**tensors).logits[0]
+    except Exception:  # whatever a class raises for an input that it does not take: there is nothing to compare with
+        return None
+    return Answer({name: tensor[0].numpy() for name, tensor in tensors.items()}, logits.float().numpy())
+
+
+def _encode(model: Any, processor: Any, items: Sequence[Any], longest: int | None) -> dict[str, Tensor]:
+    """Tensors of raw inputs of one kind, as pipelines of transformers make them; several texts are padded."""
+    first = items[0]
+    if hasattr(first, "convert"):
+        mode = "L" if getattr(model.config, "num_channels", 3) == 1 else "RGB"
+        given = processor(images=[item.convert(mode) for item in items], return_tensors="pt")
+    elif hasattr(first, "samples"):
+        given = processor([item.samples for item in items], sampling_rate=first.rate, return_tensors="pt")
+    else:
+        more = {"padding": True, "padding_side": "right"} if len(items) > 1 else {}
+        texts = zip(*items, strict=True) if isinstance(first, tuple) else [items]
+        given = processor(*map(list, texts), is_split_into_words=isinstance(first, list), truncation=True,
+                          max_length=longest, return_tensors="pt", **more)  # fmt: skip
+    names = inspect.signature(model.forward).parameters
+    return {name: tensor for name, tensor in given.items() if name in names}
+
+
+def _prepared(ready: Processor, item: Any) -> Any:
+    """One raw input prepared by hydrant; ``None`` for one that it rejects, as it does empty texts."""
+    try:
+        return ready.encode([item])[0]
+    except InputError:
+        return None
+
+
+def _row(ready: Processor, prepared: Any) -> dict[str, np.ndarray]:
+    """Hydrant's tensors of one prepared input, without the batch axis."""
+    return {name: array[0] for name, array in ready.collate([prepared]).items()}
+
+
+def _check_tensors(item: Any, found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    for name in found.keys() & expected.keys():
+        one, other = found[name], expected[name]
+        if one.shape != other.shape or not np.allclose(one, other, rtol=PIXEL_TOLERANCE, atol=PIXEL_TOLERANCE):
+            shown = f"{cut(one.tolist())} and {cut(other.tolist())}"
+            if one.shape == other.shape and one.dtype.kind == "f":
+                shown = f"by up to {np.abs(one - other).max():.1e}"
+            raise UnsupportedModelError(
+                f"hydrant and transformers prepare {_named(item)} differently: {name} differs, {shown}; nothing was "
+                "written. Make the bundle without a processor (--no-processor) and give ready tensors, or save the "
+                "tokenizer or image processor again with transformers 5"
+            )
+
+
+def _logits(ready: Processor, prepared: Mapping[int, Any], run: Run, size: int) -> dict[int, np.ndarray]:
+    """Hydrant's logits by place, in padded batches of some inputs."""
+    found: dict[int, np.ndarray] = {}
+    places = sorted(prepared, key=lambda place: prepared[place].tokens if size > 1 else 0)
+    for start in range(0, len(places), size):
+        batch = places[start : start + size]
+        arrays = ready.collate([prepared[place] for place in batch])
+        with torch.no_grad():
+            logits = run({name: torch.from_numpy(array) for name, array in arrays.items()}).float().numpy()
+        found |= dict(zip(batch, logits, strict=True))
+    return found
+
+
+def _worst(found: Mapping[int, np.ndarray], expected: Mapping[int, np.ndarray]) -> tuple[int, float] | None:
+    """Place and size of the largest difference of logits above the tolerance."""
+    differences = {}
+    for place, logits in expected.items():
+        mine = found[place][: len(logits)] if logits.ndim == 2 else found[place]  # the rest are those of padding
+        difference = float(np.abs(mine - logits).max())
+        if not difference <= TOLERANCE * max(1.0, float(np.abs(logits).max())):
+            differences[place] = difference
+    return max(differences.items(), key=lambda pair: pair[1]) if differences else None
+
+
+def _padding_matters(
+    model: Any, processor: Any, texts: Mapping[int, str], expected: Mapping[int, np.ndarray], longest: int | None
+) -> bool:
+    """Whether transformers, too, answers texts otherwise in a padded batch than alone; the log says so."""
+    places = list(texts)[:BATCH]
+    with quiet(), torch.no_grad():
+        tensors = _encode(model, processor, [texts[place] for place in places], longest)
+        logits = dict(zip(places, model(**tensors).logits.float().numpy(), strict=True))
+    matters = _worst(logits, {place: expected[place] for place in places}) is not None
+    if matters:
+        log.warning(
+            "the model's answers depend on padding, in transformers too: a text in a batch is answered otherwise"
+        )
+    return matters
+
+
+def _probabilities(logits: np.ndarray, spec: InputSpec) -> dict[str, float]:
+    """What is recorded of logits [C]: the highest probabilities by class, or the one logit; of tokens the first's."""
+    row = torch.from_numpy(logits if logits.ndim == 1 else logits[0]).double()
+    if len(row) == 1:
+        return {"score": round(float(row[0]), 6)}
+    several = getattr(spec, "task", "classification") == "multi_label"
+    values, classes = (torch.sigmoid(row) if several else torch.softmax(row, 0)).topk(min(KEPT, len(row)))
+    return {str(index): round(value, 6) for index, value in zip(classes.tolist(), values.tolist(), strict=True)}
+
+
+def _named(item: Any) -> str:
+    if isinstance(item, str | tuple | list):
+        return f"the text {cut(item)}"
+    return f"a picture of {item.size[0]} by {item.size[1]} pixels" if hasattr(item, "size") else "a sound"
