@@ -12,7 +12,9 @@ from typing import Any
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
 from .config import refuse
+from .cross_encoder import apply_cross_encoder, max_tokens
 from .registry import LAYOUTS, unsupported, without_classes
+from .stored_weights import check_loaded, check_stored
 
 READS = "fuse", "read a checkpoint"
 """The extra that brings PyTorch and transformers, and what for."""
@@ -91,24 +93,22 @@ def load_weights(name: str, config: Any, class_name: str) -> Any:
     """
     torch, transformers = require("torch", *READS), require("transformers", *READS)
     model_class = getattr(transformers, class_name)
+    renamed = check_stored(name, config, class_name)
+    how: dict[str, Any] = {"key_mapping": renamed} if renamed else {}
     with quiet():
         try:
             model, info = model_class.from_pretrained(
-                name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
-            )
+                name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True,
+                ignore_mismatched_sizes=True, **how,
+            )  # fmt: skip
         except Exception as error:  # transformers and safetensors raise many kinds; all mean an unusable checkpoint
             if all((Path(name) / file).is_file() for file in ("model.safetensors", "adapter_config.json")):
                 raise _with_adapter(name, f" ({_first_line(error)})") from error  # as where PEFT is of another time
             raise InputError(
                 f"cannot load the weights of {name}: {_first_line(error)}; expected a complete Hugging Face checkpoint "
-                "with model.safetensors (re-save a .bin checkpoint with safe_serialization=True)"
+                "with model.safetensors"
             ) from error
-    missing = sorted(info["missing_keys"]) + sorted(str(key) for key in info.get("mismatched_keys", ()))
-    if missing:
-        raise InputError(
-            f"checkpoint {name} lacks {listing(missing, 3)}; those weights would be random. "
-            "Expected a model fine-tuned for classification"
-        )
+    check_loaded(name, info)
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _with_adapter(name)
     _fit(model, name)
@@ -206,6 +206,8 @@ def _load_processor(name: str, modality: str, **how: Any) -> Any:
             raise InputError(f"cannot load the {kind} of {name}: {_first_line(error)}") from error
     if modality == "text" and set(found.get_vocab()) <= set(found.all_special_tokens):  # made up by transformers
         raise InputError(f"cannot load the tokenizer of {name}: it has no vocabulary; save the tokenizer there")
+    if modality == "text" and (longest := max_tokens(name)):
+        found.model_max_length = longest
     return found
 
 
@@ -232,10 +234,17 @@ def load_config(name: str) -> Any:
     transformers = require("transformers", *READS)
     try:
         with quiet():
-            return asking_nowhere(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
-    except UnsupportedModelError:
+            config = asking_nowhere(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
+            return apply_cross_encoder(name, config)
+    except (UnsupportedModelError, InputError):
         raise
     except Exception as error:  # as in load_model
+        if "custom code" in str(error):
+            raise UnsupportedModelError(
+                f"the code of {name} comes with the checkpoint (auto_map), and hydrant never runs such code; expected "
+                "a class of the installed transformers: install a newer version if it has this model; if the class is a "
+                "copy of one in transformers, set its model_type and architectures in config.json"
+            ) from error
         raise InputError(
             f"there is no folder {name}, and no model configuration of that name could be read from the hub: "
             f"{_first_line(error)}; expected a Hugging Face folder with config.json, or a hub name"

@@ -188,7 +188,11 @@ def nearest(name: str, supported: Sequence[str]) -> str:
     if name in WRAPPERS:
         return WRAPPERS[name]
     if name not in OTHERS and (sibling := _sibling(name, supported)):
-        return f"fine-tune it as {sibling}"
+        auto = f"AutoModelFor{sibling.partition('For')[2]}"
+        return (
+            f"fine-tune it as {sibling}; for adapters that bring a classifier, save the base model as one first: "
+            f"{auto}.from_pretrained(BASE, num_labels=N).save_pretrained(FOLDER)"
+        )
     if REASONS.get(_stem(name, REASONS)) == SOUND:
         return NOTHING
     if near := OTHERS.get(_stem(name, OTHERS)):

@@ -133,7 +133,7 @@ def _row(ready: Processor, prepared: Any) -> dict[str, np.ndarray]:
 
 
 def _check_tensors(item: Any, found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
-    for name in found.keys() & expected.keys():
+    for name in [name for name in found if name in expected]:
         one, other = found[name], expected[name]
         if one.shape != other.shape or not np.allclose(one, other, rtol=PIXEL_TOLERANCE, atol=PIXEL_TOLERANCE):
             shown = f"{cut(one.tolist())} and {cut(other.tolist())}"

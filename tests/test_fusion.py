@@ -292,7 +292,7 @@ REFUSED = [
     (
         lambda: fuse(transformers.BertForQuestionAnswering(transformers.BertConfig(num_hidden_layers=1))),
         "BertForQuestionAnswering is not supported: it is no classifier of whole inputs, as "
-        "BertForSequenceClassification is; nearest: fine-tune it as BertForSequenceClassification; supported: Bert",
+        "BertForSequenceClassification is; nearest: fine-tune it as BertForSequenceClassification; ",
     ),
 ]
 
@@ -359,7 +359,7 @@ def test_unreadable_checkpoints(tmp_path: Path, bert_checkpoint: Path) -> None:
             (truncated / file.name).write_bytes(file.read_bytes())
     whole = (truncated / "model.safetensors").read_bytes()
     (truncated / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(HydrantError, match=r"cannot load the weights of .*truncated"):
+    with pytest.raises(HydrantError, match=r"truncated/model.safetensors"):
         fuse(truncated)
 
 

@@ -146,11 +146,19 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
 
     Raises:
         UnsupportedModelError: it fails on inputs such as hydrant makes, or gives something else.
+        InputError: it has no padding token.
     """
     try:
         with torch.no_grad():
             logits = model(**inputs).logits
     except Exception as error:  # whatever a class raises for inputs that it does not take
+        if "padding token" in str(error):
+            end = getattr(model.config, "eos_token_id", None)
+            raise InputError(
+                f"{type(model).__name__} has no padding token (pad_token_id is {model.config.pad_token_id}), so it "
+                'cannot read texts of different lengths together; set "pad_token_id" in its config.json (config.'
+                f"pad_token_id) to the one it was trained with{'' if end is None else f', often its end token, {end}'}"
+            ) from error
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: it does not run on {', '.join(inputs)} alone "
             f"({type(error).__name__}: {cut(error, 120)})"
