@@ -8,7 +8,7 @@ from typing import Any
 
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
-from ..errors import HydrantError, cut
+from ..errors import HydrantError, InputError, cut
 from .calibration import Calibration
 from .density import fitted_on
 from .store import PLAN, Bundle
@@ -35,11 +35,26 @@ USES = {
 """Step → which of its data → what the bundle was, in words."""
 
 
+MOST = 0.5
+"""Share of examples from which on an overlap is refused, since the result would not hold for fresh inputs."""
+
+LEARNT = ("tuned on",)
+"""Of :data:`USES`, what no calibration may be made on."""
+
+JUDGED = (*LEARNT, "calibrated on")
+"""What no evaluation may be made on."""
+
 FITTED = "fitted"
 """The step that gives a bundle its distance."""
 
 
-def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], anew: Collection[str] = ()) -> list[str]:
+def overlaps(
+    bundle: Bundle,
+    doing: str,
+    given: Mapping[str, Examples | None],
+    anew: Collection[str] = (),
+    refused: Collection[str] = (),
+) -> list[str]:
     """Warn of data that an earlier step has seen, in the log and as sentences for a report.
 
     Args:
@@ -47,6 +62,10 @@ def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], a
         doing: what is done now, as in "evaluating".
         given: the data that it is done on.
         anew: steps, of :data:`USES` or :data:`FITTED`, that are done again now: what they saw before no longer counts.
+        refused: uses of labelled data that are an error from :data:`MOST` of the examples on.
+
+    Raises:
+        InputError: most of the labelled data were used so.
     """
     past = {words for step in anew if step in USES for words in USES[step].values()}
     uses = [use for use in _recorded(bundle) if use[0] not in past]
@@ -60,11 +79,16 @@ def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], a
         return []
     modality = bundle.any_architecture().modality
     notes = []
-    for examples in [examples for examples in given.values() if examples is not None]:
+    for role, examples in given.items():
+        if examples is None:
+            continue
         now = fingerprint_of(examples.inputs, modality)
         notes += _other_form(uses, f"{doing} {bundle.path.name} on {examples.name}", now)
         for words, name, earlier, follows in seen:
             share = 0.0 if now is None else now.share_in(earlier)
+            used = words.removeprefix("the bundle was ")
+            if share >= MOST and role == "data" and used in refused:
+                raise seen_already(doing, examples, share, f"{used} ({name})")
             if share >= LEAST:
                 notes.append(
                     f"{doing} {bundle.path.name} on {examples.name}: {share:.0%} of its {len(examples)} examples are "
@@ -74,6 +98,22 @@ def overlaps(bundle: Bundle, doing: str, given: Mapping[str, Examples | None], a
     for note in notes:
         log.warning("%s", note)
     return notes
+
+
+def seen_already(doing: str, examples: Examples, share: float, what: str) -> InputError:
+    """The error for data most of which an earlier step has seen.
+
+    Args:
+        doing: what is done now.
+        examples: the data.
+        share: of them that were seen.
+        what: they were, and by which name.
+    """
+    return InputError(
+        f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those that the bundle was {what}; "
+        f"{doing} needs data of their own, since its result would not hold for fresh inputs; with force=True (--force) "
+        "it is done all the same"
+    )
 
 
 FORMS = {True: "pairs of texts", False: "single texts"}

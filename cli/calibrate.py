@@ -45,6 +45,7 @@ def arguments(command: Command) -> None:
     command.take(Conformal, "method", "--conformal-method")
     command.take(calibrate, "confidence", type=share, metavar="SHARE")
     command.take(calibrate, "label_false_alarm", type=share, metavar="SHARE")
+    command.take(calibrate, "force")
 
 
 def run(options: argparse.Namespace) -> int:

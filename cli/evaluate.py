@@ -62,6 +62,7 @@ def arguments(command: Command) -> None:
     command.heading("output")
     command.take(evaluate, "html", metavar="FILE")
     command.take(evaluate, "report", metavar="FOLDER")
+    command.take(evaluate, "force")
 
 
 def run(options: argparse.Namespace) -> int:

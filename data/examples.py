@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut, listing, literal
 from .arrays import tensor_rows
 from .columns import Columns
 from .given import kind_of, ordered
 from .label_sets import SEPARATOR, encode_label_sets
-from .label_values import meant, plain
+from .label_values import meant, plain, spelling
 from .processor import Processor
 from .readers import Row, rows_of_items, rows_of_table
-from .record_files import FORMS
+from .record_files import FORMS, class_names
 from .records import as_input, column_rows, usual_keys
 from .sources import named_rows, source_name
 from .spec import InputSpec
@@ -184,7 +185,7 @@ def read_examples(
         InputError: no rows, an empty text, a missing column, or a label that the model does not have or that is no
             number.
     """
-    rows, source = _rows_of(data, columns)
+    rows, source = _rows_of(data, columns, labels or ())
     if limit is not None and limit < 1:
         raise InputError(f"the number of examples is {limit}; expected at least 1")
     kept = list(rows) if limit is None else _drawn(rows, limit, seed, task)
@@ -280,8 +281,9 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
             return label
     elif str(label) in labels:
         return list(labels).index(str(label))
+    shown = literal(label) if isinstance(label, str) else cut(label)  # with the spaces of a text
     raise InputError(
-        f"label {cut(label)} at {where} is not a class of the model; its {len(labels)} classes are "
+        f"label {shown} at {where} is not a class of the model; its {len(labels)} classes are "
         f"{listing(labels, 5)}; {_remedy(label, labels)}"
     )
 
@@ -296,17 +298,22 @@ def _remedy(label: Any, labels: Sequence[str]) -> str:
             'it says which of them apply, and the model gives one: for any number of labels set "problem_type": '
             '"multi_label_classification" in the checkpoint\'s config.json, and fuse it again'
         )
+    if numbered := [name for name in labels if name.rpartition(" (")[0] == str(label)]:
+        return f"several classes have that name: expected {' or '.join(map(repr, numbered))}, or the index"
+    if near := get_close_matches(spelling(str(label)), map(spelling, labels), n=1, cutoff=0.8):
+        meant = [name for name in labels if spelling(name) == near[0]]
+        return f"did you mean {' or '.join(map(repr, meant))}?"
     return "leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
 
 
-def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
+def _rows_of(data: Any, columns: Columns, classes: Sequence[str]) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
         return named_rows(data, columns), source_name(data)
     source, data = "given in memory", column_rows(only_split(data), usual_keys(columns))
     if isinstance(data, Examples):
         data, source = (list(data.inputs), data.given_labels()), data.source
     if isinstance(data, tuple) and len(data) == 2:
-        inputs, known = _listed(data[0], columns), _labels(data[1])
+        inputs, known = _listed(data[0], columns), _labels(data[1], classes)
         if known is not None and len(inputs) != len(known):
             raise InputError(
                 f"data has {len(inputs)} inputs and {len(known)} labels; expected one label for each input"
@@ -333,8 +340,15 @@ def _listed(inputs: Any, columns: Columns) -> list[Any]:
     return [as_input(item, columns, usual_keys(columns)) for item in ordered(inputs, None)]
 
 
-def _labels(labels: Any) -> list[Any] | None:
-    """The labels of ``(inputs, labels)``, one for each input."""
+def _labels(labels: Any, classes: Sequence[str]) -> list[Any] | None:
+    """The labels of ``(inputs, labels)``, one for each input; those of a column of ``datasets`` by its names.
+
+    Classes that nobody named (``LABEL_0``) are known by their index alone.
+    """
+    if hasattr(labels, "source") and hasattr(labels, "column_name"):
+        named = class_names((getattr(labels.source, "features", None) or {}).get(labels.column_name))
+        if named is not None and not all(name.startswith("LABEL_") for name in classes):
+            labels = [named(label, f"example {index}") for index, label in enumerate(labels)]
     listed = labels.to_pylist() if hasattr(labels, "to_pylist") else plain(labels)
     unordered = isinstance(listed, str | bytes | Mapping | set | frozenset) or hasattr(labels, "columns")
     if listed is not None and (unordered or not isinstance(listed, Iterable)):

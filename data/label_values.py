@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+import logging
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, listing
+
+log = logging.getLogger(__name__)
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Class names, in class order, each once: names of several classes get the index of theirs.
+
+    >>> unique_names(["crane", "heron", "crane"])
+    ['crane (0)', 'heron', 'crane (2)']
+    """
+    times = Counter(names)
+    return [name if times[name] == 1 else f"{name} ({index})" for index, name in enumerate(names)]
+
+
+def spelling(name: str) -> str:
+    """A name without what spelling alone changes: case, spaces around it, and the form of its Unicode characters."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).strip().casefold())
+
+
+def respelled(values: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    """Labels with names in the spelling of the model's classes, where one class alone is meant; the log says which.
+
+    Args:
+        values: of the labels.
+        labels: class names.
+    """
+    known, classes = set(labels), Counter(map(spelling, labels))
+    by_spelling = {spelling(label): label for label in labels}
+    other = {value for value in values if isinstance(value, str) and value not in known}
+    changed = {value: by_spelling[key] for value in other if classes[key := spelling(value)] == 1}
+    if changed:
+        pairs = listing([f"{value!r} as {label!r}" for value, label in sorted(changed.items())], 3)
+        log.warning("labels are read in the spelling of the model's classes: %s", pairs)
+    return [changed.get(value, value) if isinstance(value, str) else value for value in values]
 
 
 def plain(value: Any) -> Any:
@@ -35,7 +72,7 @@ def meant(values: Sequence[Any], labels: Sequence[str], where: Sequence[str]) ->
         InputError: numbers that may be either, and would be other classes.
     """
     names = {name: index for index, name in enumerate(labels)}
-    found = [_number(plain(value), names) for value in values]
+    found = respelled([_number(plain(value), names) for value in values], labels)
     texts = {value for value in found if isinstance(value, str)}
     if not texts & set(names) and all(map(is_whole, texts)):
         found = [int(float(value)) if isinstance(value, str) else value for value in found]

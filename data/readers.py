@@ -270,14 +270,34 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
 
     Those directly in the folder have no label. Paths are no strings, which a text model would read as texts.
     """
+    _check_splits(folder)
     found = False
     for path in sorted(folder.rglob("*")):
-        if has_media_name(path) and path.is_file():
+        hidden = "/." in f"/{path.relative_to(folder).as_posix()}"
+        if not hidden and has_media_name(path) and path.is_file():
             found = True
             yield Row(path, None if path.parent == folder else path.parent.name, str(path))
     if not found:
         raise InputError(
             f"folder {folder} holds no images or sounds; expected some, for labels in one subfolder per class"
+        )
+
+
+SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval", "evaluation")
+"""Names of folders that hold splits of a data set."""
+
+
+def _check_splits(folder: Path) -> None:
+    """Refuse a folder that holds several splits of a data set, which are not one.
+
+    Raises:
+        InputError: it does.
+    """
+    named = [path for path in folder.iterdir() if path.name.lower() in SPLITS and path.is_dir()]
+    splits = sorted(path.name for path in named if any(child.is_dir() for child in path.iterdir()))  # else a class
+    if len(splits) > 1:
+        raise InputError(
+            f"folder {folder} holds the splits {listing(splits)}; expected one of them: give {folder / splits[0]}"
         )
 
 

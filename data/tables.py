@@ -26,6 +26,11 @@ def _arrow_rows(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _dataset_rows(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
+    """Rows as Python values, whatever format was asked for; a transform of the user's is applied."""
+    formatting = getattr(table, "_formatting", None)  # of a stream
+    kind = table.format["type"] if hasattr(table, "format") else getattr(formatting, "format_type", None)
+    if kind not in (None, "custom"):
+        table = table.with_format(None)
     return (tuple(record[name] for name in names) for record in table.select_columns(names))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,11 +18,12 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import GIVES, Task
-from ..bundle.uses import overlaps
+from ..bundle.uses import JUDGED, overlaps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality
 from ..errors import InputError, check_seed, require
+from ..metrics.label_order import NOTE, other_order
 from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
@@ -39,6 +41,8 @@ from .task_page import task_page
 from .token_figures import token_reports
 from .verdict import verdicts
 
+log = logging.getLogger(__name__)
+
 REPORT = "reports/evaluation.json"
 
 
@@ -55,6 +59,7 @@ def evaluate(
     report: str | Path | None = None,
     reading: Reading = Reading(),
     seed: int = 0,
+    force: bool = False,
     progress: Progress = no_progress,
 ) -> EvaluationReport:
     """Measure quality and uncertainty of a bundle, and of competitors on the same data.
@@ -79,10 +84,12 @@ def evaluate(
             be written is evaluated all the same, and a warning logged.
         reading: columns, number (all) and batch size of the labelled examples.
         seed: of every draw.
+        force: evaluate on data most of which a bundle was tuned or calibrated on.
         progress: display.
 
     Raises:
-        InputError: unusable data or options, or a competitor that knows other classes.
+        InputError: unusable data or options, data that a bundle was tuned or calibrated on, or a competitor that knows
+            other classes.
         BackendError: a model cannot run here, or gives values that are not finite.
         MissingExtraError: scikit-learn, matplotlib or the backend's library is not installed.
         BundleError: a bundle is missing, altered or malformed.
@@ -113,7 +120,7 @@ def evaluate(
     notes = [
         note
         for source in (bundle, *(Bundle.open(path) for path in compare if (Path(path) / MANIFEST).is_file()))
-        for note in overlaps(source, "evaluating", {"data": known, "ood": ood})
+        for note in overlaps(source, "evaluating", {"data": known, "ood": ood}, refused=() if force else JUDGED)
     ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
@@ -126,6 +133,7 @@ def evaluate(
             reports = label_reports(models, evidence, figures.bootstrap, seed, progress)
         else:
             reports = _reports(models, evidence, figures.bootstrap, seed, progress)
+            notes += _order(evidence)
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             given = (models, known, ood, training, figures, bundle.labels)
@@ -205,6 +213,15 @@ def _observed(
         )
     images = models[0].architecture.modality == "image" and not known.ready
     return Evidence(known, ood, seen, seen_ood, labels, images)
+
+
+def _order(evidence: Evidence) -> list[str]:
+    """A note where the labels are those of another order than that of the classes."""
+    predicted, labels = evidence.seen[0].prediction.label, evidence.known.labels
+    if predicted is None or labels is None or not other_order(predicted, labels, len(evidence.labels)):
+        return []
+    log.warning("%s: %s", evidence.known.source, NOTE)
+    return [NOTE]
 
 
 def _reports(

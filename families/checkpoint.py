@@ -9,12 +9,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..data.label_values import unique_names
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
 from .config import refuse
 from .cross_encoder import apply_cross_encoder, max_tokens
 from .registry import LAYOUTS, unsupported, without_classes
 from .stored_weights import check_loaded, check_stored
+
+log = logging.getLogger(__name__)
 
 READS = "fuse", "read a checkpoint"
 """The extra that brings PyTorch and transformers, and what for."""
@@ -220,7 +223,11 @@ def model_labels(config: Any) -> list[str]:
             f"configuration has id2label for {listing(sorted(names))}; expected one name for each of the "
             f"{config.num_labels} classes"
         )
-    return [names[index] for index in range(config.num_labels)]
+    ordered = [names[index] for index in range(config.num_labels)]
+    unique = unique_names(ordered)
+    if renamed := [name for name, own in zip(unique, ordered, strict=True) if name != own]:
+        log.warning("several classes have one name; they are told apart by their index: %s", listing(renamed, 4))
+    return unique
 
 
 def load_config(name: str) -> Any:
@@ -242,8 +249,8 @@ def load_config(name: str) -> Any:
         if "custom code" in str(error):
             raise UnsupportedModelError(
                 f"the code of {name} comes with the checkpoint (auto_map), and hydrant never runs such code; expected "
-                "a class of the installed transformers: install a newer version if it has this model; if the class is a "
-                "copy of one in transformers, set its model_type and architectures in config.json"
+                "a class of the installed transformers: install a newer version if it has this model; if the class "
+                "copies one of transformers, set its model_type and architectures in config.json"
             ) from error
         raise InputError(
             f"there is no folder {name}, and no model configuration of that name could be read from the hub: "

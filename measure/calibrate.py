@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ..bundle.reference import TrafficReference
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import GIVES, ScoreActivation, Task
-from ..bundle.uses import FITTED, overlaps
+from ..bundle.uses import FITTED, LEARNT, overlaps
 from ..calib.decisions.fit import fit as fit_decisions
 from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
 from ..calib.decisions.labels import check_label_targets, fit_labels
@@ -31,11 +31,12 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_seed, cut, require
+from ..metrics.label_order import NOTE, other_order
 from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
 from ..runtime.collect import WordOutputs
-from .distance import against_training, candidates, check_options, settled, unseen_classes
+from .distance import against_training, candidates, check_options, check_own, settled, unseen_classes
 from .features import Distances, Reduced, Reference, squared_of
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ def calibrate(
     label_false_alarm: float | None = None,
     reading: Reading = Reading(),
     seed: int = 0,
+    force: bool = False,
     progress: Progress = no_progress,
 ) -> CalibrationReport:
     """Fit temperature (or intervals), thresholds and the distance, and write them into the bundle and its graphs.
@@ -118,10 +120,11 @@ def calibrate(
             without it each label has the threshold of its best F1.
         reading: columns, number (all) and batch size of the examples; the number is of ``data`` alone.
         seed: of the draw.
+        force: calibrate on data most of which the bundle was tuned on, or its distance is fitted on.
         progress: display.
 
     Raises:
-        InputError: unusable data or options, or examples too few for what is asked.
+        InputError: unusable data or options, data that the bundle was tuned on, or examples too few for what is asked.
         BackendError: the model gives values that are not finite.
         MissingExtraError: torch or onnx is not installed, or scipy for ``risk``.
         BundleError: the bundle is missing, altered or malformed, or holds a graph that cannot be calibrated, or an
@@ -151,7 +154,7 @@ def calibrate(
         loss_of(known.labels, activation, known.source)  # refuses what a sigmoid cannot give
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
-    notes = _of_data(bundle, known, ood, training, task)
+    notes = _of_data(bundle, known, ood, training, task, () if force else LEARNT)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
     if task == "tokens":
@@ -179,15 +182,26 @@ def calibrate(
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
     fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, near, activation))
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
+    notes += _order(logits, known) if task == "classification" else []
     return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
 
 
-def _of_data(bundle: Bundle, known: Examples, ood: Examples | None, training: Examples | None, task: Task) -> list[str]:
+def _of_data(
+    bundle: Bundle,
+    known: Examples,
+    ood: Examples | None,
+    training: Examples | None,
+    task: Task,
+    refused: Collection[str],
+) -> list[str]:
     """What is to be said of the data before anything runs: classes they lack, and what earlier steps have seen."""
     given = {"data": known, "ood": ood}
     if training is None:
-        return overlaps(bundle, "calibrating", given, ["calibrated"])
-    return unseen_classes(bundle, training, task) + overlaps(bundle, "calibrating", given, ["calibrated", FITTED])
+        return overlaps(bundle, "calibrating", given, ["calibrated"], refused)
+    if refused:
+        check_own(known, training, bundle.any_architecture().modality)
+    found = overlaps(bundle, "calibrating", given, ["calibrated", FITTED], refused)
+    return unseen_classes(bundle, training, task) + found
 
 
 _CHECKS: dict[str, Callable[[Targets], object]] = {
@@ -196,6 +210,15 @@ _CHECKS: dict[str, Callable[[Targets], object]] = {
     "multi_label": check_label_targets,
 }
 """What refuses targets that a task cannot meet."""
+
+
+def _order(logits: np.ndarray, known: Examples) -> list[str]:
+    """A note where labels [N] are those of another order than that of the classes of member logits [N, M, C]."""
+    assert known.labels is not None  # read_examples asks for them
+    if not other_order(summarise(logits, 1.0)["probabilities"].argmax(axis=-1), known.labels, logits.shape[-1]):
+        return []
+    log.warning("%s: %s", known.source, NOTE)
+    return [NOTE]
 
 
 def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> dict[str, Any]:

@@ -12,11 +12,12 @@ import numpy as np
 from ..bundle.density import Density
 from ..bundle.store import Bundle
 from ..bundle.tasks import Task
-from ..bundle.uses import FORMS, LEAST
+from ..bundle.uses import FORMS, LEAST, MOST, seen_already
 from ..calib.density import standardised
 from ..calib.taps import named_taps
 from ..data.examples import Examples
 from ..data.fingerprints import fingerprint_of, fingerprints
+from ..data.spec import Modality
 from ..errors import InputError, cut, is_whole
 from .features import Distances, Reduced, Reference, Squared, best_set, by_set, standardised_by
 
@@ -105,6 +106,18 @@ def settled(
         density = replace(fresh[name], fitted={**fresh[name].fitted, "chosen": name, "auroc": areas})
     near, far = (None if squared is None else standardised(density, squared[name]) for squared in (known, outside))
     return density, near, far
+
+
+def check_own(known: Examples, training: Examples, modality: Modality) -> None:
+    """Refuse validation data most of which are among those that the distance is fitted on.
+
+    Raises:
+        InputError: they are.
+    """
+    now, then = (fingerprint_of(each.inputs, modality) for each in (known, training))
+    share = 0.0 if now is None or then is None else now.share_in(then)
+    if share >= MOST:
+        raise seen_already("calibrating", known, share, f"to learn its distance from ({training.source})")
 
 
 def against_training(bundle: Bundle, known: Examples, training: Examples) -> list[str]:

@@ -22,8 +22,8 @@ FLOORS: list[dict[str, str]] = [
             pseudo check_inputs
         """,
         "metrics": """
-            __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
-            uncertainty drift scores ranking labels logit_scores spans
+            __init__ label_order bootstrap classification selective figures gates score_gates label_gates judging
+            resampled timing uncertainty drift scores ranking labels logit_scores spans
         """,
     },
     {
