@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, get_args
 
-from ..bundle.architecture import PARTS, check_parts
+from ..bundle.architecture import PARTS
 from ..bundle.files import check_replaceable
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
@@ -35,7 +35,7 @@ def arguments(command: Command) -> None:
                 help="PEFT LoRA adapter of the one MODEL, which makes a member; once for each")  # fmt: skip
     shared.prompts(command)
     command.add("--data", metavar="FILE",
-                help="Data to measure the drift of averaging on (default: synthetic inputs)")  # fmt: skip
+                help="Data to measure on what averaging changes (default: synthetic inputs)")  # fmt: skip
     shared.columns(command)
     command.heading("method")
     command.add("--members", type=positive, metavar="M",
@@ -57,7 +57,8 @@ def arguments(command: Command) -> None:
         action="store_true",
         help="Leave the tokenizer, image processor or feature extractor out of the bundle",
     )
-    command.add("--force", action="store_true", help="Replace an existing bundle at the output folder")
+    command.add("--force", action="store_true", help="Replace an existing bundle at the output folder; "
+                "write members whose averaging changes too much")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     elif processor is None:
         processor = load_processor(options.model[0], ensemble.architecture.modality)  # which says what is missing
     provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
-    drift = drift_report(options, models, ensemble, processor, progress) if len(models) > 1 else None
+    drift = _drift_report(options, models, ensemble, processor, progress) if len(models) > 1 else None
     if drift is not None:
         provenance["drift"] = drift
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance,
@@ -119,8 +120,6 @@ def _check_measured(options: argparse.Namespace) -> None:
             "--data is given with one MODEL; expected several, since data measure the drift of averaging their "
             "weights; leave it out"
         )
-    if options.data is not None and check_parts(options.keep_separate) == ALONE:
-        raise InputError("--data is given with --keep-separate of all parts, so that nothing drifts; leave it out")
     named = [name for name in COLUMNS if hasattr(options, name)]
     if options.data is None and named:
         raise InputError(f"--{named[0].replace('_', '-')} is given without --data, whose column it names; leave it out")
@@ -164,35 +163,48 @@ def _run_traced(options: argparse.Namespace) -> int:
     return 0
 
 
-def drift_report(
+def _drift_report(
     options: argparse.Namespace, models: list[Any], ensemble: Any, processor: Any, progress: Progress
 ) -> dict[str, Any] | None:
-    """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
+    """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged.
+
+    Raises:
+        InputError: merging changes too much, unless it is forced; or unusable data.
+    """
     from ..data.batching import item_batches
     from ..data.examples import read_examples
     from ..data.processor import from_transformers
     from ..data.samples import synthetic_batches
     from ..data.tags import batch_labels
     from ..fusion import fuse as fuse_models
-    from ..fusion import measure_drift
 
     if set(ensemble.provenance["separate"]) == ALONE:
         return None
     unmerged = fuse_models(models, ensemble.plan, keep_separate="all")
     if options.data is None:
         pairs: Any = [(batch, None) for batch in synthetic_batches(ensemble.architecture, 64, options.seed)]
-        return {"inputs": "64 synthetic inputs", **measure_drift(ensemble, unmerged, pairs).to_json()}
+        return _judged(options, models, ensemble, unmerged, pairs, "64 synthetic inputs")
     found = read_examples(options.data, ensemble.labels, columns=call(Reading, options), limit=512, seed=options.seed,
                           need_labels=False, task=ensemble.architecture.task)  # fmt: skip
     if processor is None and not found.ready:
         raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
     ready = found.processor(ensemble.architecture, lambda: from_transformers(processor, ensemble.architecture))
-    pairs = (
+    pairs = [
         (arrays, None if found.labels is None else batch_labels(items, found.labels[index], arrays))
         for index, items, arrays in item_batches(found.inputs, ready, ensemble.architecture, 32)
-    )
-    steps = progress(pairs, -(-len(found) // 32), "measuring drift")
-    return {
-        "inputs": f"{len(found)} inputs of {found.name}",
-        **measure_drift(ensemble, unmerged, steps).to_json(),
-    }
+    ]
+    steps = list(progress(pairs, len(pairs), "measuring drift"))
+    return _judged(options, models, ensemble, unmerged, steps, f"{len(found)} inputs of {found.name}")
+
+
+def _judged(
+    options: argparse.Namespace, models: list[Any], ensemble: Any, unmerged: Any, batches: list[Any], inputs: str
+) -> dict[str, Any]:
+    """The drift on some batches, if it may stand."""
+    from ..fusion import measure_drift
+    from ..fusion.merging import check_merged
+
+    drift = measure_drift(ensemble, unmerged, batches)
+    if not options.force:
+        check_merged(models, ensemble, drift, batches)
+    return {"inputs": inputs, **drift.to_json()}

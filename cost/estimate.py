@@ -121,6 +121,21 @@ def cost_of(
     return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())
 
 
+def separate_ratio(architecture: Architecture, plan: HeadPlan, separate: Collection[str]) -> float:
+    """Operations of one checkpoint a member with some parts kept separate ÷ those of the single model.
+
+    Args:
+        architecture: of every checkpoint.
+        plan: M members.
+        separate: parts other than attention that are not averaged.
+    """
+    tokens = architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
+    whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
+    single = _figures(Sharing(architecture, whole, 1, frozenset(), exact=False), 1, tokens, 4)
+    members = Sharing(architecture, plan, len(plan.members), frozenset(separate), exact=True)
+    return _figures(members, 1, tokens, 4).flops / single.flops
+
+
 def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, separate: Collection[str]) -> Forms:
     """Decide where adapters' updates of attention stay low-rank: where that is cheaper.
 

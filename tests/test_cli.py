@@ -154,11 +154,19 @@ def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: P
         )
         model.save_pretrained(tmp_path / f"m{seed}")
         sources.append(tmp_path / f"m{seed}")
-    done = run_cli("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv)
+    refused = run_cli("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv)  # they have nothing in common
+    assert refused.returncode == 2
+    assert "--keep-separate " in refused.stderr
+    assert not (tmp_path / "merged").exists()
+    named = refused.stderr.partition("--keep-separate ")[2].partition(":")[0]
+    kept = run_cli("fuse", *sources, "-o", tmp_path / "kept", "--data", text_csv, "--keep-separate", named, "--json")
+    assert kept.returncode == 0, kept.stderr
+    done = run_cli("fuse", *sources, "-o", tmp_path / "merged", "--data", text_csv, "--force")
     assert done.returncode == 0, done.stderr
     assert "drift of averaging the shared parts, on 24 inputs of train.csv: max |Δ logit|" in done.stdout
     assert Bundle.open(tmp_path / "merged").manifest["fusion"]["drift"]["examples"] == 24
-    done = run_cli("fuse", *sources, "-o", tmp_path / "synthetic", "--keep-separate", "mlp,classifier", "--json")
+    done = run_cli("fuse", *sources, "-o", tmp_path / "synthetic", "--keep-separate", "mlp,classifier", "--json",
+                   "--force")  # fmt: skip
     assert json.loads(done.stdout)["drift"]["inputs"] == "64 synthetic inputs"
     done = run_cli("fuse", *sources, "-o", tmp_path / "exact", "--keep-separate", "all", "--json")
     assert json.loads(done.stdout)["drift"] is None
@@ -228,10 +236,6 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
         (
             ("fuse", bert_checkpoint, "--label-column", "x", "-o", tmp_path / "x"),
             "--label-column is given without --data, whose column it names; leave it out",
-        ),
-        (
-            ("fuse", *[bert_checkpoint] * 2, "--data", text_csv, "--keep-separate", "all", "-o", tmp_path / "x"),
-            "--data is given with --keep-separate of all parts, so that nothing drifts; leave it out",
         ),
         (
             ("fuse", bert_checkpoint, "--traced", "--template", "a {}", "-o", tmp_path / "x"),

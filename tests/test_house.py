@@ -62,7 +62,7 @@ FLOORS: list[dict[str, str]] = [
         """,
         "fusion": """
             dropout grouped uncertainty_head score_head label_head distance preprocessing parity traced module drift
-            lora ensemble storage __init__
+            lora ensemble merging storage __init__
         """,
     },
     {

@@ -145,7 +145,7 @@ def test_calibrating_and_evaluating_name_both_uses(
     assert report.to_json()["notes"] == [note]
     assert note not in calibration_text(report), "told as a warning, and once on a terminal"
     assert calibrate(tmp_path / "bundle", copy).notes == [note], "a calibration does not count when it is replaced"
-    found = evaluate(tmp_path / "bundle", copy, figures=Figures(bootstrap=0), html=tmp_path / "page.html")
+    found = evaluate(tmp_path / "bundle", copy, figures=Figures(bootstrap=0), force=True, html=tmp_path / "page.html")
     assert ["planned on (planned.csv)" in found.notes[0], "calibrated on (copy.csv)" in found.notes[1]] == [True, True]
     assert found.notes[0] in (tmp_path / "page.html").read_text()
     assert found.notes[0] not in evaluation_text(found)
@@ -159,7 +159,7 @@ def test_tuning_is_remembered(bert_checkpoint: Path, tmp_path: Path, undrawn: No
     for data in (first, second):
         assert tune(bundle, data, validation=judge, how=Jointly(epochs=1, learning_rate=1e-3, device="cpu")).improved
     for data in (first, second):
-        notes = evaluate(bundle, data, figures=Figures(bootstrap=0)).notes
+        notes = evaluate(bundle, data, figures=Figures(bootstrap=0), force=True).notes
         assert any("100% of its 40 examples" in note and "tuned on (given in memory)" in note for note in notes)
     assert any("judged on while it was tuned" in note for note in calibrate(bundle, judge).notes)
 
@@ -175,10 +175,10 @@ def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tm
     (note,) = calibrate(bundle, training).notes
     assert "100% of its 40 examples are among those that its distance was fitted on (given in" in note
     assert "so that they look nearer than fresh inputs do" in note
-    assert any("its distance was fitted on" in note for note in evaluate(bundle, training).notes)
+    assert any("its distance was fitted on" in note for note in evaluate(bundle, training, force=True).notes)
     assert calibrate(bundle, training, fit=judge).notes == [], "an earlier distance does not count when it is replaced"
     assert calibrate(bundle, training).notes == []
-    (note,) = calibrate(bundle, judge, fit=judge).notes
+    (note,) = calibrate(bundle, judge, fit=judge, force=True).notes
     assert "that the distance is fitted on, so that thresholds on it are too low" in note
 
 
@@ -189,7 +189,7 @@ def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path,
     others = ([f"what weather {index}" for index in range(20)], list("abcde" * 4))
     assert calibrate(tmp_path / "bundle", texts).notes == []
     assert evaluate(tmp_path / "bundle", others, figures=Figures(bootstrap=0)).notes == []
-    assert evaluate(tmp_path / "bundle", texts, figures=Figures(bootstrap=0)).notes != []
+    assert evaluate(tmp_path / "bundle", texts, figures=Figures(bootstrap=0), force=True).notes != []
     old = Bundle.open(tmp_path / "bundle")
     calibration = old.calibration()
     del calibration["fitted"]["fingerprints"]

@@ -1,0 +1,55 @@
+"""Whether averaging the parts of separately tuned members may stand, and which parts it must leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..bundle.architecture import PARTS
+from ..cost.estimate import separate_ratio
+from ..errors import InputError
+from .drift import Drift, measure_drift
+from .ensemble import fuse
+from .module import FusedClassifier
+
+MOST = 0.02
+"""Largest share of labels that averaging may change; of a model of one output, of the scores' standard deviation."""
+
+Batches = Sequence[tuple[Mapping[str, Any], np.ndarray | None]]
+
+
+def check_merged(models: Sequence[Any], merged: FusedClassifier, drift: Drift, batches: Batches) -> None:
+    """Refuse an ensemble that averaging changes too much.
+
+    Args:
+        models: the checkpoints, one for each member.
+        merged: the ensemble.
+        drift: of it, on ``batches``.
+        batches: as of :func:`fusion.drift.measure_drift`.
+
+    Raises:
+        InputError: averaging changes more than :data:`MOST`; the parts that cost most are named, with what keeping
+            them separate costs.
+    """
+    if drift.change <= MOST:
+        return
+    unmerged = fuse(models, merged.plan, keep_separate="all")
+    kept = set(merged.provenance["separate"])
+
+    def change(separate: set[str]) -> float:
+        return measure_drift(fuse(models, merged.plan, keep_separate=separate), unmerged, batches).change
+
+    alone = {part: change(kept | {part}) for part in PARTS if part != "attention" and part not in kept}
+    parts = sorted(alone, key=lambda part: alone[part])
+    enough = next((parts[:count] for count in range(1, len(parts)) if change(kept | set(parts[:count])) <= MOST), parts)
+    what = "labels" if drift.label_changes is not None else "scores' standard deviation"
+    names = ",".join(part for part in PARTS if part in kept | set(enough))
+    ratio = separate_ratio(merged.architecture, merged.plan, kept | set(enough))
+    raise InputError(
+        f"averaging {', '.join(part for part in PARTS if part in parts)} of {len(models)} checkpoints changes "
+        f"{drift.change:.1%} of the {what}; expected at most {MOST:.0%}. {' and '.join(enough[:2])} cost most. Keep "
+        f"them separate (--keep-separate {names}: {ratio:.2f} × the operations of one model), or tune adapters on one "
+        "base (--adapter); measure on your own inputs with --data; --force writes it all the same"
+    )
