@@ -175,6 +175,11 @@ def _told(error: Exception) -> str:
             f"the disk is full ({cut(error, 200)}); free space where the command writes, and where temporary files lie "
             "(the folder TMPDIR)"
         )
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return (
+            "there is no folder for temporary files that can be written; give one in TMPDIR (in a container with a "
+            "read-only file system: mount a tmpfs at /tmp)"
+        )
     return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and report it"
 
 

@@ -132,7 +132,7 @@ def fuse(
     if separate and len(loaded) == 1:
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
     read = [read_weights(model) for model in loaded]
-    checked = _original_check(sources[0], loaded[0], architecture, read[0])
+    checked = _original_check(sources[0], loaded[0], architecture, read[0], labels)
     weights = fuse_weights(architecture, plan, read, separate)
     provenance = {
         "checkpoints": len(loaded),
@@ -147,7 +147,7 @@ def fuse(
 
 
 def _original_check(
-    source: Any, model: Any, architecture: Architecture, weights: dict[str, Tensor]
+    source: Any, model: Any, architecture: Architecture, weights: dict[str, Tensor], labels: list[str]
 ) -> OriginalCheck | None:
     """Compare the whole model in hydrant's form with transformers; ``None`` without a processor for raw inputs."""
     if model not in _CHECKED:
@@ -156,7 +156,7 @@ def _original_check(
         if processor is not None:
             plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, 1)
             fused = fuse_weights(architecture, plan, [weights], frozenset())
-            whole = FusedClassifier(architecture, plan, fused, model_labels(model.config)).eval()
+            whole = FusedClassifier(architecture, plan, fused, labels).eval()
             run = partial(_logits, whole)
             try:
                 _CHECKED[model] = compare_with_original(model, processor, architecture, run)
