@@ -18,14 +18,14 @@ from .arrays import tensor_rows
 from .columns import Columns
 from .given import kind_of, ordered
 from .label_sets import SEPARATOR, encode_label_sets
-from .label_values import meant, plain
+from .label_values import meant, plain, unknown_label
 from .processor import Processor
 from .readers import Row, rows_of_items, rows_of_table
-from .record_files import FORMS
+from .record_files import FORMS, class_names
 from .records import as_input, column_rows, usual_keys
 from .sources import named_rows, source_name
 from .spec import InputSpec
-from .tables import column_names, is_table, only_split
+from .tables import column_names, feature_of, is_table, only_split, unformatted
 from .tags import are_tags, word_tags
 from .tensors import TensorProcessor
 from .text import empty_text, is_pair
@@ -280,10 +280,7 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
             return label
     elif str(label) in labels:
         return list(labels).index(str(label))
-    raise InputError(
-        f"label {cut(label)} at {where} is not a class of the model; its {len(labels)} classes are "
-        f"{listing(labels, 5)}; {_remedy(label, labels)}"
-    )
+    raise unknown_label(label, labels, where, _remedy(label, labels))
 
 
 def _remedy(label: Any, labels: Sequence[str]) -> str:
@@ -335,10 +332,14 @@ def _listed(inputs: Any, columns: Columns) -> list[Any]:
 
 def _labels(labels: Any) -> list[Any] | None:
     """The labels of ``(inputs, labels)``, one for each input."""
+    named = class_names(feature_of(labels))  # of a column of ``datasets``
+    labels = unformatted(labels)
     listed = labels.to_pylist() if hasattr(labels, "to_pylist") else plain(labels)
     unordered = isinstance(listed, str | bytes | Mapping | set | frozenset) or hasattr(labels, "columns")
     if listed is not None and (unordered or not isinstance(listed, Iterable)):
         raise InputError(f"labels is a {kind_of(labels)}; expected a list of classes, one for each input, or None")
+    if named is not None:
+        return [value if value is None else named(value, f"example {i}") for i, value in enumerate(listed)]
     return None if listed is None else list(listed)
 
 

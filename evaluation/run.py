@@ -22,6 +22,7 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality
 from ..errors import InputError, check_seed, require
+from ..metrics.label_order import order_notes
 from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
@@ -126,6 +127,8 @@ def evaluate(
             reports = label_reports(models, evidence, figures.bootstrap, seed, progress)
         else:
             reports = _reports(models, evidence, figures.bootstrap, seed, progress)
+            assert known.labels is not None  # read_examples asks for them
+            notes += order_notes(known.name, evidence.seen[0].prediction.probabilities, known.labels, bundle.labels)
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             given = (models, known, ood, training, figures, bundle.labels)

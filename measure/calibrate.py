@@ -31,6 +31,7 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_seed, cut, require
+from ..metrics.label_order import order_notes
 from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
@@ -177,6 +178,7 @@ def calibrate(
         fitted = fit_labels(logits, known.labels, ood_logits, targets, rate, names, about, progress, **far)
     else:
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
+        notes += order_notes(known.name, summarise(logits, 1.0)["probabilities"], known.labels, bundle.labels)
     fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, near, activation))
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)

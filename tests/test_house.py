@@ -23,7 +23,7 @@ FLOORS: list[dict[str, str]] = [
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
-            uncertainty drift scores ranking labels logit_scores spans
+            uncertainty drift scores ranking labels logit_scores spans label_order
         """,
     },
     {
