@@ -338,9 +338,9 @@ def _labels(labels: Any) -> list[Any] | None:
     unordered = isinstance(listed, str | bytes | Mapping | set | frozenset) or hasattr(labels, "columns")
     if listed is not None and (unordered or not isinstance(listed, Iterable)):
         raise InputError(f"labels is a {kind_of(labels)}; expected a list of classes, one for each input, or None")
-    if named is not None:
-        return [value if value is None else named(value, f"example {i}") for i, value in enumerate(listed)]
-    return None if listed is None else list(listed)
+    if listed is None or named is None:
+        return None if listed is None else list(listed)
+    return [value if value is None else named(value, f"example {i}") for i, value in enumerate(listed)]
 
 
 def _drawn(rows: Iterable[Row], limit: int, seed: int, task: str) -> list[Row]:

@@ -80,7 +80,10 @@ def folded(text: str) -> str:
 def _respelled(values: list[Any], labels: Sequence[str], where: Sequence[str]) -> list[Any]:
     """Values, with texts that are one class name in another spelling replaced by that name."""
     known, names = set(labels), _by_form(labels)
-    texts = {value: place for value, place in zip(values, where, strict=True) if isinstance(value, str)}
+    texts: dict[str, str] = {}  # each with its first place
+    for value, place in zip(values, where, strict=True):
+        if isinstance(value, str):
+            texts.setdefault(value, place)
     forms = {text: names.get(folded(text), []) for text in texts if text not in known}
     spelled = {text: found[0] for text, found in forms.items() if len(found) == 1}
     if spelled:
