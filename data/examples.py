@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, cut, listing, literal
+from ..errors import InputError, cut, listing
 from .arrays import tensor_rows
 from .columns import Columns
 from .given import kind_of, ordered
 from .label_sets import SEPARATOR, encode_label_sets
-from .label_values import meant, plain, spelling
+from .label_values import meant, plain, unknown_label
 from .processor import Processor
 from .readers import Row, rows_of_items, rows_of_table
 from .record_files import FORMS, class_names
 from .records import as_input, column_rows, usual_keys
 from .sources import named_rows, source_name
 from .spec import InputSpec
-from .tables import column_names, is_table, only_split
+from .tables import column_names, feature_of, is_table, only_split, unformatted
 from .tags import are_tags, word_tags
 from .tensors import TensorProcessor
 from .text import empty_text, is_pair
@@ -185,7 +184,7 @@ def read_examples(
         InputError: no rows, an empty text, a missing column, or a label that the model does not have or that is no
             number.
     """
-    rows, source = _rows_of(data, columns, labels or ())
+    rows, source = _rows_of(data, columns)
     if limit is not None and limit < 1:
         raise InputError(f"the number of examples is {limit}; expected at least 1")
     kept = list(rows) if limit is None else _drawn(rows, limit, seed, task)
@@ -281,11 +280,7 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
             return label
     elif str(label) in labels:
         return list(labels).index(str(label))
-    shown = literal(label) if isinstance(label, str) else cut(label)  # with the spaces of a text
-    raise InputError(
-        f"label {shown} at {where} is not a class of the model; its {len(labels)} classes are "
-        f"{listing(labels, 5)}; {_remedy(label, labels)}"
-    )
+    raise unknown_label(label, labels, where, _remedy(label, labels))
 
 
 def _remedy(label: Any, labels: Sequence[str]) -> str:
@@ -298,22 +293,17 @@ def _remedy(label: Any, labels: Sequence[str]) -> str:
             'it says which of them apply, and the model gives one: for any number of labels set "problem_type": '
             '"multi_label_classification" in the checkpoint\'s config.json, and fuse it again'
         )
-    if numbered := [name for name in labels if name.rpartition(" (")[0] == str(label)]:
-        return f"several classes have that name: expected {' or '.join(map(repr, numbered))}, or the index"
-    if near := get_close_matches(spelling(str(label)), map(spelling, labels), n=1, cutoff=0.8):
-        meant = [name for name in labels if spelling(name) == near[0]]
-        return f"did you mean {' or '.join(map(repr, meant))}?"
     return "leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
 
 
-def _rows_of(data: Any, columns: Columns, classes: Sequence[str]) -> tuple[Iterable[Row], str]:
+def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
         return named_rows(data, columns), source_name(data)
     source, data = "given in memory", column_rows(only_split(data), usual_keys(columns))
     if isinstance(data, Examples):
         data, source = (list(data.inputs), data.given_labels()), data.source
     if isinstance(data, tuple) and len(data) == 2:
-        inputs, known = _listed(data[0], columns), _labels(data[1], classes)
+        inputs, known = _listed(data[0], columns), _labels(data[1])
         if known is not None and len(inputs) != len(known):
             raise InputError(
                 f"data has {len(inputs)} inputs and {len(known)} labels; expected one label for each input"
@@ -340,20 +330,17 @@ def _listed(inputs: Any, columns: Columns) -> list[Any]:
     return [as_input(item, columns, usual_keys(columns)) for item in ordered(inputs, None)]
 
 
-def _labels(labels: Any, classes: Sequence[str]) -> list[Any] | None:
-    """The labels of ``(inputs, labels)``, one for each input; those of a column of ``datasets`` by its names.
-
-    Classes that nobody named (``LABEL_0``) are known by their index alone.
-    """
-    if hasattr(labels, "source") and hasattr(labels, "column_name"):
-        named = class_names((getattr(labels.source, "features", None) or {}).get(labels.column_name))
-        if named is not None and not all(name.startswith("LABEL_") for name in classes):
-            labels = [named(label, f"example {index}") for index, label in enumerate(labels)]
+def _labels(labels: Any) -> list[Any] | None:
+    """The labels of ``(inputs, labels)``, one for each input."""
+    named = class_names(feature_of(labels))  # of a column of ``datasets``
+    labels = unformatted(labels)
     listed = labels.to_pylist() if hasattr(labels, "to_pylist") else plain(labels)
     unordered = isinstance(listed, str | bytes | Mapping | set | frozenset) or hasattr(labels, "columns")
     if listed is not None and (unordered or not isinstance(listed, Iterable)):
         raise InputError(f"labels is a {kind_of(labels)}; expected a list of classes, one for each input, or None")
-    return None if listed is None else list(listed)
+    if listed is None or named is None:
+        return None if listed is None else list(listed)
+    return [value if value is None else named(value, f"example {i}") for i, value in enumerate(listed)]
 
 
 def _drawn(rows: Iterable[Row], limit: int, seed: int, task: str) -> list[Row]:

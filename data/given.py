@@ -13,7 +13,7 @@ from .columns import Columns
 from .from_torch import image_array, is_tensor
 from .records import AUDIO, WORDS, Unusable, as_input, column_rows, is_record
 from .spec import Modality
-from .tables import input_column, is_table, only_split, rows
+from .tables import input_column, is_table, only_split, rows, unformatted
 from .text import is_pair
 
 TABLE_KINDS = "a table of pandas, polars, pyarrow or datasets"
@@ -60,6 +60,7 @@ def are_tensors(given: Any) -> bool:
 
 def ordered(given: Any, modality: Modality | None) -> Iterable[Any]:
     """What a caller gave that is no table, as many inputs, each as it is; raises as :func:`given_inputs` does."""
+    given = unformatted(given)
     if modality is None and is_pair(given):
         raise InputError("inputs is a tuple of two strings, which are one pair or two inputs; expected a list")
     pair = modality == "text" and is_pair(given)

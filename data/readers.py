@@ -10,17 +10,18 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from ..errors import InputError, cut, listing
 from .arrays import read_npz
 from .audio import has_media_name
 from .columns import Columns
-from .label_values import plain
+from .given import kind_of
+from .label_values import plain, spaced
 from .record_files import FORMS, READERS, check_length, class_names, limited, lines
 from .records import AUDIO, TENSORS, WORDS, Unusable, as_input, is_record, usual_keys
-from .tables import column_names, input_column, rows
+from .tables import column_names, input_column, is_table, rows
 from .words import is_words
 
 TAGS = ("tags", "ner_tags")
@@ -132,6 +133,8 @@ def rows_of_items(items: Iterable[Any], columns: Columns) -> Iterator[Row]:
     """
     usual = usual_keys(columns)
     for number, item in enumerate(items, start=1):
+        if is_table(item):
+            raise InputError(f"example {number} is a table, {kind_of(item)}; expected the data in one table, or dicts")
         found, label, names = item, None, ()
         if isinstance(item, tuple) and len(item) == 2 and _is_label(item[1]):
             found, label = item
@@ -170,7 +173,7 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
         label = record.get(columns.label)
         label = None if label == "" else label
         label = known(label, where) if known and label is not None else label
-        there = () if columns.label in record else tuple(map(_shown, record))
+        there = () if columns.label in record else tuple(map(spaced, record))
         yield Row(texts[0] if columns.text_pair is None else texts, label, where, there)
     for name, record in absent.items():
         raise InputError(
@@ -181,11 +184,7 @@ def _table_rows(path: Path, columns: Columns, missing: bool) -> Iterator[Row]:
 
 def _names(record: Iterable[Any]) -> str:
     """Names of columns; those with spaces around them in quotes, so that these are seen."""
-    return listing(map(_shown, record))
-
-
-def _shown(name: Any) -> Any:
-    return repr(name) if isinstance(name, str) and name != name.strip() else name
+    return listing(map(spaced, record))
 
 
 def _separated(path: Path, record: Mapping[str, Any]) -> str:
@@ -269,36 +268,53 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
     """Paths of the images or sounds below a folder, in sorted order; the label is the subfolder they lie in.
 
     Those directly in the folder have no label. Paths are no strings, which a text model would read as texts.
+
+    Raises:
+        InputError: there are none, or they lie in the folders of several splits.
     """
-    _check_splits(folder)
-    found = False
-    for path in sorted(folder.rglob("*")):
-        hidden = "/." in f"/{path.relative_to(folder).as_posix()}"
-        if not hidden and has_media_name(path) and path.is_file():
-            found = True
-            yield Row(path, None if path.parent == folder else path.parent.name, str(path))
+    files = (path for path in folder.rglob("*") if has_media_name(path) and path.is_file())
+    found = visible_files((path.relative_to(folder).as_posix() for path in files), str(folder))
+    for path in (folder / name for name in found):
+        yield Row(path, None if path.parent == folder else path.parent.name, str(path))
     if not found:
         raise InputError(
             f"folder {folder} holds no images or sounds; expected some, for labels in one subfolder per class"
         )
 
 
-SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval", "evaluation")
-"""Names of folders that hold splits of a data set."""
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+"""Folder names of splits, as ``datasets`` knows them."""
 
 
-def _check_splits(folder: Path) -> None:
-    """Refuse a folder that holds several splits of a data set, which are not one.
+def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
+    """Files below a folder in sorted order, without hidden ones and those in hidden folders.
+
+    Args:
+        names: of the files, relative to the folder.
+        folder: its name.
 
     Raises:
-        InputError: it does.
+        InputError: the files lie in the folders of several splits, such as ``train`` and ``test``.
     """
-    named = [path for path in folder.iterdir() if path.name.lower() in SPLITS and path.is_dir()]
-    splits = sorted(path.name for path in named if any(child.is_dir() for child in path.iterdir()))  # else a class
-    if len(splits) > 1:
-        raise InputError(
-            f"folder {folder} holds the splits {listing(splits)}; expected one of them: give {folder / splits[0]}"
-        )
+    files = sorted(map(PurePosixPath, names))
+    found = [path for path in files if not any(part.startswith(".") for part in path.parts)]
+    splits: dict[PurePosixPath, dict[str, PurePosixPath]] = {}
+    for place in sorted({parent for path in found for parent in path.parents}):
+        split = SPLITS.get(place.name.lower().rstrip("0123456789-_. "))  # val2017, say
+        if split is not None:
+            splits.setdefault(place.parent, {})[split] = place
+    for places in splits.values():
+        if len(places) > 1:
+            paths = [f"{folder}/{place}" for place in places.values()]
+            raise InputError(
+                f"folder {folder} holds the splits {listing(place.name for place in places.values())}; expected one of "
+                f"them: give {' or '.join(paths)}. If these are classes, give the pattern {folder}/*/*"
+            )
+    return found
 
 
 def _npz_rows(path: Path) -> Iterator[Row]:

@@ -195,10 +195,14 @@ def class_names(feature: Any) -> Named | None:
     return None if names is None else lambda value, where: _class_name(value, names, where)
 
 
-def _class_name(value: Any, names: Sequence[str], where: str) -> str | None:
+def _class_name(value: Any, names: Sequence[str], where: str) -> Any:
     """The name of a class by its index; below 0 there is no label, as in data whose labels are kept back."""
     index = plain(value)
-    if index is None or index < 0:
+    if isinstance(index, float) and index.is_integer():
+        index = int(index)
+    if not isinstance(index, int):
+        return index  # none, or a name already, which a transform may give
+    if index < 0:
         return None
     if index >= len(names):
         raise InputError(

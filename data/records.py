@@ -84,6 +84,11 @@ def column_rows(given: Any, usual: Sequence[str]) -> Any:
         return given
     name = next((name for name in (*usual, WORDS) if name in given), None)
     column = None if name is None else given[name]
+    if column is not None and getattr(getattr(column, "dtype", None), "kind", "") in (
+        "U",
+        "O",
+    ):  # texts as an array of NumPy
+        column = list(column)
     if not isinstance(column, list) or (name == AUDIO and _is_number(column[:1])):
         return given
     if name == WORDS and not all(isinstance(words, list | tuple) or hasattr(words, "shape") for words in column):

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from ..errors import InputError, MissingExtraError, cut, listing, require
 from .audio import has_media_name
 from .columns import Columns
-from .readers import Row, stream_rows
+from .readers import Row, stream_rows, visible_files
 from .record_files import FORMS
 
 
@@ -91,7 +91,11 @@ def _paths(system: Any, place: str) -> list[str]:
     if "http" in _protocols(system) or system.isfile(place):  # a page is no folder
         return [place]
     if system.isdir(place):
-        return sorted(path for path in system.find(place) if has_media_name(path))
+        files = (path for path in system.find(place) if has_media_name(path))
+        place = place.rstrip("/")
+        names = (path.removeprefix(f"{place}/") for path in files)
+        found = visible_files(names, shown(system.unstrip_protocol(place)))
+        return [f"{place}/{path}" for path in found]
     return []
 
 
@@ -125,6 +129,8 @@ def _guarded(url: str) -> Iterator[None]:
     """Whatever a file system raises, as our error."""
     try:
         yield
+    except InputError:
+        raise
     except FileNotFoundError as error:
         raise InputError(f"data {shown(url)} does not exist; expected {FORMS}") from error
     except Exception as error:  # of every network and every plugin

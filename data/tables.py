@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError, listing
@@ -26,12 +26,14 @@ def _arrow_rows(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _dataset_rows(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
-    """Rows as Python values, whatever format was asked for; a transform of the user's is applied."""
-    formatting = getattr(table, "_formatting", None)  # of a stream
-    kind = table.format["type"] if hasattr(table, "format") else getattr(formatting, "format_type", None)
-    if kind not in (None, "custom"):
-        table = table.with_format(None)
-    return (tuple(record[name] for name in names) for record in table.select_columns(names))
+    table = unformatted(table)
+    for record in table if _is_transformed(table) else table.select_columns(names):
+        if absent := [name for name in names if name not in record]:
+            raise InputError(
+                f"the transform of the data set gives {listing(record)}; expected {absent[0]!r}, too: let it keep this "
+                "column, or leave it out (with_format(None))"
+            )
+        yield tuple(record[name] for name in names)
 
 
 TABLES: dict[tuple[str, str], Rows] = {
@@ -45,14 +47,52 @@ TABLES: dict[tuple[str, str], Rows] = {
 """Kinds of tables by library and class."""
 
 
+def _kinds(value: Any) -> list[tuple[str, str]]:
+    """Library and name of a value's class and its bases."""
+    return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(value).__mro__]
+
+
 def _reader(table: Any) -> Rows | None:
-    kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(table).__mro__)
-    return next((TABLES[kind] for kind in kinds if kind in TABLES), None)
+    return next((TABLES[kind] for kind in _kinds(table) if kind in TABLES), None)
 
 
 def is_table(value: Any) -> bool:
     """Whether a value is one of :data:`TABLES`."""
     return _reader(value) is not None
+
+
+COLUMNS = {("datasets", "Column"), ("datasets", "IterableColumn")}
+"""Columns that know their table."""
+
+
+def _is_column(value: Any) -> bool:
+    return not COLUMNS.isdisjoint(_kinds(value))
+
+
+def _is_transformed(table: Any) -> bool:
+    """Whether rows of ``datasets`` are made by a function of the user."""
+    return (getattr(table, "format", None) or {}).get("type") == "custom"
+
+
+def unformatted(value: Any) -> Any:
+    """A table or column of ``datasets`` that gives values of Python in place of pandas', torch's or others'.
+
+    What the user's own transform makes stays, and so does anything else.
+    """
+    if _is_column(value):
+        return unformatted(value.source)[value.column_name]
+    if _reader(value) is not _dataset_rows or _is_transformed(value):
+        return value
+    return value.with_format(None)
+
+
+def feature_of(column: Any) -> Any:
+    """The type of a column of ``datasets``, with the names of its classes; ``None`` for anything else."""
+    if not _is_column(column):
+        return None
+    source = column.source
+    features = feature_of(source) if _is_column(source) else source.features
+    return features.get(column.column_name) if isinstance(features, Mapping) else None
 
 
 SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
@@ -65,7 +105,7 @@ def only_split(given: Any) -> Any:
     Raises:
         InputError: it has several splits, or none.
     """
-    if not any((kind.__module__.partition(".")[0], kind.__name__) in SPLITS for kind in type(given).__mro__):
+    if SPLITS.isdisjoint(_kinds(given)):
         return given
     if len(given) != 1:
         first = next(iter(given), "test")

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import InputError, cut, listing
-from .label_values import meant, plain
+from ..errors import InputError, cut
+from .label_values import meant, plain, unknown_label
 from .words import NO_WORD, EncodedWords, is_words
 
 IGNORED = -100
@@ -168,8 +168,5 @@ def _index(tag: Any, names: Mapping[str, int], labels: Sequence[str], where: str
         return IGNORED
     index = names.get(tag) if isinstance(tag, str) else tag
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(labels):
-        raise InputError(
-            f"tag {cut(tag)} at {where} is not a class of the model; its {len(labels)} classes are "
-            f"{listing(labels, 5)}; give -100 to words that have none"
-        )
+        raise unknown_label(tag, labels, where, "give -100 to words that have none", "tag")
     return index

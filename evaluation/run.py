@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,7 +22,7 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality
 from ..errors import InputError, check_seed, require
-from ..metrics.label_order import NOTE, other_order
+from ..metrics.label_order import order_notes
 from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
@@ -40,8 +39,6 @@ from .score_figures import rankings, score_reports
 from .task_page import task_page
 from .token_figures import token_reports
 from .verdict import verdicts
-
-log = logging.getLogger(__name__)
 
 REPORT = "reports/evaluation.json"
 
@@ -133,7 +130,8 @@ def evaluate(
             reports = label_reports(models, evidence, figures.bootstrap, seed, progress)
         else:
             reports = _reports(models, evidence, figures.bootstrap, seed, progress)
-            notes += _order(evidence)
+            assert known.labels is not None  # read_examples asks for them
+            notes += order_notes(known.name, evidence.seen[0].prediction.probabilities, known.labels, bundle.labels)
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             given = (models, known, ood, training, figures, bundle.labels)
@@ -213,15 +211,6 @@ def _observed(
         )
     images = models[0].architecture.modality == "image" and not known.ready
     return Evidence(known, ood, seen, seen_ood, labels, images)
-
-
-def _order(evidence: Evidence) -> list[str]:
-    """A note where the labels are those of another order than that of the classes."""
-    predicted, labels = evidence.seen[0].prediction.label, evidence.known.labels
-    if predicted is None or labels is None or not other_order(predicted, labels, len(evidence.labels)):
-        return []
-    log.warning("%s: %s", evidence.known.source, NOTE)
-    return [NOTE]
 
 
 def _reports(

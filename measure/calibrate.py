@@ -31,7 +31,7 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_seed, cut, require
-from ..metrics.label_order import NOTE, other_order
+from ..metrics.label_order import order_notes
 from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
@@ -180,9 +180,9 @@ def calibrate(
         fitted = fit_labels(logits, known.labels, ood_logits, targets, rate, names, about, progress, **far)
     else:
         fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
+        notes += order_notes(known.name, summarise(logits, 1.0)["probabilities"], known.labels, bundle.labels)
     fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, near, activation))
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
-    notes += _order(logits, known) if task == "classification" else []
     return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
 
 
@@ -210,15 +210,6 @@ _CHECKS: dict[str, Callable[[Targets], object]] = {
     "multi_label": check_label_targets,
 }
 """What refuses targets that a task cannot meet."""
-
-
-def _order(logits: np.ndarray, known: Examples) -> list[str]:
-    """A note where labels [N] are those of another order than that of the classes of member logits [N, M, C]."""
-    assert known.labels is not None  # read_examples asks for them
-    if not other_order(summarise(logits, 1.0)["probabilities"].argmax(axis=-1), known.labels, logits.shape[-1]):
-        return []
-    log.warning("%s: %s", known.source, NOTE)
-    return [NOTE]
 
 
 def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> dict[str, Any]:

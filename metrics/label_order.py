@@ -1,51 +1,77 @@
-"""Whether labels that a model gets wrong are those of another order of its classes."""
+"""Labels in another order than the model's classes, as where class indices were given without their names."""
 
 from __future__ import annotations
 
-import math
+import logging
+from collections.abc import Sequence
 
 import numpy as np
 
-LIMIT = 1e-6
-"""Largest p-value by which another order is called one."""
+from ..errors import literal
 
-NOTE = (
-    "the model's answers are wrong more often than by chance, yet they follow the labels in another order of the "
-    "classes: the integers of the labels probably count the classes in another order than the model; give class names "
-    "(texts, or a column of datasets with its ClassLabel)"
-)
+log = logging.getLogger(__name__)
+
+LEAST_CHANCE = 1e-6
+"""Probability that unrelated labels would agree as well, below which another order is reported."""
 
 
-def other_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> bool:
-    """Whether accuracy is below chance and a renaming of classes, found on one half of the rows, fits the other.
+def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[str]:
+    """A note, also logged, where the labels fit the predictions in another order of the classes only.
 
-    The p-value is the Chernoff bound of the binomial tail, where predictions and labels are independent.
+    The order is fitted on every second example and judged on the others.
 
     Args:
-        predicted: class indices, [N].
-        labels: class indices, [N].
-        classes: C.
+        data: name of the examples.
+        probabilities: [N, C].
+        labels: [N] class indices.
+        names: of the classes.
     """
-    if not len(labels) or np.mean(predicted == labels) >= 1 / classes:
-        return False
-    order = np.random.default_rng(0).permutation(len(labels))
-    first, second = order[::2], order[1::2]
-    counts = np.zeros((classes, classes))
-    np.add.at(counts, (predicted[first], labels[first]), 1)
-    renamed = counts.argmax(axis=1)[predicted[second]]
-    hits, n = int(np.sum(renamed == labels[second])), len(second)
-    shares = np.bincount(renamed, minlength=classes) @ np.bincount(labels[second], minlength=classes)
-    return n > 0 and _tail(hits, n, float(shares) / n**2) < LIMIT
-
-
-def _tail(hits: int, n: int, rate: float) -> float:
-    """Upper bound of P(X ≥ hits) for X ~ B(n, rate)."""
-    share = hits / n
-    if share <= rate:
-        return 1.0
-    if rate == 0 or rate >= 1:
-        return float(rate >= 1)
-    divergence = share * math.log(share / rate) + (
-        0 if share == 1 else (1 - share) * math.log((1 - share) / (1 - rate))
+    predicted = probabilities.argmax(axis=1)
+    order = fitted_order(predicted[::2], labels[::2], len(names))
+    predicted, labels = predicted[1::2], labels[1::2]
+    if not len(labels):
+        return []
+    plain, chance, _ = agreement(predicted, labels, len(names))
+    other, _, improbable = agreement(order[predicted], labels, len(names))
+    if improbable >= LEAST_CHANCE or not (plain < chance or 2 * plain <= other):
+        return []
+    first = next(index for index in np.unique(predicted) if order[index] not in (-1, index))
+    note = (
+        f"the labels of {data} seem to be in another order than the classes of the model: accuracy is {plain:.1%}, and "
+        f"{other:.1%} with classes exchanged, such as {literal(names[order[first]])} for {literal(names[first])} "
+        "(exchanged by half of the examples, measured on the other half); give labels as class names, not as indices, "
+        "or correct id2label in the checkpoint's config.json and fuse it again"
     )
-    return math.exp(-n * divergence)
+    log.warning("%s", note)
+    return [note]
+
+
+def fitted_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
+    """The label that each predicted class stands for, [C] int64, each label once; −1 where nothing tells.
+
+    Most frequent pairs are matched first.
+    """
+    pairs, counts = np.unique(predicted * classes + labels, return_counts=True)
+    order, taken = np.full(classes, -1), np.zeros(classes, bool)
+    for pair in pairs[np.argsort(-counts, kind="stable")]:
+        index, label = divmod(int(pair), classes)
+        if order[index] < 0 and not taken[label]:
+            order[index], taken[label] = label, True
+    return order
+
+
+def agreement(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[float, float, float]:
+    """How often predictions [N], −1 for none, are the labels [N].
+
+    Returns:
+        The share; that of unrelated predictions and labels which are each as frequent; and a bound on the probability
+        that these agree as often (Chernoff; 1 for a share that is not above theirs).
+    """
+    frequencies = [np.bincount(array[array >= 0], minlength=classes) / len(labels) for array in (predicted, labels)]
+    share, chance = float((predicted == labels).mean()), float(frequencies[0] @ frequencies[1])
+    if share <= chance or chance == 0:
+        return share, chance, 1.0
+    divergence = share * np.log(share / chance)
+    if share < 1:
+        divergence += (1 - share) * np.log((1 - share) / (1 - chance))
+    return share, chance, float(np.exp(-len(labels) * divergence))

@@ -171,11 +171,43 @@ def test_image_folder_of_one_class(tmp_path: Path) -> None:
     assert classes_of(read_examples(tmp_path / "images", LABELS)) == [1, 1]
 
 
-@pytest.mark.parametrize("classes", [("car", "train"), ("test", "other"), ("train", "test")])
-def test_class_named_like_a_split_is_a_class(classes: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("classes", "pattern"), [(("car", "train"), ""), (("test", "other"), ""), (("train", "test"), "*/*")]
+)
+def test_class_named_like_a_split_is_a_class(classes: tuple[str, ...], pattern: str, tmp_path: Path) -> None:
     write_images(tmp_path / "images", classes)
-    examples = read_examples(tmp_path / "images", classes)
+    examples = read_examples(f"{tmp_path}/images/{pattern}", classes)
     assert Counter(classes_of(examples)) == {0: 2, 1: 2}
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [("train", "test"), ("Training", "val"), ("train2017", "val2017"), ("a/dev", "a/eval"), ("train", "test", "x")],
+)
+@pytest.mark.parametrize("url", [False, True])
+def test_a_folder_of_splits_is_refused(splits: tuple[str, ...], url: bool, tmp_path: Path) -> None:
+    """One of them is read."""
+    folder = tmp_path / "images"
+    for split in splits:
+        write_images(folder / split)
+    name = folder.as_uri() if url else folder
+    for labels in (LABELS, None):
+        with pytest.raises(InputError, match="splits") as refused:
+            read_examples(name, labels)
+        for split in splits[:2]:
+            assert f"images/{split}" in str(refused.value)
+    assert classes_of(read_examples(f"{name}/{splits[0]}", LABELS)) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("hidden", [".cache", ".ipynb_checkpoints/apple", "apple/.thumbnails", "__MACOSX/apple/._"])
+@pytest.mark.parametrize("url", [False, True])
+def test_hidden_files_and_folders_are_not_read(hidden: str, url: bool, tmp_path: Path) -> None:
+    folder = tmp_path / ".data" / "images"
+    write_images(folder)
+    place = folder / f"{hidden}{'' if hidden.endswith('._') else '/'}0.png"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes((folder / "pear" / "0.png").read_bytes())
+    assert classes_of(read_examples(folder.as_uri() if url else folder, LABELS)) == [0, 0, 1, 1]
 
 
 def test_image_folder_skips_files_that_are_no_images(tmp_path: Path) -> None:
@@ -214,6 +246,63 @@ def test_class_names_of_a_dataset_are_matched_by_name() -> None:
     dataset = datasets.Dataset.from_dict({"text": ["a", "b"], "label": ["plum", "apple"]}, features=features)
     assert dataset["label"][:] == [0, 2]
     assert classes_of(read_examples(dataset, LABELS)) == [2, 0]
+
+
+FORMATS = [None, "numpy", "torch", "pandas", "arrow", "polars", "jax", "tensorflow"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_of_datasets_is_read(kind: str | None, stream: bool) -> None:
+    """With the names that the data set has for its classes: the table, and its columns by themselves."""
+    table = unlabelled([2, 0, 1])
+    names = [table.features["label"].int2str(index) for index in table.with_format(None)["label"]]
+    given = table.to_iterable_dataset() if stream else table
+    try:
+        given = given.with_format(kind)
+    except ValueError:
+        pytest.skip(f"{kind} is not installed")
+    labels = LABELS[::-1]  # of the model: another order than that of the data set
+    expected = [labels.index(name) for name in names]
+    for data in (given, datasets.DatasetDict(test=given) if not stream else given):
+        assert read_examples(data, labels).inputs == ["a", "b", "c"]
+        assert classes_of(read_examples(data, labels)) == expected
+        assert list(given_inputs(data, "text")) == ["a", "b", "c"]
+    assert list(given_inputs(given["text"], "text")) == ["a", "b", "c"]
+    read = read_examples((given["text"], given["label"]), labels)
+    assert read.inputs == ["a", "b", "c"]
+    if isinstance(given["label"], datasets.arrow_dataset.Column | datasets.iterable_dataset.IterableColumn):
+        assert classes_of(read) == expected
+    else:  # a column of pandas or Arrow, which knows no names
+        assert kind in ("pandas", "arrow", "polars")
+        assert classes_of(read) == [2, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_slices_and_rows_of_a_formatted_data_set_are_read(kind: str) -> None:
+    table = unlabelled([2, 0, 1]).with_format(kind)
+    for data in (table[:], [table[index] for index in range(3)]):
+        assert classes_of(read_examples(data, LABELS)) == [2, 0, 1]
+        assert list(read_examples(data, LABELS).inputs) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("pandas", "pandas.DataFrame"), ("arrow", "pyarrow.Table")])
+def test_rows_that_are_tables_are_refused(kind: str, name: str) -> None:
+    table = unlabelled([2, 0, 1]).with_format(kind)
+    with pytest.raises(InputError, match=name):
+        read_examples([table[index] for index in range(3)], LABELS)
+
+
+def test_what_a_transform_makes_is_read_and_what_it_leaves_out_is_named() -> None:
+    table = unlabelled([2, 0, 1])
+    upper = table.with_transform(lambda rows: {**rows, "text": [text.upper() for text in rows["text"]]})
+    for data in (upper, (upper["text"], upper["label"])):
+        assert read_examples(data, LABELS[::-1]).inputs == ["A", "B", "C"]
+        assert classes_of(read_examples(data, LABELS[::-1])) == [0, 2, 1]
+    with pytest.raises(InputError, match="'label'"):
+        read_examples(table.with_transform(lambda rows: {"text": rows["text"]}), LABELS)
+    named = table.with_transform(lambda rows: {**rows, "label": table.features["label"].int2str(rows["label"])})
+    assert classes_of(read_examples(named, LABELS)) == [2, 0, 1]
 
 
 def unlabelled(indices: list[int]) -> datasets.Dataset:
@@ -574,6 +663,51 @@ def test_unknown_label_names_its_row(tmp_path: Path) -> None:
     path.write_text("text,label\na,pear\nb,peach\n")
     with pytest.raises(InputError, match=r"label 'peach' at .*data\.csv, row 2 is not a class"):
         read_examples(path, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("Positive", "positive"),
+        ("positive ", "positive"),
+        ("\tpositive\u00a0", "positive"),
+        ("POSITIVE", "positive"),
+        ("cafe\u0301", "caf\u00e9"),
+        ("CAFE\u0301 ", "caf\u00e9"),
+        ("bank  transfer", "Bank Transfer "),
+        ("bank transfer", "Bank Transfer "),
+    ],
+)
+@pytest.mark.parametrize("task", ["classification", "multi_label", "tokens"])
+def test_a_label_in_another_spelling_is_read_and_logged(
+    task: str, label: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = ["positive", "caf\u00e9", "Bank Transfer ", "other"]
+    texts, given = ["x", "y"], [label, "other"]
+    if task != "classification":
+        texts, given = ([["x", "y"]], [given]) if task == "tokens" else (texts, [[each] for each in given])
+    found = np.asarray(read_examples((texts, given), labels, task=task).labels)
+    assert (found.argmax(axis=1) if task == "multi_label" else found.ravel()).tolist() == [labels.index(name), 3]
+    (message,) = caplog.messages
+    alike = label == "cafe\u0301"
+    assert f"{ascii(label) if alike else repr(label)} as {ascii(name) if alike else repr(name)}" in message
+
+
+@pytest.mark.parametrize(
+    ("label", "labels", "shown"),
+    [
+        ("us", ["Us", "US", "uk"], ["'us'", "'Us'", "'US'"]),
+        ("cafe\u0301", ["Cafe\u0301", "caf\u00e9"], [r"'cafe\u0301'", r"'caf\xe9'"]),
+        ("Postive", ["positive", "negative"], ["'Postive'", "'positive'"]),
+        ("neutral ", ["negative ", "positive"], ["'neutral '", "'negative '"]),
+        ("neg", ["LABEL_0", "LABEL_1"], ["'neg'", "id2label"]),
+    ],
+)
+def test_a_label_that_may_be_misspelled_is_shown_as_it_is(label: str, labels: list[str], shown: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        read_examples((["x"], [label]), labels)
+    assert all(part in str(refused.value) for part in shown)
+    assert ("out-of-distribution" in str(refused.value)) == (label == "neutral ")
 
 
 def test_many_classes_are_shortened_in_the_message() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hydrant.metrics.classification import accuracy, auroc, expected_calibration_error, fpr95, negative_log_likelihood
+from hydrant.metrics.label_order import order_notes
 from hydrant.metrics.uncertainty import area_beyond
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,3 +168,47 @@ def test_the_error_of_a_difference_of_areas_is_what_chance_makes_of_it() -> None
     assert apart.std() == pytest.approx(errors.mean(), rel=0.12)
     assert np.mean(apart > 1.645 * errors) == pytest.approx(0.05, abs=0.03)
     assert area_beyond((np.zeros(3), np.ones(1)), (np.ones(3), np.ones(1)))[1] == math.inf
+
+
+def one_hot(predicted: np.ndarray, classes: int) -> np.ndarray:
+    return np.eye(classes, dtype=np.float32)[predicted]
+
+
+@pytest.mark.parametrize(("classes", "count"), [(2, 60), (3, 60), (10, 200), (150, 3000)])
+@pytest.mark.parametrize("quality", [0.7, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_in_another_order_are_noticed(classes: int, count: int, quality: float, seed: int) -> None:
+    """And those in the right order are not, nor are labels at random."""
+    rng = np.random.default_rng([seed, classes])
+    labels = rng.integers(0, classes, count * (3 if quality < 1 else 1))
+    noise = rng.integers(0, classes, len(labels))
+    probabilities = one_hot(np.where(rng.random(len(labels)) < quality, labels, noise), classes)
+    names = [f"class {index}" for index in range(classes)]
+    (note,) = order_notes("test.csv", probabilities, (labels + 1) % classes, names)
+    assert "test.csv" in note
+    if quality == 1:
+        first = next(index for index in range(classes) if (labels[1::2] == index).any())
+        assert f"'class {(first + 1) % classes}' for 'class {first}'" in note
+    assert not order_notes("test.csv", probabilities, labels, names)
+    assert not order_notes("test.csv", probabilities, rng.permutation(labels), names)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("predicted", "share"),
+    [([1.0, 0.0], [0.05, 0.95]), ([0.9, 0.1], [0.1, 0.9]), ([0.6, 0.3, 0.1], [0.1, 0.1, 0.8])],
+    ids=["constant", "two", "three"],
+)
+def test_a_useless_model_of_rare_classes_is_no_other_order(
+    predicted: list[float], share: list[float], seed: int
+) -> None:
+    """Exchanged classes would be right more often, as any answer of the frequent class is."""
+    rng = np.random.default_rng(seed)
+    classes = len(share)
+    answers, labels = rng.choice(classes, 2000, p=predicted), rng.choice(classes, 2000, p=share)
+    assert not order_notes("test.csv", one_hot(answers, classes), labels, list("abc")[:classes])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_labels_tell_no_order(count: int) -> None:
+    assert not order_notes("x", one_hot(np.zeros(count, int), 2), np.ones(count, int), ["a", "b"])
