@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
 from .config import refuse
+from .cross_encoder import max_tokens, with_activation
 from .registry import LAYOUTS, unsupported, without_classes
 
 READS = "fuse", "read a checkpoint"
@@ -181,6 +182,8 @@ def _load_processor(name: str, modality: str) -> Any:
     with quiet():
         try:
             found = loader.from_pretrained(name, trust_remote_code=False)
+            if modality == "text":
+                found.model_max_length = max_tokens(name) or found.model_max_length
         except BaseException as error:  # as above: whatever is raised, the files cannot be used
             if not of_library(error):
                 raise
@@ -213,7 +216,8 @@ def load_config(name: str) -> Any:
     transformers = require("transformers", *READS)
     try:
         with quiet():
-            return asking_nowhere(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+            return with_activation(asking_nowhere(config), name)
     except UnsupportedModelError:
         raise
     except Exception as error:  # as in load_model

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..bundle.architecture import part_of
 from ..bundle.files import sha256_of
 from ..errors import InputError, cut, listing
+from .cross_encoder import check_adapter
 from .registry import architecture_of, layout_of
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     folder = Path(source)
     config = _config(folder)
     _check_method(config, folder)
+    check_adapter(folder, model.config)
     tensors = _tensors(folder)
     layout = layout_of(model)
     stored = layout.names(architecture_of(model))

@@ -12,40 +12,49 @@ ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "s
 """PyTorch's name of a score's activation → ours."""
 
 
+SHOWN = {"score": tuple(ACTIVATIONS), "multi_label": ("Identity", "Sigmoid"), "classification": ("Identity", "Softmax")}
+"""Task → the activations of sentence-transformers of which hydrant gives the values, or the logits that they are of."""
+
+
 def task_of(config: Any) -> dict[str, Any]:
     """The fields of an ``Architecture`` that tell the task; none for a classifier of one class.
 
     Raises:
-        UnsupportedModelError: a model of one output whose activation is neither Identity nor Sigmoid.
+        UnsupportedModelError: the stored activation is not one of the task's.
     """
-    if config.num_labels != 1:
-        return {"task": "multi_label"} if getattr(config, "problem_type", None) == MULTI_LABEL else {}
-    return {"task": "score", "score_activation": score_activation(config)}
+    labels = getattr(config, "problem_type", None) == MULTI_LABEL
+    task = "score" if config.num_labels == 1 else "multi_label" if labels else "classification"
+    name = _activation(config, task)
+    if task == "score":
+        return {"task": task, "score_activation": ACTIVATIONS[name]}
+    return {"task": task} if labels else {}
 
 
-def score_activation(config: Any) -> ScoreActivation:
-    """What makes the one logit the score, as sentence-transformers stores it with a cross-encoder.
-
-    The key is ``sentence_transformers.activation_fn``, and was ``sbert_ce_default_activation_function`` before its
-    version 4; both hold the path of a class of PyTorch. A checkpoint without either gives its logit, as transformers
-    does.
+def _activation(config: Any, task: str) -> str:
+    """PyTorch's name of the activation; a checkpoint without one gives its logits, as transformers does.
 
     Raises:
-        UnsupportedModelError: another activation than Identity or Sigmoid.
+        UnsupportedModelError: it is not one of the task's.
+    """
+    path = activation_path(config)
+    package, _, name = str(path or "torch.nn.Identity").rpartition(".")
+    if name not in SHOWN[task] or package.partition(".")[0] != "torch":
+        supported = f"{' or '.join(SHOWN[task])} of torch.nn for num_labels = {config.num_labels}"
+        if task == "classification" and name == "Sigmoid":
+            supported += f", and Sigmoid with problem_type = {MULTI_LABEL!r}"
+        raise refuse(config, "activation_fn", path, supported)
+    return name
+
+
+def activation_path(config: Any) -> str | None:
+    """The path of the activation class of PyTorch that sentence-transformers stores in a configuration.
+
+    The key is ``sentence_transformers.activation_fn``, and was ``sbert_ce_default_activation_function`` before its
+    version 4; ``families.cross_encoder`` brings the one of version 5.4 and newer here.
     """
     stored = getattr(config, "sentence_transformers", None)
-    key, path = "sentence_transformers.activation_fn", None
-    if isinstance(stored, Mapping):
-        path = stored.get("activation_fn")
-    if path is None:
-        key = "sbert_ce_default_activation_function"
-        path = getattr(config, key, None)
-    if path is None:
-        return "identity"
-    module, _, name = str(path).rpartition(".")
-    if name not in ACTIVATIONS or module.partition(".")[0] not in ("", "torch"):
-        raise refuse(config, key, path, "Identity or Sigmoid of torch.nn")
-    return ACTIVATIONS[name]
+    path = stored.get("activation_fn") if isinstance(stored, Mapping) else None
+    return path or getattr(config, "sbert_ce_default_activation_function", None)
 
 
 def problem_of(config: Any) -> dict[str, str]:

@@ -113,6 +113,7 @@ OTHERS = {
 
 
 WRAPPERS = {
+    "CrossEncoder": "save it with save_pretrained, and give the folder",
     "DataParallel": "give the model inside, model.module",
     "DistributedDataParallel": "give the model inside, model.module",
     "FullyShardedDataParallel": "save it with save_pretrained, and give the folder",
