@@ -75,7 +75,7 @@ $(VENV)/%.stamp: pyproject.toml $(CONSTRAINTS)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) -c $(CONSTRAINTS) setuptools
 	$(PIP_INSTALL) --no-build-isolation -c $(CONSTRAINTS) '.[$*]'
-	test $* != dev || $(PIP_INSTALL) --no-deps -c $(CONSTRAINTS) pytorch-ood sentence-transformers  # oracles; what else they name is here, or for their models
+	test $* != dev || $(PIP_INSTALL) --no-deps -c $(CONSTRAINTS) pytorch-ood  # what else it names is for its models
 	touch $@
 
 clean:

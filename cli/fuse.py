@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     if options.traced:
         return _run_traced(options)
     for model in options.model:
-        check_supported(model)  # before PyTorch is imported
+        check_supported(model, options.adapter)  # before PyTorch is imported
     from ..fusion import common_processor, save_bundle
     from ..fusion import fuse as fuse_models
 
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
     sources = [shared.source(source, options) for source in options.model]
     models = [
-        load_model(source) if isinstance(source, str) else source
+        load_model(source, options.adapter) if isinstance(source, str) else source
         for source in progress(sources, len(sources), "loading checkpoints")
     ]
     adapters = {"adapters": options.adapter, "low_rank": options.low_rank}

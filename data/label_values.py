@@ -136,8 +136,6 @@ def unknown_label(label: Any, labels: Sequence[str], where: str, remedy: str, ki
     numbered = [name for name in labels if re.fullmatch(rf"{re.escape(str(label))} \(\d+\)", name)]
     forms = get_close_matches(folded(str(label)), names, cutoff=0.85)
     close = numbered or [name for form in forms for name in names[form]]
-        name for form in get_close_matches(folded(str(label)), names, cutoff=0.85) for name in names[form]
-    ]
     shown, *close = _written(str(label), close)
     if close:
         remedy = f"did you mean {' or '.join(close)}? Correct the name in the data"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from ..data.label_values import unique_names
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
 from .config import refuse
-from .cross_encoder import apply_cross_encoder, max_tokens
+from .cross_encoder import max_tokens, with_activation
+from .lora import classifier_of
 from .registry import LAYOUTS, unsupported, without_classes
 from .stored_weights import check_loaded, check_stored
+from .unsupported import sibling
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +31,27 @@ CONFIG = "config.json"
 MAX_CONFIG_BYTES = 2**24
 
 
-def load_model(source: str | Path) -> Any:
+def load_model(source: str | Path, adapters: Sequence[str | Path] = ()) -> Any:
     """Load a classifier in float32 on the CPU, in evaluation mode.
 
     Args:
         source: a local folder in Hugging Face format, or a hub name.
+        adapters: folders of PEFT adapters for it; with them it may be an encoder whose classifier they all bring.
 
     Raises:
         InputError: nothing usable there; safetensors weights missing, truncated or incomplete.
         UnsupportedModelError: the architecture is not supported.
     """
     name = checked_source(source)
-    check_supported(name)
-    config = load_config(name)
-    class_name = _class_name(config)
+    check_supported(name, adapters)
+    config, brought = load_config(name), set[str]()
+    class_name = _class_name(config, adapters)
     if class_name == CLIP.model_class:
         raise without_classes(name)
-    return load_weights(name, config, class_name)
+    if adapters and class_name not in (config.architectures or [class_name]):
+        config.num_labels, brought = classifier_of(class_name, adapters)
+        config = with_activation(config, adapters[0])
+    return load_weights(name, config, class_name, brought)
 
 
 def revision_of(source: str | Path) -> str | None:
@@ -88,8 +94,14 @@ def is_dual_encoder(source: str | Path) -> bool:
     return _class_name(load_config(name)) == CLIP.model_class
 
 
-def load_weights(name: str, config: Any, class_name: str) -> Any:
+def load_weights(name: str, config: Any, class_name: str, brought: Collection[str] = ()) -> Any:
     """A model of a class of transformers, with all the weights of a checkpoint, in evaluation mode.
+
+    Args:
+        name: folder or hub name.
+        config: of the checkpoint.
+        class_name: of transformers.
+        brought: names of weights that the checkpoint may lack, since adapters bring them.
 
     Raises:
         InputError: weights are missing, or cannot be read.
@@ -111,7 +123,7 @@ def load_weights(name: str, config: Any, class_name: str) -> Any:
                 f"cannot load the weights of {name}: {_first_line(error)}; expected a complete Hugging Face checkpoint "
                 "with model.safetensors"
             ) from error
-    check_loaded(name, info)
+    check_loaded(name, info, brought)
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _with_adapter(name)
     _fit(model, name)
@@ -203,14 +215,14 @@ def _load_processor(name: str, modality: str, **how: Any) -> Any:
     with quiet():
         try:
             found = loader.from_pretrained(name, trust_remote_code=False, **how)
+            if modality == "text":
+                found.model_max_length = max_tokens(name) or found.model_max_length
         except BaseException as error:  # as above: whatever is raised, the files cannot be used
             if not of_library(error):
                 raise
             raise InputError(f"cannot load the {kind} of {name}: {_first_line(error)}") from error
     if modality == "text" and set(found.get_vocab()) <= set(found.all_special_tokens):  # made up by transformers
         raise InputError(f"cannot load the tokenizer of {name}: it has no vocabulary; save the tokenizer there")
-    if modality == "text" and (longest := max_tokens(name)):
-        found.model_max_length = longest
     return found
 
 
@@ -241,8 +253,8 @@ def load_config(name: str) -> Any:
     transformers = require("transformers", *READS)
     try:
         with quiet():
-            config = asking_nowhere(transformers.AutoConfig.from_pretrained(name, trust_remote_code=False))
-            return apply_cross_encoder(name, config)
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+            return with_activation(asking_nowhere(config), name)
     except (UnsupportedModelError, InputError):
         raise
     except Exception as error:  # as in load_model
@@ -281,7 +293,7 @@ def asking_nowhere(config: Any) -> Any:
     return config
 
 
-def check_supported(source: str | Path) -> None:
+def check_supported(source: str | Path, adapters: Sequence[str | Path] = ()) -> None:
     """Refuse a local checkpoint whose ``config.json`` names an unsupported class, before anything large is imported.
 
     Whatever else may be wrong with it, :func:`load_model` says; so it does of a hub name.
@@ -298,20 +310,22 @@ def check_supported(source: str | Path) -> None:
         return
     named = config.get("architectures") if isinstance(config, dict) else None
     if isinstance(named, list) and named and isinstance(named[0], str):
-        _known(named[0])
+        _known(named[0], adapters)
 
 
-def _known(class_name: str) -> str:
-    """The name of a class that has a layout."""
-    if class_name not in {layout.model_class for layout in LAYOUTS}:
+def _known(class_name: str, adapters: Sequence[str | Path] = ()) -> str:
+    """The name of a class that has a layout; with adapters, an encoder's is that of its classifier."""
+    known = [layout.model_class for layout in LAYOUTS]
+    found = class_name if class_name in known or not adapters else sibling(class_name, known)
+    if found not in known:
         raise unsupported(class_name)
-    return class_name
+    return found
 
 
-def _class_name(config: Any) -> str:
+def _class_name(config: Any, adapters: Sequence[str | Path] = ()) -> str:
     named = list(getattr(config, "architectures", None) or [])
     if named:
-        return _known(str(named[0]))
+        return _known(str(named[0]), adapters)
     for layout in LAYOUTS:
         if layout.family == config.model_type:
             return layout.model_class

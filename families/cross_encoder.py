@@ -1,76 +1,138 @@
-"""Settings of a sentence-transformers ``CrossEncoder`` that lie beside a checkpoint and change its scores.
-
-Since sentence-transformers 5.4 they are in ``config_sentence_transformers.json``, ``modules.json`` and
-``sentence_bert_config.json``; each is applied here or refused by name.
-"""
+"""Settings of a CrossEncoder that sentence-transformers 5.4 and newer stores beside ``config.json``."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
+from re import fullmatch
 from typing import Any
 
-from ..errors import InputError, cut
-from .config import refuse
+from ..data.configuration import preprocessor_config
+from ..errors import InputError, UnsupportedModelError, cut, listing
+from .tasks import activation_path, task_of
 
-SETTINGS = "config_sentence_transformers.json"
-MODULES = "modules.json"
-TRANSFORMER = "sentence_bert_config.json"
-
-SIGMOID = "torch.nn.modules.activation.Sigmoid"
-"""What a CrossEncoder of one output takes where no activation is stored."""
+MAIN, MODULES, MODULE = "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"
 
 
-def apply_cross_encoder(name: str, config: Any) -> Any:
-    """The same configuration, with the activation that a CrossEncoder stores beside it.
+LENGTHS = ("processing_kwargs.text.max_length", "processor_kwargs.model_max_length", "tokenizer_args.model_max_length",
+           "max_seq_length")  # fmt: skip
+"""Settings of the module that limit the tokens of an input; the first one wins."""
 
-    Args:
-        name: a folder or hub name.
-        config: its configuration in transformers.
+
+UNUSED = ("unpad_inputs", "query_length", "document_length", "query_expansion")
+"""Settings of the module that ``CrossEncoder.predict`` does not use; those of a query expansion are nested."""
+
+
+EXPECTED: dict[str, tuple[Any, ...]] = {
+    "do_lower_case": (False,),
+    "transformer_task": ("sequence-classification",),
+    "module_output_name": ("scores",),
+    "modality_config.text.method": ("forward",),
+    "modality_config.text.method_output_name": ("logits", ["logits"]),
+    "processing_kwargs.text.truncation": (True, "longest_first"),
+    "processing_kwargs.text.padding": (True, "longest", "max_length"),
+}
+"""Other settings of the module → the values that leave tokens and logits as transformers makes them."""
+
+
+def with_activation(config: Any, source: str | Path) -> Any:
+    """The configuration of a checkpoint, with the activation of a CrossEncoder that is stored there.
 
     Raises:
-        UnsupportedModelError: a prompt, module or tokenizer setting that hydrant does not apply.
-        InputError: a file is not a JSON object.
+        InputError: a file of sentence-transformers cannot be read.
+        UnsupportedModelError: a prompt, a module or a setting would change the score.
     """
-    settings = _read(name, SETTINGS)
-    if settings.get("model_type") != "CrossEncoder":
+    stored = _stored(source)
+    if not stored:
         return config
-    prompt = (settings.get("prompts") or {}).get(settings.get("default_prompt_name"))
+    name, prompts = stored.get("default_prompt_name"), stored.get("prompts")
+    prompt = prompts.get(str(name)) if isinstance(prompts, dict) else prompts
     if prompt:
-        raise refuse(config, f"default_prompt_name in {SETTINGS}", prompt, "none: put the prompt into the texts")
-    types = [str(module.get("type")).rpartition(".")[2] for module in _read(name, MODULES, list)]
-    if types not in ([], ["Transformer"]):
-        raise refuse(config, MODULES, types, "one Transformer")
-    for key in ("do_lower_case", "processing_kwargs"):
-        if value := _read(name, TRANSFORMER).get(key):
-            raise refuse(config, f"{key} in {TRANSFORMER}", value, "none: save it with the tokenizer")
-    stored = dict(getattr(config, "sentence_transformers", None) or {})
-    old = getattr(config, "sbert_ce_default_activation_function", None)
-    usual = stored.get("activation_fn") or old or (SIGMOID if config.num_labels == 1 else None)
-    config.sentence_transformers = {**stored, "activation_fn": settings.get("activation_fn") or usual}
+        shown = f"default_prompt_name = {cut(name)} in {MAIN}"
+        raise UnsupportedModelError(
+            f"{source} has {shown}: sentence-transformers puts {str(prompt)[:80]!r} "
+            "before the first text of a pair, hydrant does not; set it to null, and put the prompt into your texts"
+        )
+    _module(source)
+    default = "activation.Sigmoid" if config.num_labels == 1 else "linear.Identity"
+    path = stored.get("activation_fn") or activation_path(config) or f"torch.nn.modules.{default}"
+    config.sentence_transformers = {"activation_fn": path}
     return config
 
 
-def max_tokens(name: str) -> int | None:
-    """The longest input of a CrossEncoder, tokens, where it is stored beside the tokenizer's own."""
-    if _read(name, SETTINGS).get("model_type") != "CrossEncoder":
-        return None
-    length = _read(name, TRANSFORMER).get("max_seq_length")
-    return length if type(length) is int and length > 0 else None
+def max_tokens(source: str | Path) -> Any:
+    """The token limit of a CrossEncoder that replaces its tokenizer's; ``None`` without one.
+
+    Raises:
+        InputError, UnsupportedModelError: as :func:`with_activation`.
+    """
+    module = _module(source) if _stored(source) else {}
+    return next((module[key] for key in LENGTHS if module.get(key)), None)
 
 
-def _read(name: str, file: str, kind: type = dict) -> Any:
-    """A JSON file of a checkpoint; empty where there is none."""
+def check_adapter(folder: Path, config: Any) -> None:
+    """Refuse an adapter of a CrossEncoder whose activation is not that of its base model.
+
+    Raises:
+        InputError: the activations differ.
+        UnsupportedModelError: as :func:`with_activation`.
+    """
+    if not _stored(folder):
+        return
+    own, base = (task_of(each).get("score_activation") for each in (with_activation(copy(config), folder), config))
+    if own != base:
+        raise InputError(
+            f"adapter {folder} has the activation {own} in {MAIN}, and its base model {base}; expected the same: copy "
+            f"{MAIN} into the base model's folder"
+        )
+
+
+def _stored(source: str | Path) -> dict[str, Any]:
+    """The main file of a CrossEncoder; empty without one, or for another model such as a SentenceTransformer."""
+    stored: dict[str, Any] = _read(source, MAIN, dict)
+    return stored if stored.get("model_type") == "CrossEncoder" else {}
+
+
+def _module(source: str | Path) -> dict[str, Any]:
+    """The settings of the module, nested names joined by dots.
+
+    Raises:
+        UnsupportedModelError: there are other modules, or a setting that hydrant does not apply.
+    """
+    types = [str(module.get("type") if isinstance(module, dict) else module) for module in _read(source, MODULES, list)]
+    if len(types) > 1 or not all(fullmatch(r"sentence_transformers\..*\bTransformer", name) for name in types):
+        raise UnsupportedModelError(
+            f"{source} has {listing(types, 5)} in {MODULES}; expected one Transformer of sentence-transformers, which "
+            "holds the classifier"
+        )
+    module = dict(_flat(_read(source, MODULE, dict)))
+    for key, value in module.items():
+        unused = value is None or key in LENGTHS or key.partition(".")[0] in UNUSED
+        if not unused and value not in EXPECTED.get(key, ()):
+            raise UnsupportedModelError(
+                f"{source} has {key} = {cut(value)} in {MODULE}, which hydrant does not support; expected a "
+                "CrossEncoder without it"
+            )
+    return module
+
+
+def _flat(settings: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _read(source: str | Path, file: str, kind: type) -> Any:
+    """The JSON of a checkpoint's file, an object or a list; an empty one without the file."""
     from transformers.utils import cached_file
 
-    path = cached_file(name, file, _raise_exceptions_for_missing_entries=False,
-                       _raise_exceptions_for_connection_errors=False)  # fmt: skip
-    if path is None:
-        return kind()
-    try:
-        found = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{file} of {name} is not JSON ({cut(error)}); save the CrossEncoder again") from error
+    path = cached_file(str(source), file, _raise_exceptions_for_missing_entries=False)
+    found = kind() if path is None else preprocessor_config(Path(path), "CrossEncoder")
     if not isinstance(found, kind):
-        raise InputError(f"{file} of {name} is a JSON {type(found).__name__}; save the CrossEncoder again")
+        raise InputError(
+            f"{path} is a JSON {type(found).__name__}; expected a {kind.__name__}; save the CrossEncoder again"
+        )
     return found

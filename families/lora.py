@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..bundle.architecture import part_of
 from ..bundle.files import sha256_of
 from ..errors import InputError, cut, listing
-from .registry import architecture_of, layout_of
+from .cross_encoder import check_adapter
+from .registry import LAYOUTS, architecture_of, layout_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,6 +101,7 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     folder = Path(source)
     config = _config(folder)
     _check_method(config, folder)
+    check_adapter(folder, model.config)
     tensors = _tensors(folder)
     layout = layout_of(model)
     stored = layout.names(architecture_of(model))
@@ -115,6 +117,31 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     base = _writable(Path(named).name) if isinstance(named, str) else ""
     return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base or None, updates,
                    {names[name]: tensor for name, tensor in replaced.items()})  # fmt: skip
+
+
+def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int, set[str]]:
+    """The number of classes of adapters, and the tensors that each of them brings whole, named as in the base model.
+
+    Args:
+        class_name: the classifier of transformers that the base model becomes.
+        adapters: folders.
+
+    Raises:
+        InputError: an adapter cannot be read, or brings no classifier.
+    """
+    bias = next(layout for layout in LAYOUTS if layout.model_class == class_name).other_names["classifier.bias"]
+    classes, brought = 0, []
+    for folder in map(Path, adapters):
+        _config(folder)
+        tensors = {key.removeprefix(PREFIX): tensor for key, tensor in _tensors(folder).items()}
+        if bias not in tensors:
+            raise InputError(
+                f"adapter {folder} brings no {bias}, which its base model lacks too; expected an adapter with its "
+                "classifier, as PEFT saves it for task_type SEQ_CLS or modules_to_save"
+            )
+        classes = len(tensors[bias])
+        brought.append(set(tensors))
+    return classes, set.intersection(*brought)
 
 
 def _writable(name: str) -> str:

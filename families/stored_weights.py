@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +112,13 @@ def _renamed(name: str, keys: list[str]) -> dict[str, str]:
     return {f"^{re.escape(prefix)}": ""}
 
 
-def check_loaded(name: str, info: dict[str, Any]) -> None:
+def check_loaded(name: str, info: dict[str, Any], brought: Collection[str] = ()) -> None:
     """Refuse a model of which weights are missing or of another shape; the log names those that it does not read.
 
     Args:
         name: of the checkpoint.
         info: what transformers says of the loading.
+        brought: names of weights that the checkpoint may lack, since adapters bring them.
 
     Raises:
         InputError: a weight is missing, or of another shape than the configuration asks for.
@@ -127,10 +128,10 @@ def check_loaded(name: str, info: dict[str, Any]) -> None:
             f"weight {key} of {name} has shape {list(stored)}, and its configuration asks for {list(expected)}; "
             f"{_cause(key, stored)}"
         )
-    if missing := sorted(info["missing_keys"]):
+    if missing := sorted(set(info["missing_keys"]) - set(brought)):
         raise InputError(
             f"checkpoint {name} lacks {listing(missing, 3)}; those weights would be random. Expected a model "
-            "fine-tuned for classification"
+            f"fine-tuned for classification{', or adapters with them' * bool(brought)}"
         )
     if unread := sorted(info.get("unexpected_keys", ())):
         layers = ", among them layers beyond num_hidden_layers" if _are_layers(unread) else ""

@@ -12,56 +12,49 @@ ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "s
 """PyTorch's name of a score's activation → ours."""
 
 
+SHOWN = {"score": tuple(ACTIVATIONS), "multi_label": ("Identity", "Sigmoid"), "classification": ("Identity", "Softmax")}
+"""Task → the activations of sentence-transformers of which hydrant gives the values, or the logits that they are of."""
+
+
 def task_of(config: Any) -> dict[str, Any]:
     """The fields of an ``Architecture`` that tell the task; none for a classifier of one class.
 
     Raises:
-        UnsupportedModelError: a model of one output whose activation is neither Identity nor Sigmoid.
+        UnsupportedModelError: the stored activation is not one of the task's.
     """
-    if config.num_labels != 1:
-        _check_several(config)
-        return {"task": "multi_label"} if getattr(config, "problem_type", None) == MULTI_LABEL else {}
-    return {"task": "score", "score_activation": score_activation(config)}
+    labels = getattr(config, "problem_type", None) == MULTI_LABEL
+    task = "score" if config.num_labels == 1 else "multi_label" if labels else "classification"
+    name = _activation(config, task)
+    if task == "score":
+        return {"task": task, "score_activation": ACTIVATIONS[name]}
+    return {"task": task} if labels else {}
 
 
-def _check_several(config: Any) -> None:
-    """Refuse a CrossEncoder of several outputs whose activation is not that of its task."""
-    _, path = _stored_activation(config)
-    several = getattr(config, "problem_type", None) == MULTI_LABEL
-    name = "Identity" if path is None else str(path).rpartition(".")[2]
-    if name not in ("Identity", "Sigmoid" if several else "Softmax"):
-        remedy = f"Identity; a sigmoid for each label needs problem_type = {MULTI_LABEL!r}"
-        raise refuse(config, "activation_fn", path, remedy)
-
-
-def score_activation(config: Any) -> ScoreActivation:
-    """What makes the one logit the score, as sentence-transformers stores it with a cross-encoder.
-
-    Since its version 5.4 it is stored beside the configuration (``families.cross_encoder``); in version 4 the key is
-    ``sentence_transformers.activation_fn``, before that ``sbert_ce_default_activation_function``; all hold the path of
-    a class of PyTorch. A checkpoint without either gives its logit, as transformers
-    does.
+def _activation(config: Any, task: str) -> str:
+    """PyTorch's name of the activation; a checkpoint without one gives its logits, as transformers does.
 
     Raises:
-        UnsupportedModelError: another activation than Identity or Sigmoid.
+        UnsupportedModelError: it is not one of the task's.
     """
-    key, path = _stored_activation(config)
-    if path is None:
-        return "identity"
-    module, _, name = str(path).rpartition(".")
-    if name not in ACTIVATIONS or module.partition(".")[0] not in ("", "torch"):
-        raise refuse(config, key, path, "Identity or Sigmoid of torch.nn")
-    return ACTIVATIONS[name]
+    path = activation_path(config)
+    package, _, name = str(path or "torch.nn.Identity").rpartition(".")
+    if name not in SHOWN[task] or package.partition(".")[0] != "torch":
+        supported = f"{' or '.join(SHOWN[task])} of torch.nn for num_labels = {config.num_labels}"
+        if task == "classification" and name == "Sigmoid":
+            supported += f", and Sigmoid with problem_type = {MULTI_LABEL!r}"
+        raise refuse(config, "activation_fn", path, supported)
+    return name
 
 
-def _stored_activation(config: Any) -> tuple[str, Any]:
-    """The key under which a configuration has an activation, and its path; ``None`` where it has none."""
+def activation_path(config: Any) -> str | None:
+    """The path of the activation class of PyTorch that sentence-transformers stores in a configuration.
+
+    The key is ``sentence_transformers.activation_fn``, and was ``sbert_ce_default_activation_function`` before its
+    version 4; ``families.cross_encoder`` brings the one of version 5.4 and newer here.
+    """
     stored = getattr(config, "sentence_transformers", None)
     path = stored.get("activation_fn") if isinstance(stored, Mapping) else None
-    if path is not None:
-        return "sentence_transformers.activation_fn", path
-    key = "sbert_ce_default_activation_function"
-    return key, getattr(config, key, None)
+    return path or getattr(config, "sbert_ce_default_activation_function", None)
 
 
 def problem_of(config: Any) -> dict[str, str]:

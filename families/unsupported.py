@@ -113,6 +113,7 @@ OTHERS = {
 
 
 WRAPPERS = {
+    "CrossEncoder": "save it with save_pretrained, and give the folder",
     "DataParallel": "give the model inside, model.module",
     "DistributedDataParallel": "give the model inside, model.module",
     "FullyShardedDataParallel": "save it with save_pretrained, and give the folder",
@@ -173,8 +174,8 @@ def why(name: str, supported: Sequence[str]) -> str:
     """
     if name in WRAPPERS:
         return "it is a wrapper around a model"
-    if name not in OTHERS and (sibling := _sibling(name, supported)):
-        return f"it is no classifier of whole inputs, as {sibling} is"
+    if name not in OTHERS and (other := sibling(name, supported)):
+        return f"it is no classifier of whole inputs, as {other} is"
     return REASONS.get(_stem(name, REASONS), "")
 
 
@@ -187,12 +188,8 @@ def nearest(name: str, supported: Sequence[str]) -> str:
     """
     if name in WRAPPERS:
         return WRAPPERS[name]
-    if name not in OTHERS and (sibling := _sibling(name, supported)):
-        auto = f"AutoModelFor{sibling.partition('For')[2]}"
-        return (
-            f"fine-tune it as {sibling}; for adapters that bring a classifier, save the base model as one first: "
-            f"{auto}.from_pretrained(BASE, num_labels=N).save_pretrained(FOLDER)"
-        )
+    if name not in OTHERS and (other := sibling(name, supported)):
+        return f"fine-tune it as {other}"
     if REASONS.get(_stem(name, REASONS)) == SOUND:
         return NOTHING
     if near := OTHERS.get(_stem(name, OTHERS)):
@@ -226,7 +223,7 @@ def _stem(name: str, stems: Iterable[str]) -> str:
     return max((stem for stem in stems if plain.startswith(stem.lower())), key=len, default="")
 
 
-def _sibling(name: str, supported: Sequence[str]) -> str:
+def sibling(name: str, supported: Sequence[str]) -> str:
     """The supported classifier of the same encoder, for a class with another head."""
     for head in sorted(HEADS, key=len, reverse=True):
         stem = name.removesuffix(head)

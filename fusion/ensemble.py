@@ -112,7 +112,7 @@ def fuse(
         _check_members(members, len(sources), plan, adapters)
     if adapters or low_rank != "auto":
         _check_adapters(len(sources), adapters, low_rank, separate)
-    loaded = [load_model(source) if isinstance(source, str | Path) else source for source in sources]
+    loaded = [load_model(source, adapters) if isinstance(source, str | Path) else source for source in sources]
     architecture, labels = _common(loaded)
     named = [source for source in sources if isinstance(source, str | Path)]
     if len(named) + len(adapters) > 1:

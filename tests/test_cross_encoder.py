@@ -1,4 +1,4 @@
-"""Settings that sentence-transformers keeps beside a checkpoint, against its own ``CrossEncoder``."""
+"""A CrossEncoder of sentence-transformers gives the scores that sentence-transformers gives, or is refused."""
 
 from __future__ import annotations
 
@@ -9,76 +9,117 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant import fuse, save_bundle
-from hydrant.errors import UnsupportedModelError
-from hydrant.families.checkpoint import load_processor
+import torch
+from hydrant.data.processor import from_transformers
+from hydrant.errors import InputError, UnsupportedModelError
+from hydrant.families.checkpoint import load_model, load_processor
+from hydrant.tracing.loading import load_traced
 from support import make_model, make_tokenizer
+from test_lora import make_adapter
 
-PAIRS = [("hello world", "the money"), ("what is the weather", "transfer money today")]
-LONG = ("hello world " * 9, "the money today " * 9)
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
-TRANSFORMER = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
-]
-LAYER = {"transformer_task": "sequence-classification", "module_output_name": "scores",
-         "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}}  # fmt: skip
-FILES = {
-    "settings": "config_sentence_transformers.json",
-    "modules": "modules.json",
-    "bert": "sentence_bert_config.json",
-}
+MAIN, MODULES, MODULE = "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"
+TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
+TEXT = {"text": {"method": "forward", "method_output_name": "logits"}}
+PAIRS = [("what is the weather", "the weather today is what is the weather"), ("transfer money", "hello world"),
+         ("hello hello hello world the money", "money today")]  # fmt: skip
 
 
-def checkpoint(folder: Path, config: dict[str, Any] | None = None, labels: int = 1, **files: Any) -> Path:
-    """A tiny cross-encoder; ``config`` goes into config.json, ``files`` beside it."""
-    make_model("bert", num_labels=labels, **(config or {})).save_pretrained(folder)
-    make_tokenizer(folder / "source").save_pretrained(folder)
-    for name, content in files.items():
-        usual: dict[str, Any] = {"settings": {"model_type": "CrossEncoder"}, "bert": LAYER}
-        whole = {**usual[name], **content} if name in usual else content
-        (folder / FILES[name]).write_text(json.dumps(whole))
+def checkpoint(folder: Path, files: dict[str, Any], activation: str | None = None, **settings: Any) -> Path:
+    """A tiny CrossEncoder in the layout of sentence-transformers 5.4; ``activation`` is the one of ``config.json``."""
+    stored = {} if activation is None else {"sentence_transformers": {"activation_fn": activation}}
+    make_model("bert", **{"num_labels": 1, **settings}, **stored).save_pretrained(folder)
+    make_tokenizer(folder.parent / "tokenizer").save_pretrained(folder)
+    module = {"transformer_task": "sequence-classification", "modality_config": TEXT, "module_output_name": "scores"}
+    layout: dict[str, Any] = {MAIN: {"model_type": "CrossEncoder"}, MODULES: [TRANSFORMER], MODULE: module}
+    for name, usual in layout.items():
+        change = files.get(name, type(usual)())
+        if change is not None:
+            (folder / name).write_text(json.dumps(usual + change if name == MODULES else usual | change))
     return folder
+
+
+def scores(folder: Path, traced: bool) -> np.ndarray:
+    """Scores of one member with all heads, from texts."""
+    ensemble = hydrant.fuse(folder, traced=True) if traced else hydrant.fuse(folder)
+    processor = from_transformers(load_processor(folder, "text"), ensemble.architecture)
+    arrays = processor.collate(processor.encode(PAIRS))
+    with torch.no_grad():
+        return ensemble(**{name: torch.from_numpy(array) for name, array in arrays.items()}).score.numpy()
 
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(
-    ("config", "files"),
+    ("files", "activation"),
     [
-        ({}, {"settings": {"activation_fn": SIGMOID}}),
-        ({"sentence_transformers": {"activation_fn": SIGMOID}}, {"settings": {"activation_fn": IDENTITY}}),
-        ({}, {"settings": {"prompts": {"query": "find: "}}}),
-        ({"sentence_transformers": {"activation_fn": IDENTITY}}, {}),
-        ({}, {"settings": {"activation_fn": IDENTITY}, "bert": {"max_seq_length": 12}}),
+        ({MAIN: {"activation_fn": SIGMOID}}, IDENTITY),
+        ({MAIN: {"activation_fn": IDENTITY}}, SIGMOID),
+        ({MAIN: {"activation_fn": SIGMOID}, MODULES: None, MODULE: None}, None),
+        ({}, IDENTITY),
+        ({MAIN: {"activation_fn": None}}, None),
+        ({MAIN: {"prompts": {"query": "hello "}, "default_prompt_name": None}}, None),
+        ({MODULE: {"max_seq_length": 9}}, None),
+        ({MODULE: {"max_seq_length": 9, "processing_kwargs": {"text": {"max_length": 7, "truncation": True}}}}, None),
+        ({MAIN: {"model_type": "SentenceTransformer", "activation_fn": SIGMOID}}, IDENTITY),
     ],
-)
+    ids=["file", "file-identity", "file-alone", "config", "none", "prompts", "length", "lengths", "other"],
+)  # fmt: skip
 def test_scores_are_those_of_sentence_transformers(
-    config: dict[str, Any], files: dict[str, Any], traced: bool, tmp_path: Path
+    files: dict[str, Any], activation: str | None, traced: bool, tmp_path: Path
 ) -> None:
     library = pytest.importorskip("sentence_transformers")
-    folder = checkpoint(tmp_path / "m", config, **{"modules": TRANSFORMER, "bert": {}, **files})
-    expected = library.CrossEncoder(str(folder)).predict([*PAIRS, LONG])
-    save_bundle(fuse(str(folder), traced=traced), tmp_path / "b", load_processor(folder, "text"))
-    with hydrant.load(tmp_path / "b", backend="torch") as predictor:
-        np.testing.assert_allclose(predictor.predict([*PAIRS, LONG]).score, expected, atol=1e-5)
+    folder = checkpoint(tmp_path / "model", files, activation)
+    expected = library.CrossEncoder(str(folder), device="cpu").predict(PAIRS)
+    np.testing.assert_allclose(scores(folder, traced), expected, atol=1e-5)
 
 
+def test_a_folder_that_sentence_transformers_saved(tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    model = library.CrossEncoder(str(checkpoint(tmp_path / "model", {}, IDENTITY)), activation_fn=torch.nn.Sigmoid(),
+                                 max_length=8, device="cpu")  # fmt: skip
+    model.save_pretrained(str(tmp_path / "saved"))
+    np.testing.assert_allclose(scores(tmp_path / "saved", False), model.predict(PAIRS), atol=1e-5)
+
+
+@pytest.mark.parametrize("load", [load_model, load_traced])
 @pytest.mark.parametrize(
-    ("labels", "files", "said"),
+    ("files", "settings", "name"),
     [
-        (1, {"settings": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, "Tanh"),
-        (3, {"settings": {"activation_fn": SIGMOID}}, "Sigmoid"),
-        (1, {"settings": {"prompts": {"query": "find: "}, "default_prompt_name": "query"}}, "find: "),
-        (1, {"settings": {}, "modules": [*TRANSFORMER, {"type": "sentence_transformers.x.LogitScore"}]}, "LogitScore"),
-        (1, {"settings": {}, "bert": {"do_lower_case": True}}, "do_lower_case"),
-        (1, {"settings": {}, "bert": {"processing_kwargs": {"text": {"max_length": 4}}}}, "processing_kwargs"),
+        ({MAIN: {"activation_fn": "torch.nn.modules.activation.Tanh"}}, {}, "Tanh"),
+        ({MAIN: {"activation_fn": "mine.Sigmoid"}}, {}, "mine.Sigmoid"),
+        ({MAIN: {"activation_fn": SIGMOID}}, {"num_labels": 3}, "problem_type"),
+        ({MAIN: {"default_prompt_name": "query", "prompts": {"query": "find: "}}}, {}, "find: "),
+        ({MODULES: [{"type": "sentence_transformers.base.modules.dense.Dense"}]}, {}, "Dense"),
+        ({MODULE: {"modality_config": {**TEXT, "message": TEXT["text"]}}}, {}, "message"),
+        ({MODULE: {"do_lower_case": True}}, {}, "do_lower_case"),
+        ({MODULE: {"processing_kwargs": {"text": {"add_special_tokens": False}}}}, {}, "add_special_tokens"),
+        ({MODULE: {"config_kwargs": {"hidden_act": "relu"}}}, {}, "hidden_act"),
     ],
 )
-def test_what_is_not_applied_is_refused_by_name(labels: int, files: dict[str, Any], said: str, tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "m", labels=labels, **files)
-    with pytest.raises(UnsupportedModelError, match=said):
-        fuse(str(folder))
+def test_what_would_change_the_score_is_refused(
+    load: Any, files: dict[str, Any], settings: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=name):
+        hydrant.families.registry.architecture_of(load(checkpoint(tmp_path / "model", files, **settings)))
 
 
-def test_settings_of_an_embedding_model_are_left_alone(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "m", settings={"model_type": "SentenceTransformer", "activation_fn": SIGMOID})
-    assert fuse(str(folder)).architecture.score_activation == "identity"
+@pytest.mark.parametrize(("file", "text"), [(MAIN, "["), (MAIN, "[]"), (MODULES, "{}"), (MODULE, "3")])
+def test_a_malformed_file_is_named(file: str, text: str, tmp_path: Path) -> None:
+    (checkpoint(tmp_path / "model", {}) / file).write_text(text)
+    with pytest.raises(InputError, match=file):
+        load_model(tmp_path / "model")
+
+
+def test_several_labels_may_have_a_sigmoid_each(tmp_path: Path) -> None:
+    files = {MAIN: {"activation_fn": SIGMOID}}
+    folder = checkpoint(tmp_path / "model", files, num_labels=3, problem_type="multi_label_classification")
+    assert hydrant.fuse(folder).architecture.task == "multi_label"
+
+
+def test_an_adapter_with_another_activation_than_its_base_model_is_refused(tmp_path: Path) -> None:
+    adapter = make_adapter("bert", tmp_path / "adapter", 0, modules_to_save=None)
+    (adapter / MAIN).write_text(json.dumps({"model_type": "CrossEncoder", "activation_fn": SIGMOID}))
+    base = checkpoint(tmp_path / "base", {MAIN: {"activation_fn": SIGMOID}})
+    assert hydrant.fuse(base, adapters=[adapter]).architecture.score_activation == "sigmoid"
+    with pytest.raises(InputError, match=MAIN):
+        hydrant.fuse(make_model("bert", num_labels=1), adapters=[adapter])

@@ -292,7 +292,7 @@ REFUSED = [
     (
         lambda: fuse(transformers.BertForQuestionAnswering(transformers.BertConfig(num_hidden_layers=1))),
         "BertForQuestionAnswering is not supported: it is no classifier of whole inputs, as "
-        "BertForSequenceClassification is; nearest: fine-tune it as BertForSequenceClassification; ",
+        "BertForSequenceClassification is; nearest: fine-tune it as BertForSequenceClassification; supported: Bert",
     ),
 ]
 

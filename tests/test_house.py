@@ -37,8 +37,8 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu log metadata",
         "families": """
-            __init__ activations positions config cross_encoder tasks layout bert clip dinov2 distilbert modernbert
-            siglip vit tokens unsupported registry stored_weights checkpoint lora prompts zero_shot
+            __init__ activations positions config tasks cross_encoder layout bert clip dinov2 distilbert modernbert
+            siglip vit tokens unsupported registry lora stored_weights checkpoint prompts zero_shot
         """,
     },
     {"tracing": "__init__ written_out unfilled sizes slices loading blocks hidden members stored"},

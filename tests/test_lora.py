@@ -23,7 +23,7 @@ from hydrant.cli.main import main
 from hydrant.cost.estimate import cheaper_forms
 from hydrant.export import quantize as int8
 from hydrant.families.registry import architecture_of
-from support import HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
+from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
 from test_cost import counted
 from test_parity import run_onnx
 
@@ -125,6 +125,34 @@ def test_members_are_those_of_peft(family: str, tmp_path: Path) -> None:
         base = {name: tensor for name, tensor in own.items() if name in shared}
         assert any("mlp" in name for name in shared)
         assert all(torch.equal(weights[name], tensor) for name, tensor in base.items() if "attention." not in name)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "vit"])
+def test_adapters_bring_the_classifier_of_a_base_model_without_one(family: str, tmp_path: Path) -> None:
+    model: Any = make_model(family)
+    model.base_model.save_pretrained(tmp_path / "base")
+    inputs, logits = make_inputs(family), []
+    folders = [make_adapter(family, tmp_path / f"a{member}", member) for member in range(2)]
+    for folder in folders:
+        base = type(model).from_pretrained(tmp_path / "base", num_labels=CLASSES)
+        with torch.no_grad():
+            logits.append(peft.PeftModel.from_pretrained(base, folder).eval()(**inputs).logits.numpy())
+    with torch.no_grad():
+        found = fuse(tmp_path / "base", adapters=folders)(**inputs).member_logits
+    np.testing.assert_allclose(found, logits, atol=5e-5, rtol=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "saved", "name"),
+    [("bert", ["classifier"], "bert.pooler.dense.bias"), ("vit", None, "classifier.bias")],
+)
+def test_what_no_adapter_brings_is_not_random(family: str, saved: list[str] | None, name: str, tmp_path: Path) -> None:
+    base: Any = make_model(family).base_model
+    base.pooler = None  # as published beside a language model
+    base.save_pretrained(tmp_path / "base")
+    adapter = make_adapter(family, tmp_path / "adapter", 0, modules_to_save=saved)
+    with pytest.raises(HydrantError, match=name):
+        fuse(tmp_path / "base", adapters=[adapter])
 
 
 CHANGED = {

@@ -16,7 +16,7 @@ from hydrant.bundle.original_check import ORIGINAL_CHECK, repeat_preprocessing
 from hydrant.data.check_inputs import check_inputs, from_json, to_json
 from hydrant.data.images import ImageProcessor
 from hydrant.data.text import TextProcessor
-from hydrant.errors import BundleError, InputError, UnsupportedModelError
+from hydrant.errors import BundleError, UnsupportedModelError
 from support import make_model, make_tokenizer, run_cli
 from token_support import make_tagger, make_word_tokenizer
 from traced_support import MAKERS
@@ -109,14 +109,6 @@ def test_a_model_in_memory_whose_token_types_are_unknown_is_refused(checkpoint: 
     with pytest.raises(UnsupportedModelError):
         save_bundle(fuse(model, traced=True), folder / "b", tokenizer)
     assert not (folder / "b").exists()
-
-
-def test_a_model_without_a_padding_token_is_refused_with_the_setting(tmp_path: Path) -> None:
-    folder = gpt2(tmp_path / "m", types=False)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
-    with pytest.raises(InputError, match="pad_token_id"):
-        fuse(str(folder), traced=True)
 
 
 def wrong_ids(self: TextProcessor, items: Any, first: int = 0) -> Any:

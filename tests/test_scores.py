@@ -95,7 +95,7 @@ def test_the_activation_that_sentence_transformers_stores(settings: dict[str, An
          r"activation_fn = 'torch\.nn\.modules\.activation\.Tanh', which hydrant does not support; supported: "
          r"Identity or Sigmoid of torch\.nn"),
         ({"num_labels": 1, "sbert_ce_default_activation_function": "mine.Sigmoid"},
-         r"sbert_ce_default_activation_function = 'mine\.Sigmoid'"),
+         r"activation_fn = 'mine\.Sigmoid'"),
         ({"num_labels": 1, "problem_type": "multi_label_classification"},
          r"problem_type = 'multi_label_classification'.*supported: regression where num_labels is 1"),
         ({"num_labels": 3, "problem_type": "regression"}, r"problem_type = 'regression'"),

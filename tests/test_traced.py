@@ -254,6 +254,23 @@ def test_heads_that_are_mixed_are_no_heads() -> None:
         find_blocks(model, inputs)
 
 
+def test_a_model_without_a_padding_token_is_told_how_to_get_one() -> None:
+    """With it, padded texts have the logits that transformers gives each text alone, without padding."""
+    model = make("gpt2")
+    model.config.pad_token_id = None
+    texts = torch.tensor([[5, 6, 7, 8], [9, 10, 2, 2]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    with torch.no_grad():
+        alone = [model(texts[0][:1]).logits, model(texts[0][1:, :2]).logits]
+    for padding in (None, -1, 99):
+        model.config.pad_token_id = padding
+        with pytest.raises(UnsupportedModelError, match=rf"pad_token_id is {padding}.*\(2\)"):
+            hydrant.fuse(model, traced=True)
+    model.config.pad_token_id = model.config.eos_token_id
+    with torch.no_grad():
+        found = hydrant.fuse(model, traced=True)(input_ids=texts[0], attention_mask=texts[1]).member_logits[0]
+    torch.testing.assert_close(found, torch.cat(alone), atol=1e-5, rtol=1e-5)
+
+
 def test_a_class_without_attention_is_refused() -> None:
     config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=3)
     with pytest.raises(UnsupportedModelError, match="ResNetForImageClassification cannot be traced: it has no attent"):

@@ -146,22 +146,14 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
 
     Raises:
         UnsupportedModelError: it fails on inputs such as hydrant makes, or gives something else.
-        InputError: it has no padding token.
     """
     try:
         with torch.no_grad():
             logits = model(**inputs).logits
     except Exception as error:  # whatever a class raises for inputs that it does not take
-        if "padding token" in str(error):
-            end = getattr(model.config, "eos_token_id", None)
-            raise InputError(
-                f"{type(model).__name__} has no padding token (pad_token_id is {model.config.pad_token_id}), so it "
-                'cannot read texts of different lengths together; set "pad_token_id" in its config.json (config.'
-                f"pad_token_id) to the one it was trained with{'' if end is None else f', often its end token, {end}'}"
-            ) from error
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: it does not run on {', '.join(inputs)} alone "
-            f"({type(error).__name__}: {cut(error, 120)})"
+            f"({type(error).__name__}: {cut(error, 120)}){_padding_remedy(model.config) * ('input_ids' in inputs)}"
         ) from error
     first = next(iter(inputs.values()))
     tokens = answers(model).get("task") == "tokens"
@@ -172,6 +164,18 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
             f"finite; expected {shape}, one row for each {'token' if tokens else 'input'}"
         )
     return logits
+
+
+def _padding_remedy(config: Any) -> str:
+    """The fix for a model of texts whose padding token is missing or unknown to it; nothing for another."""
+    text = config.get_text_config()
+    padding, end = getattr(text, "pad_token_id", None), getattr(text, "eos_token_id", None)
+    if padding is not None and 0 <= padding < getattr(text, "vocab_size", 0):
+        return ""
+    return (
+        f"; its pad_token_id is {padding}: set it in config.json (model.config.pad_token_id) to the id of its "
+        f"tokenizer's padding token, or of its end-of-text token{f' ({end})' if type(end) is int else ''}"
+    )
 
 
 def check_plan(plan: HeadPlan, architecture: Traced) -> None:
