@@ -88,7 +88,7 @@ def overlaps(
             share = 0.0 if now is None else now.share_in(earlier)
             used = words.removeprefix("the bundle was ")
             if share >= MOST and role == "data" and used in refused:
-                raise seen_already(doing, examples, share, f"{used} ({name})")
+                raise seen_already(doing, examples, share, f"{words} ({name})")
             if share >= LEAST:
                 notes.append(
                     f"{doing} {bundle.path.name} on {examples.name}: {share:.0%} of its {len(examples)} examples are "
@@ -107,10 +107,10 @@ def seen_already(doing: str, examples: Examples, share: float, what: str) -> Inp
         doing: what is done now.
         examples: the data.
         share: of them that were seen.
-        what: they were, and by which name.
+        what: was done with these, and their name.
     """
     return InputError(
-        f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those that the bundle was {what}; "
+        f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those that {what}; "
         f"{doing} needs data of their own, since its result would not hold for fresh inputs; with force=True (--force) "
         "it is done all the same"
     )

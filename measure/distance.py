@@ -117,7 +117,7 @@ def check_own(known: Examples, training: Examples, modality: Modality) -> None:
     now, then = (fingerprint_of(each.inputs, modality) for each in (known, training))
     share = 0.0 if now is None or then is None else now.share_in(then)
     if share >= MOST:
-        raise seen_already("calibrating", known, share, f"to learn its distance from ({training.source})")
+        raise seen_already("calibrating", known, share, f"the distance is fitted on ({training.source})")
 
 
 def against_training(bundle: Bundle, known: Examples, training: Examples) -> list[str]:

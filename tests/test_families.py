@@ -221,7 +221,7 @@ def test_a_clip_classifier_from_the_command_line(pictures: Path, tmp_path: Path)
         ("plan", checkpoint, "--data", pictures, "--keep", "2", "--members", "2", "-o", tmp_path / "plan.json"),
         ("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out),
         ("export", out),
-        ("calibrate", out, "--data", pictures, "--fit", pictures, "--ood", ood, "--coverage", "0.9"),
+        ("calibrate", out, "--data", pictures, "--fit", pictures, "--ood", ood, "--coverage", "0.9", "--force"),
         ("verify", out, "--examples", "16"),
     ):
         done = run_cli(*command)
