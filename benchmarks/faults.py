@@ -1,0 +1,660 @@
+"""One-line faults in formulas, gates, readers and checks, each of which the tests must catch.
+
+    python benchmarks/faults.py --only metrics calib-3
+    python benchmarks/faults.py --whole          # against all tests instead of those that are named
+
+The checkout is copied, one fault at a time is written into the copy, and its tests run there in a forked process.
+A fault is found by its fragment: if its file was renamed, the only file of the product that holds the fragment. Status
+1 says that a fault was missed, or could not be tried: its fragment or its tests are gone, or they fail without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+APART = ("tests", "benchmarks", "docs", "examples", ".ci", "runtime/cpp/tests", "runtime/cpp/fuzz")
+CODE = (".py", ".cpp", ".h")
+RUNNER = ".build/cmake/release/runtime/cpp/hydrant-run"
+PRELOADED = (
+    "pytest", "_pytest.assertion.rewrite", "hypothesis", "numpy", "torch", "onnx", "onnxruntime", "safetensors.torch",
+    "scipy.stats", "sklearn.metrics", "tokenizers", "PIL.Image", "transformers.models.auto.modeling_auto",
+    "transformers.models.bert.modeling_bert", "transformers.models.vit.modeling_vit",
+)  # fmt: skip
+"""What tests import and the product does not change, so that each run need not."""
+
+
+class Fault(NamedTuple):
+    """A fragment of one file, what takes its place, and tests that notice: files or node ids, below ``tests/``."""
+
+    name: str
+    path: str
+    tests: str
+    old: str
+    new: str
+
+
+# fmt: off
+FAULTS = [
+    Fault("metrics-1", "metrics/classification.py", "test_figures.py::test_brier_agrees_with_a_loop_and_with_sklearn",
+          "terms: np.ndarray = (precise**2).sum(axis=1) - 2 * precise",
+          "terms: np.ndarray = (precise**2).sum(axis=1) + 2 * precise"),
+    Fault("metrics-2", "metrics/classification.py", "test_figures.py::test_aurc_is_the_mean_over_all_orders_of_ties",
+          "return max(1, math.ceil(coverage * count - 1e-9))",
+          "return max(1, math.floor(coverage * count - 1e-9))"),
+    Fault("metrics-3", "metrics/classification.py", "test_metrics.py::test_edge_of_a_bin_belongs_below",
+          "np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)",
+          "np.clip(np.floor(confidence * bins).astype(int), 0, bins - 1)"),
+    Fault("metrics-4", "metrics/classification.py", "test_metrics.py::test_fpr95_may_miss_just_five_percent",
+          "np.argmax(true_rate >= 0.95)",
+          "np.argmax(true_rate > 0.95)"),
+    Fault("metrics-5", "metrics/uncertainty.py", "test_numerics.py::test_classes_at_their_ends",
+          "total = np.maximum(np.minimum(entropy(mean), highest), expected)",
+          "total = np.minimum(entropy(mean), highest)"),
+    Fault("metrics-6", "metrics/uncertainty.py", "test_thresholds.py::test_conformal_sets_cover_exchangeable_data",
+          "middle = np.cumsum(ranked, axis=1) - ranked / 2",
+          "middle = np.cumsum(ranked, axis=1) + ranked / 2"),
+    Fault("metrics-7", "metrics/uncertainty.py", "test_metrics.py::test_the_error_of_a_difference_of_areas_by_pairs",
+          "within = _below(-known, -unknown) - _below(-other_known, -other_unknown)",
+          "within = _below(-known, -unknown) + _below(-other_known, -other_unknown)"),
+    Fault("metrics-8", "metrics/uncertainty.py", "test_figures.py::test_divergence_and_disagreement_by_pairs",
+          "return 1 - alike / (members * (members - 1))",
+          "return 1 - alike / members**2"),
+    Fault("metrics-9", "metrics/labels.py", "test_labels.py::test_logits_of_any_size_have_finite_entropies",
+          '"energy": -np.logaddexp(0.0, logits).sum(axis=2).mean(axis=1),',
+          '"energy": -np.logaddexp(0.0, logits).mean(axis=2).mean(axis=1),'),
+    Fault("metrics-10", "metrics/labels.py", "test_label_calibration.py::test_the_threshold_has_the_best_f1",
+          "scores = 2 * hits[ends] / (ends + 1 + labels.sum())",
+          "scores = 2 * hits[ends] / (ends + labels.sum())"),
+    Fault("metrics-11", "metrics/ranking.py", "test_score_evaluation.py::test_ties_gain_nothing",
+          "found: np.ndarray = np.lexsort((relevance, -np.asarray(scores, np.float64)))",
+          "found: np.ndarray = np.lexsort((-relevance, -np.asarray(scores, np.float64)))"),
+    Fault("metrics-12", "metrics/resampled.py",
+          "test_figures.py::test_counted_scores_give_what_the_library_gives_of_the_drawn",
+          'self._before = np.searchsorted(keys, values, side="left")',
+          'self._before = np.searchsorted(keys, values, side="right")'),
+    Fault("metrics-13", "metrics/resampled.py",
+          "test_figures.py::test_figures_of_resamples_are_those_of_the_examples_that_they_drew",
+          "/ size**2,",
+          "/ size,"),
+    Fault("metrics-14", "metrics/scores.py", "test_score_calibration.py::test_rank_correlations_are_scipys",
+          "((ends - 1 + ends - counts) / 2)[places]",
+          "(ends - 1)[places]"),
+    Fault("metrics-15", "metrics/scores.py", "test_score_calibration.py",
+          "np.asarray(errors, np.float64) ** 2 / known)",
+          "np.asarray(errors, np.float64) ** 2 * known)"),
+    Fault("metrics-16", "metrics/spans.py", "test_spans.py::test_spans_are_those_of_seqeval",
+          'prefix in "BSO" or name != kind',
+          'prefix in "BSO"'),
+    Fault("metrics-17", "metrics/selective.py", "test_figures.py::test_augrc_follows_its_closed_form",
+          "return float((joint[1:] + joint[:-1]).mean() / 2)",
+          "return float(joint[1:].mean())"),
+    Fault("metrics-18", "metrics/drift.py", "test_drift.py::test_the_evidence_is_the_mixture_written_out",
+          "self.limit = 1 / level",
+          "self.limit = 1 - level"),
+    Fault("metrics-19", "metrics/drift.py", "test_drift.py::test_the_stability_index_by_hand",
+          "return float(((q - p) * np.log(q / p)).sum())",
+          "return float((q * np.log(q / p)).sum())"),
+    Fault("metrics-20", "metrics/gates.py", "test_verify.py",
+          "bool(value >= least)) for name, value in known.items()]",
+          "bool(value <= least)) for name, value in known.items()]"),
+    Fault("metrics-21", "metrics/gates.py", "test_verify.py::test_gates_judge_each_figure",
+          "tied = best[:, 1] - best[:, 0] <= 2 * tolerances.probability",
+          "tied = best[:, 1] - best[:, 0] >= 2 * tolerances.probability"),
+    Fault("metrics-22", "metrics/label_gates.py", "test_labels.py::test_low_precision_follows_the_reference",
+          "flipped = (p > 0.5) != (q > 0.5)",
+          "flipped = (p > 0.5) & (q > 0.5)"),
+    Fault("metrics-23", "metrics/timing.py",
+          "test_profile.py::test_every_round_runs_every_case_once_and_starts_with_the_next",
+          "case = (turn + step) % len(runs)",
+          "case = step % len(runs)"),
+    Fault("metrics-24", "metrics/logit_scores.py",
+          "test_baseline_scores.py::test_scores_of_logits_by_their_definitions",
+          "** GAMMA).sum(axis=1)",
+          "* GAMMA).sum(axis=1)"),
+    Fault("data-1", "data/mel.py", "test_spectrograms.py",
+          "energies = _energies((frames - 0.97 * before) * np.hanning(WIDTH), 512)",
+          "energies = _energies((frames + 0.97 * before) * np.hanning(WIDTH), 512)"),
+    Fault("data-2", "data/mel.py", "test_spectrograms.py",
+          "[::HOP][:-1]",
+          "[::HOP]"),
+    Fault("data-3", "data/batching.py", "test_batching.py test_tune.py",
+          "return [made[index] for index in rng.permutation(len(made))]",
+          "return made"),
+    Fault("data-4", "data/label_sets.py", "test_labels.py",
+          "if len(set(indices)) < len(indices):",
+          "if len(set(indices)) > len(indices):"),
+    Fault("data-5", "data/tags.py", "test_tokens.py",
+          "return np.where(inside, found, IGNORED)",
+          "return np.where(inside, found, 0)"),
+    Fault("data-6", "data/tags.py", "test_tokens.py test_token_stages.py",
+          "if len(found) != count:",
+          "if len(found) < count:"),
+    Fault("data-7", "data/corruptions.py", "test_evaluate.py test_data.py test_processing.py",
+          "return _bytes((values - mean) * CONTRAST[level] + mean)",
+          "return _bytes((values - mean) * CONTRAST[level])"),
+    Fault("data-8", "data/arrays.py", "test_data.py test_ready_tensors.py",
+          "if codes.max() > sys.maxunicode:",
+          "if codes.max() < 0:"),
+    Fault("data-9", "data/fingerprints.py", "test_overlap.py",
+          "alike = [number for number in self.hashes if earlier.complete or number <= earlier.hashes[-1]]",
+          "alike = list(self.hashes)"),
+    Fault("data-10", "data/fingerprints.py", "test_overlap.py",
+          "both = sorted(number for number in {*self.hashes, *other.hashes} if number <= min(ends, default=number))",
+          "both = sorted({*self.hashes, *other.hashes})"),
+    Fault("bundle-1", "bundle/manifest.py", "test_files_and_bundle.py test_core.py",
+          'and len(entry["sha256"]) == 64',
+          'and len(entry["sha256"]) <= 64'),
+    Fault("bundle-2", "bundle/manifest.py", "test_files_and_bundle.py test_core.py",
+          'if len(set(manifest["labels"])) < len(manifest["labels"]):',
+          'if not manifest["labels"]:'),
+    Fault("bundle-3", "bundle/names.py", "test_files_and_bundle.py test_crash_safety.py",
+          '".." in path.parts or "\\\\" in name',
+          '"\\\\" in name'),
+    Fault("bundle-4", "bundle/names.py", "test_files_and_bundle.py test_platforms.py",
+          'normalize("NFC", name).casefold())',
+          'normalize("NFC", name))'),
+    Fault("bundle-5", "bundle/store.py", "test_files_and_bundle.py test_core.py",
+          'if size != entry["bytes"]:',
+          'if size < entry["bytes"]:'),
+    Fault("bundle-6", "bundle/store.py", "test_files_and_bundle.py test_core.py",
+          "if not path.is_file() or not path.resolve().is_relative_to(self.path.resolve()):",
+          "if not path.is_file():"),
+    Fault("bundle-7", "bundle/calibration.py", "test_calibrate.py test_files_and_bundle.py",
+          'if entry.get("side", SIDES[score]) != SIDES[score]:',
+          'if entry.get("side", SIDES[score]) not in SIDES.values():'),
+    Fault("bundle-8", "bundle/calibration.py", "test_label_calibration.py",
+          "if not isinstance(values, list) or len(values) != count:",
+          "if not isinstance(values, list):"),
+    Fault("bundle-9", "bundle/journal.py", "test_older_bundles.py test_crash_safety.py",
+          'elif name in entry["fresh"]:',
+          'elif name in entry["gone"]:'),
+    Fault("bundle-10", "bundle/journal.py", "test_older_bundles.py",
+          '(_forward if entry["forward"] else _back)(folder, stage, entry)',
+          "_forward(folder, stage, entry)"),
+    Fault("bundle-11", "bundle/density.py", "test_distance.py",
+          'if facts.get("weights_sha256") != bundle.digests().get(WEIGHTS):',
+          'if not facts.get("weights_sha256"):'),
+    Fault("bundle-12", "bundle/density.py", "test_distance.py",
+          "if not (density.scale > 0).all():",
+          "if not (density.scale >= 0).all():"),
+    Fault("bundle-13", "bundle/reference.py", "test_drift.py",
+          "if any(low >= high for low, high in pairwise(edges)):",
+          "if any(low > high for low, high in pairwise(edges)):"),
+    Fault("bundle-14", "bundle/graphs.py", "test_graph.py test_distance.py test_calibrate.py",
+          '"hydrant.density_sha256": (MANIFEST, density, str),',
+          '"hydrant.density_sha256": (MANIFEST, density, lambda _: density),'),
+    Fault("bundle-15", "bundle/plan.py", "test_plan.py test_core.py",
+          "return next((layer for layer in range(self.layers) if not self.same_heads(layer)), self.layers)",
+          "return next((layer for layer in range(self.layers) if not self.same_heads(layer)), 0)"),
+    Fault("bundle-16", "bundle/signature.py", "test_signature.py",
+          "if path.is_file() and name not in listed:",
+          "if path.is_file() and not listed:"),
+    Fault("bundle-17", "bundle/rotary.py", "test_modernbert.py",
+          "np.arange(0, head_width, 2, dtype=np.float64) / head_width",
+          "np.arange(0, head_width, 2, dtype=np.float64) / (head_width // 2)"),
+    Fault("families-1", "families/positions.py", "test_modernbert.py",
+          "return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)",
+          "return torch.cat([first * cos + second * sin, second * cos - first * sin], dim=-1)"),
+    Fault("families-2", "families/positions.py", "test_modernbert.py",
+          "near = (apart <= window)[None, None]",
+          "near = (apart < window)[None, None]"),
+    Fault("families-3", "families/activations.py", "test_parity.py",
+          "mean = x[..., architecture.prefix_tokens :, :].mean(dim=-2)",
+          "mean = x.mean(dim=-2)"),
+    Fault("families-4", "families/lora.py", "test_lora.py test_adapter.py",
+          'alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)',
+          "alpha / rank"),
+    Fault("families-5", "families/zero_shot.py", "test_clip.py",
+          "clip.logit_scale.detach().exp() * embeddings",
+          "clip.logit_scale.detach() * embeddings"),
+    Fault("tracing-1", "tracing/slices.py", "test_traced.py",
+          "if len(groups) * share != len(kept):",
+          "if len(groups) * share < len(kept):"),
+    Fault("tracing-2", "tracing/blocks.py", "test_traced.py",
+          "< float(whole[..., chosen, :].abs().max()) and changed <= TOLERANCE * largest",
+          ""),
+    Fault("cost-1", "cost/estimate.py", "test_cost.py",
+          "return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())",
+          "return Cost(plain, single, fused, single * len(plan.members), batch, tokens, ensemble.fork())"),
+    Fault("cost-2", "cost/matmuls.py", "test_cost.py",
+          "return 2 * self.batch * self.rows * self.inner * self.columns",
+          "return self.batch * self.rows * self.inner * self.columns"),
+    Fault("engines-1", "engines/metadata.py", "test_engine_runtime.py test_build.py",
+          "if not all(type(size) is int and size > 0",
+          "if not all(type(size) is int and size >= 0"),
+    Fault("fusion-1", "fusion/uncertainty_head.py", "test_older_bundles.py",
+          "energy=-torch.logsumexp(logits, dim=-1).mean(dim=0),",
+          "energy=torch.logsumexp(logits, dim=-1).mean(dim=0),"),
+    Fault("fusion-2", "fusion/uncertainty_head.py", "test_older_bundles.py test_parity.py",
+          "disagreement=(members.argmax(dim=-1) != label).float().mean(dim=0),",
+          "disagreement=(members.argmax(dim=-1) != label).float().amax(dim=0),"),
+    Fault("fusion-3", "fusion/distance.py", "test_older_bundles.py test_distance.py",
+          "return ((squared - location) / scale).mean(dim=0)",
+          "return ((squared - location) / scale).amax(dim=0)"),
+    Fault("fusion-4", "fusion/grouped.py", "test_parity.py::test_unequal_prunings_of_one_checkpoint",
+          "mask = mask[:, :, : query.shape[2]]",
+          "mask = mask[:, :, query.shape[2] :]"),
+    Fault("fusion-5", "fusion/grouped.py", "test_tune.py test_fusion.py",
+          "heads_out = heads_out + total * bias.unflatten(2, (-1, self.head_width))",
+          "heads_out = heads_out + bias.unflatten(2, (-1, self.head_width))"),
+    Fault("fusion-6", "fusion/grouped.py", "test_deep_ensemble.py test_fusion.py",
+          "return stacked[:1].where((stacked == stacked[:1]).all(dim=0, keepdim=True), mean)",
+          "return stacked[:1]"),
+    Fault("fusion-7", "fusion/module.py", "test_parity.py::test_unequal_prunings_of_one_checkpoint",
+          "return _rows(table, real.cumsum(dim=1) * real + self.position_padding)",
+          "return _rows(table, real.cumsum(dim=1) * real)"),
+    Fault("fusion-8", "fusion/module.py", "test_modernbert.py::test_module_and_graphs_match_the_oracle",
+          "inner, gate = hidden.chunk(2, dim=-1)\n            return self.mlp",
+          "gate, inner = hidden.chunk(2, dim=-1)\n            return self.mlp"),
+    Fault("fusion-9", "fusion/label_head.py", "test_older_bundles.py test_labels.py",
+          "energy=-torch.nn.functional.softplus(member_logits.float()).sum(dim=-1).mean(dim=0),",
+          "energy=-torch.nn.functional.softplus(logits).sum(dim=-1).mean(dim=0),"),
+    Fault("fusion-10", "fusion/score_head.py", "test_older_bundles.py test_scores.py",
+          "score_variance=(members - mean).square().mean(dim=0),",
+          "score_variance=(members - mean).square().sum(dim=0),"),
+    Fault("fusion-11", "fusion/lora.py", "test_lora.py",
+          "return update.scale * (update.up.double() @ update.down.double())",
+          "return update.up.double() @ update.down.double()"),
+    Fault("fusion-12", "fusion/ensemble.py", "test_older_bundles.py test_deep_ensemble.py",
+          "if len(checkpoints) == 1 and layer < plan.fork:",
+          "if layer < plan.fork:"),
+    Fault("export-1", "export/folds.py",
+          "test_older_bundles.py test_parity.py::test_unequal_prunings_of_one_checkpoint",
+          "shift = norm.bias.astype(np.float64) @ whole",
+          "shift = -norm.bias.astype(np.float64) @ whole"),
+    Fault("export-2", "export/folds.py",
+          "test_older_bundles.py test_parity.py::test_unequal_prunings_of_one_checkpoint",
+          "column = norm.weight.astype(np.float64).transpose(0, 2, 1)",
+          "column = 1 / norm.weight.astype(np.float64).transpose(0, 2, 1)"),
+    Fault("export-3", "export/quantize.py", "test_older_bundles.py test_precision.py::test_int8_graph",
+          "factor = np.clip(largest**ALPHA / weight ** (1 - ALPHA), 1e-4, 1e4)",
+          "factor = np.clip(largest**ALPHA * weight ** (1 - ALPHA), 1e-4, 1e4)"),
+    Fault("export-4", "export/quantize.py", "test_precision.py::test_int8_graph",
+          "np.uint8(round(-low / scale))",
+          "np.uint8(round(high / scale))"),
+    Fault("export-5", "export/islands.py", "test_precision.py::test_types_of_a_half_precision_graph",
+          "frozenset(reasons), reasons, source, largest",
+          "frozenset(sums), reasons, source, largest"),
+    Fault("export-6", "export/uncertainty_head.py", "test_older_bundles.py test_numerics.py",
+          'graph.node("Max", [total, expected], "predictive_entropy")',
+          'graph.node("Max", [total, total], "predictive_entropy")'),
+    Fault("export-7", "export/score_head.py", "test_older_bundles.py test_scores.py",
+          'graph.node("ReduceMean", [squared, graph.constant([0])], "score_variance", keepdims=0)',
+          'graph.node("ReduceSum", [squared, graph.constant([0])], "score_variance", keepdims=0)'),
+    Fault("export-8", "export/layers.py", "test_parity.py::test_settings_within_a_family",
+          'slope = 1.702 if kind == "quick_gelu" else 1.0',
+          'slope = 1.0 if kind == "quick_gelu" else 1.0'),
+    Fault("export-9", "export/layers.py", "test_modernbert.py::test_module_and_graphs_match_the_oracle",
+          '[count, one], f"{MEAN_TOKEN}.count.positive"',
+          '[count, count], f"{MEAN_TOKEN}.count.positive"'),
+    Fault("export-10", "export/distance_head.py", "test_older_bundles.py test_distance.py",
+          "halves = (means.astype(np.float64) ** 2).sum(axis=2)[:, None] / 2",
+          "halves = (means.astype(np.float64) ** 2).sum(axis=2)[:, None]"),
+    Fault("export-11", "export/embeddings.py", "test_parity.py::test_unequal_prunings_of_one_checkpoint",
+          "named = arch.prefix_tokens - arch.registers",
+          "named = arch.prefix_tokens"),
+    Fault("export-12", "export/row_rules.py", "test_first_rows.py",
+          "return axis + (axis >= axis_of(node, 0, _rank(node.inputs[0])))",
+          "return axis + (axis > axis_of(node, 0, _rank(node.inputs[0])))"),
+    Fault("export-13", "export/constants.py", "test_first_rows.py",
+          "return [(axis % rank, start, end, step)",
+          "return [(axis, start, end, step)"),
+    Fault("build-1", "build/profiles.py", "test_build.py",
+          "if not 1 <= found.least <= found.best <= found.most <= LARGEST:",
+          "if not 1 <= found.least <= found.most <= LARGEST:"),
+    Fault("build-2", "build/engine.py", "test_build.py test_compile.py",
+          "if fused < facts.attention_blocks:",
+          "if fused > facts.attention_blocks:"),
+    Fault("calib-1", "calib/decisions/temperature.py", "test_calibrate.py",
+          "total -= float((logsumexp(log_members) - math.log(scaled.shape[1])).sum())",
+          "total -= float(logsumexp(log_members).sum())"),
+    Fault("calib-2", "calib/decisions/thresholds.py", "test_thresholds.py",
+          "low, high, best = 0, len(scores) - 1, -1",
+          "low, high, best = 1, len(scores) - 1, -1"),
+    Fault("calib-3", "calib/decisions/thresholds.py", "test_thresholds.py test_calibrate.py",
+          "return upper_bound(scores, 1 - share, SPARED, limit)",
+          "return upper_bound(scores, share, SPARED, limit)"),
+    Fault("calib-4", "calib/decisions/intervals.py", "test_score_calibration.py",
+          "half = np.sqrt(variance + np.float32(scale.floor)).astype(np.float64)",
+          "half = np.sqrt(variance).astype(np.float64) + scale.floor"),
+    Fault("calib-5", "calib/decisions/labels.py", "test_label_calibration.py",
+          "found.append(false_alarm_threshold(values[~having], false_alarm, 1.0))",
+          "found.append(false_alarm_threshold(values[having], false_alarm, 1.0))"),
+    Fault("calib-6", "calib/decisions/spans.py", "test_spans.py test_tokens.py test_token_stages.py",
+          "least = [span.first + int(np.argmin(",
+          "least = [span.first + int(np.argmax("),
+    Fault("calib-7", "calib/decisions/profile.py", "test_drift.py test_monitoring.py",
+          'found: np.ndarray = values < limit if threshold.side == "below" else values > limit',
+          "found: np.ndarray = values > limit"),
+    Fault("calib-8", "calib/density.py", "test_distance.py",
+          "scatter = self._products[tap] / count - (means * (self._counts[seen, None] / count)).T @ means",
+          "scatter = self._products[tap] / count - means.T @ means"),
+    Fault("calib-9", "calib/density.py", "test_distance_rank.py",
+          "rest * np.sqrt((width - parting) / drawn)",
+          "rest * np.sqrt(drawn / (width - parting))"),
+    Fault("calib-10", "calib/gaussians.py", "test_baseline_scores.py test_baselines.py",
+          "background = rows @ self._background",
+          "background = rows @ self._whitening"),
+    Fault("calib-11", "calib/virtual_logit.py", "test_baseline_scores.py test_baselines.py",
+          "found: np.ndarray = self._scale * self._norms(features) - logsumexp(logits.astype(np.float64))",
+          "found: np.ndarray = self._scale * self._norms(features) + logsumexp(logits.astype(np.float64))"),
+    Fault("calib-12", "calib/heads/selection.py", "test_drawn_plans.py test_planning.py test_plan.py",
+          "return (drawn - drawn.mean(axis=0)) * np.sqrt(members / (members - 1))",
+          "return drawn * np.sqrt(members / (members - 1))"),
+    Fault("calib-13", "calib/heads/selection.py", "test_dropout_plan.py",
+          "stays = (drawn >= rate)",
+          "stays = (drawn < rate)"),
+    Fault("calib-14", "calib/heads/taylor.py", "test_tokens.py test_token_stages.py test_planning.py",
+          "return each.sum(dim=1) / (labels != IGNORED).sum(dim=1).clamp_min(1)",
+          "return each.mean(dim=1)"),
+    Fault("calib-15", "calib/heads/candidates.py", "test_budget.py",
+          "if exact is not None and exact.ratio <= budget:\n                    found",
+          "if exact is not None:\n                    found"),
+    Fault("calib-16", "calib/heads/margin.py", "test_circuits.py test_planning.py",
+          "if within(loss, margin):",
+          "if within(margin, loss):"),
+    Fault("calib-17", "calib/heads/held_out.py", "test_budget.py test_circuits.py test_score_tuning.py",
+          "return 100 * (plan - single) <= margin * single + 1e-9",
+          "return 100 * (plan - single) <= margin + 1e-9"),
+    Fault("calib-18", "calib/taps.py", "test_distance.py test_distance_rank.py",
+          "* len(taps) / 2",
+          "* len(taps)"),
+    Fault("tuning-1", "tuning/optimizer.py", "test_tune.py",
+          "return (updates - update) / (updates - rising)",
+          "return (updates - update) / updates"),
+    Fault("tuning-2", "tuning/optimizer.py", "test_batch_ensemble.py test_tune.py",
+          'return not (name.endswith((".bias", "_factor"))',
+          'return not (name.endswith(".bias")'),
+    Fault("tuning-3", "tuning/rank_one.py", "test_batch_ensemble.py",
+          "weight.unflatten(2, (factor.shape[1], -1)) * r * s",
+          "weight.unflatten(2, (factor.shape[1], -1)) * r + s"),
+    Fault("tuning-4", "tuning/loop.py", "test_tune.py",
+          "best_epoch(self.point.history) >= self.settings.how.patience",
+          "best_epoch(self.point.history) > self.settings.how.patience"),
+    Fault("runtime-1", "runtime/decisions.py", "test_thresholds.py test_runtime.py test_calibrate.py",
+          'found: np.ndarray = scores < value if threshold.side == "below" else scores > value',
+          'found: np.ndarray = scores <= value if threshold.side == "below" else scores >= value'),
+    Fault("runtime-2", "runtime/collect.py", "test_evaluate.py test_runtime.py",
+          "back = np.argsort(np.concatenate(order))",
+          "back = np.concatenate(order)"),
+    Fault("runtime-3", "runtime/predictor.py", "test_runtime.py",
+          "if (name := prediction.not_finite()) is not None:",
+          'if (name := prediction.not_finite()) == "":'),
+    Fault("runtime-4", "runtime/words.py", "test_tokens.py",
+          "float(found.confidence[part].min()),",
+          "float(found.confidence[part].max()),"),
+    Fault("runtime-5", "runtime/words.py", "test_tokens.py test_words.py",
+          "of[np.argmax(confidence[of])] for of in tokens]",
+          "of[np.argmin(confidence[of])] for of in tokens]"),
+    Fault("runtime-6", "runtime/backends/microbatch.py", "test_runtime.py test_processes.py",
+          "streams = (trunk + (plan.layers - trunk) * len(plan.members)) / plan.layers",
+          "streams = plan.layers * len(plan.members) / plan.layers"),
+    Fault("runtime-7", "runtime/backends/tensorrt/choose.py", "test_engine_runtime.py",
+          "return _numbers(capability) >= (8, 0)",
+          "return _numbers(capability) > (8, 0)"),
+    Fault("runtime-8", "runtime/backends/tensorrt/profiles.py", "test_engine_runtime.py",
+          "pieces = -(-rows // max(each.rows[1] for each in able))",
+          "pieces = rows // max(each.rows[1] for each in able)"),
+    Fault("measure-1", "measure/bisect.py", "test_verify.py",
+          "squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()",
+          "squares[:, index] += np.square(seen - wanted).sum(), np.square(seen).sum()"),
+    Fault("measure-2", "measure/watch.py", "test_drift.py",
+          "level = self.alpha * HISTOGRAMS / max(1, len(self.known)) / (self._whole * (self._whole + 1))",
+          "level = self.alpha * HISTOGRAMS / max(1, len(self.known)) / self._whole"),
+    Fault("measure-3", "measure/watch.py", "test_drift.py",
+          'order = [place for place in np.argsort(-np.abs(q - p), kind="stable")[:3]',
+          'order = [place for place in np.argsort(np.abs(q - p), kind="stable")[:3]'),
+    Fault("measure-4", "measure/profile.py", "test_profile.py",
+          "None if cost is None else _flops(cost, subject.model) / cost.single.flops,",
+          "None if cost is None else _flops(cost, subject.model) / cost.fused.flops,"),
+    Fault("evaluation-1", "evaluation/score_figures.py", "test_score_evaluation.py",
+          'orders["_cautious"] = score - caution * np.sqrt(',
+          'orders["_cautious"] = score + caution * np.sqrt('),
+    Fault("evaluation-2", "evaluation/token_figures.py", "test_token_stages.py test_tokens.py",
+          'found["ece"] = np.abs(drawn @ tagged.gaps).sum(axis=1) / words',
+          'found["ece"] = (drawn @ tagged.gaps).sum(axis=1) / words'),
+    Fault("evaluation-3", "evaluation/figures.py", "test_evaluate.py",
+          "our_draws[name] - their_draws[name] if name",
+          "our_draws[name] + their_draws[name] if name"),
+    Fault("evaluation-4", "evaluation/baselines.py", "test_baselines.py",
+          'return {"mahalanobis": nearest, "relative_mahalanobis": nearest - background}',
+          'return {"mahalanobis": nearest, "relative_mahalanobis": nearest + background}'),
+    Fault("serving-1", "serving/batcher.py", "test_batcher.py",
+          "if length <= TOGETHER or item is oldest]",
+          "if length <= TOGETHER]"),
+    Fault("serving-2", "serving/batcher.py", "test_batcher.py test_service.py",
+          "return joined.take(np.argsort(np.concatenate([place for place, _ in self.parts])))",
+          "return joined.take(np.concatenate([place for place, _ in self.parts]))"),
+    Fault("serving-3", "serving/datatypes.py", "test_protocol.py",
+          "rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16",
+          "rounded = (bits + 0x7FFF) >> 16"),
+    Fault("serving-4", "serving/datatypes.py", "test_protocol.py",
+          "if values.size and values.max() > 1:",
+          "if values.size and values.max() > 255:"),
+    Fault("serving-5", "serving/room.py", "test_serve.py test_connection.py test_service.py",
+          "if self.here >= self.most:",
+          "if self.here > self.most:"),
+    Fault("serving-6", "serving/offline/shards.py", "test_older_bundles.py test_offline.py",
+          "total * self.index // self.count)",
+          "total * self.index // self.count + 1)"),
+    Fault("serving-7", "serving/offline/chunks.py", "test_offline.py",
+          'if found == len(wanted) or answer["index"] != wanted[found]:',
+          "if found == len(wanted):"),
+    Fault("serving-8", "serving/offline/parts.py", "test_offline.py",
+          "if path is not None and not (path.is_file() and sha256_of(path) == self.files.get(name))",
+          "if path is not None and not path.is_file()"),
+    Fault("serving-9", "serving/snapshot.py", "test_monitoring.py",
+          "steps = [step for step in model.steps if now - step.start < seconds]",
+          "steps = [step for step in model.steps if now - step.start > seconds]"),
+    Fault("workflow-1", "workflow/parts.py", "test_make.py",
+          "check_count(len(fitting), 1 - flags.share, SPARED)",
+          "check_count(len(fitting), flags.share, SPARED)"),
+    Fault("workflow-2", "workflow/parts.py", "test_make.py",
+          "if share >= MOST:",
+          "if share > 1:"),
+    Fault("workflow-3", "workflow/explore.py", "test_explore.py",
+          "return found if detects else -row.nll, -row.ratio",
+          "return found if detects else row.nll, -row.ratio"),
+    Fault("workflow-4", "workflow/explore.py", "test_explore.py",
+          "affordable = [(place, row) for place, row in points if row.ratio <= budget]",
+          "affordable = [(place, row) for place, row in points if row.ratio >= budget]"),
+    Fault("cli-1", "cli/options.py", "test_options.py",
+          "useful = any((kinds[one], name) in options.taken for one in chosen)",
+          "useful = bool(chosen)"),
+    Fault("cli-2", "cli/words.py", "test_options.py test_cli.py",
+          "if min(found) < least:",
+          "if max(found) < least:"),
+    Fault("cpp-1", "runtime/cpp/src/calibration.cpp", "test_older_bundles.py",
+          "for (const float each : *values) found.push_back(below ? each < value : each > value);",
+          "for (const float each : *values) found.push_back(each > value);"),
+    Fault("cpp-2", "runtime/cpp/src/calibration.cpp", "test_cpp.py::test_ctest_passes_on_the_same_fixture",
+          "marks[choice] = static_cast<float>(better - own / 2) <= conformal.quantile;",
+          "marks[choice] = static_cast<float>(better) <= conformal.quantile;"),
+    Fault("cpp-3", "runtime/cpp/src/calibration.cpp", "test_older_bundles.py",
+          "const float half = quantile * std::sqrt(prediction.score_variance[i] + floor);",
+          "const float half = quantile * (prediction.score_variance[i] + floor);"),
+    Fault("cpp-4", "runtime/cpp/src/calibration.cpp", "test_older_bundles.py",
+          "found.push_back(prediction.probabilities[i] > values[i % values.size()]);",
+          "found.push_back(prediction.probabilities[i] > values[0]);"),
+    Fault("cpp-5", "runtime/cpp/src/calibration.cpp", "test_cpp_refusals.py::test_a_bad_bundle_is_refused_in_one_line",
+          "if (!value || *value < least || *value > most)",
+          "if (!value)"),
+    Fault("cpp-6", "runtime/cpp/src/bundle.cpp", "test_cpp_refusals.py::test_a_bad_bundle_is_refused_in_one_line",
+          "if (failed || size != bytes) {",
+          "if (failed) {"),
+    Fault("cpp-7", "runtime/cpp/src/bundle.cpp", "test_cpp_refusals.py::test_a_bad_bundle_is_refused_in_one_line",
+          "if (found == expected) return;",
+          "if (found.size() == expected.size()) return;"),
+    Fault("cpp-8", "runtime/cpp/src/schema.cpp", "test_cpp_refusals.py::test_a_bad_bundle_is_refused_in_one_line",
+          "bool reads_schema(const Json& schema) { return integer(schema, kSchema, kSchema).has_value(); }",
+          "bool reads_schema(const Json& schema) { return integer(schema, kSchema, INT64_MAX).has_value(); }"),
+    Fault("cpp-9", "runtime/cpp/src/tensors.cpp", "test_cpp_refusals.py::test_bad_token_ids_are_refused_in_one_line",
+          "if (shape[1] > architecture.max_sequence()) {",
+          "if (shape[1] > architecture.vocabulary) {"),
+    Fault("cpp-10", "runtime/cpp/src/image.cpp", "test_cpp.py::test_pictures_are_turned_as_by_pillow",
+          "const bool flip_rows = orientation == 3 || orientation == 4 || orientation == 7",
+          "const bool flip_rows = orientation == 3 || orientation == 4 || orientation == 6"),
+    Fault("cpp-11", "runtime/cpp/src/resample.cpp", "test_cpp.py::test_rows_are_those_of_hydrant_predict",
+          "const double center = (index + 0.5) * scale;",
+          "const double center = index * scale;"),
+    Fault("cpp-12", "runtime/cpp/src/npy.cpp", "test_cpp.py",
+          '{"<i4", 4, values_as<std::int32_t, std::int64_t>},',
+          '{"<i4", 4, values_as<std::uint32_t, std::int64_t>},'),
+]
+# fmt: on
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="faults by name, or all of a room (default: all)")
+    parser.add_argument("--list", action="store_true", help="show the faults and where they are, and run nothing")
+    parser.add_argument("--whole", action="store_true", help="run all tests instead of those that are named")
+    parser.add_argument("--seconds", type=int, default=900, help="a fault, until its tests are stopped (default: 900)")
+    parser.add_argument("--log", type=Path, help="file that gets what the tests print")
+    given = parser.parse_args()
+    rooms = {fault.name: fault.name.rpartition("-")[0] for fault in FAULTS}
+    if unknown := set(given.only or ()) - set(rooms) - set(rooms.values()):
+        parser.error(f"no fault is named {', '.join(sorted(unknown))}")
+    chosen = [each for each in FAULTS if not given.only or {each.name, rooms[each.name]} & set(given.only)]
+    if given.list:
+        print(*(f"{each.name:14} {where(ROOT, each)}\n    - {each.old}\n    + {each.new}" for each in chosen), sep="\n")
+        return 0
+    for name in PRELOADED:
+        importlib.import_module(name)
+    with copied() as tree:
+        results = [tried(tree, each, given.whole, given.seconds, given.log) for each in chosen]
+    print(", ".join(f"{results.count(result)} {result}" for result in sorted(set(results))))
+    return 0 if set(results) <= {"caught"} else 1
+
+
+@contextmanager
+def copied() -> Iterator[Path]:
+    """A copy of the checkout that can be imported from the folder above it, beside the same shared data."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        tree = Path(folder) / "hydrant"
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        for name in listed.stdout.splitlines():
+            if (ROOT / name).is_file():
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, tree / name)
+        link(ROOT.parent / "shared", tree.parent / "shared")
+        yield tree
+
+
+def link(source: Path, place: Path) -> None:
+    if source.exists() and not place.exists():
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(source.resolve())
+
+
+def where(tree: Path, fault: Fault) -> Path | str:
+    """The file of a fault, relative to the tree; or in words why there is none."""
+    if (tree / fault.path).is_file() and (tree / fault.path).read_text().count(fault.old) == 1:
+        return Path(fault.path)
+    places = [path.relative_to(tree) for end in CODE for path in tree.rglob(f"*{end}")]
+    places = [path for path in places if not path.as_posix().startswith(APART) and not path.parts[0].startswith(".")]
+    holding = [path for path in places if fault.old in (tree / path).read_text()]
+    if len(holding) == 1 and (tree / holding[0]).read_text().count(fault.old) == 1:
+        return holding[0]
+    return "absent: no file holds the fragment" if not holding else f"ambiguous: {', '.join(map(str, holding))}"
+
+
+def tried(tree: Path, fault: Fault, whole: bool, seconds: int, log: Path | None) -> str:
+    """Whether tests catch a fault: "caught", "missed" or why it could not be tried."""
+    place, begun, result = where(tree, fault), time.monotonic(), "not tried"
+    tests = ["tests"] if whole else [f"tests/{test}" for test in fault.tests.split()]
+    if isinstance(place, Path):
+        is_cpp = place.suffix != ".py"
+        if not passes(tree, tests, is_cpp, seconds, log):
+            place = "its tests are gone, or fail without it"
+        else:
+            content = (tree / place).read_text()
+            write(tree / place, content.replace(fault.old, fault.new))
+            status = outcome(tree, tests, is_cpp, seconds, log)
+            result = {0: "missed", 1: "caught"}.get(status, f"not tried: pytest ended with {status}")
+            write(tree / place, content)
+    print(f"{result:10} {fault.name:14} {time.monotonic() - begun:5.0f} s  {place}", flush=True)
+    return result.partition(":")[0]
+
+
+def write(path: Path, content: str) -> None:
+    """Write a source file, and remove what was compiled of it."""
+    path.write_text(content)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+KNOWN: dict[tuple[str, ...], bool] = {}
+
+
+def passes(tree: Path, tests: list[str], is_cpp: bool, seconds: int, log: Path | None) -> bool:
+    """Whether tests pass without any fault; run once for all faults that name them."""
+    if tuple(tests) not in KNOWN:
+        KNOWN[tuple(tests)] = outcome(tree, tests, is_cpp, seconds, log) == 0
+    return KNOWN[tuple(tests)]
+
+
+def outcome(tree: Path, tests: list[str], is_cpp: bool, seconds: int, log: Path | None) -> int:
+    """Status of pytest: 0 where all tests pass, 1 where one fails, negative where they were stopped."""
+    if is_cpp and not is_built(tree):
+        return 3
+    child = os.fork()
+    if not child:
+        os._exit(run_tests(tree, tests, is_cpp, log))
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -signal.SIGKILL
+
+
+def is_built(tree: Path) -> bool:
+    """Build the C++ runner; only here, so that tests of Python's faults skip it where headers are unpacked."""
+    link(ROOT / ".build/onnxruntime", tree / ".build/onnxruntime")
+    python = [f"-DONNXRuntime_PYTHON={sys.executable}", f"-DPython3_EXECUTABLE={sys.executable}"]
+    steps = [
+        ["cmake", "--preset", "release", *python],
+        ["cmake", "--build", "--preset", "release", "--target", "hydrant-run"],
+    ]
+    return all(subprocess.run(step, cwd=tree, capture_output=True, check=False).returncode == 0 for step in steps)
+
+
+def run_tests(tree: Path, tests: list[str], is_cpp: bool, log: Path | None) -> int:
+    """Run pytest in this process, a group of its own, on the product in ``tree``."""
+    import pytest
+
+    os.setpgid(0, 0)
+    os.chdir(tree)
+    os.environ |= {"PYTHONPATH": str(tree.parent), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    if is_cpp:
+        os.environ["HYDRANT_RUN"] = str(tree / RUNNER)
+    sys.path[:0] = [str(tree.parent)]
+    output = os.open(os.devnull if log is None else log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    words = ["-q", "-x", "--confcutdir", "tests", "-p", "no:cacheprovider", "--tb=line"]
+    return int(pytest.main([*words, *tests]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
