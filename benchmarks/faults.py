@@ -139,12 +139,12 @@ FAULTS = [
     Fault("data-5", "data/tags.py", "test_tokens.py",
           "return np.where(inside, found, IGNORED)",
           "return np.where(inside, found, 0)"),
-    Fault("data-6", "data/tags.py", "test_tokens.py test_token_stages.py",
+    Fault("data-6", "data/tags.py", "test_words.py",
           "if len(found) != count:",
           "if len(found) < count:"),
-    Fault("data-7", "data/corruptions.py", "test_evaluate.py test_data.py test_processing.py",
-          "return _bytes((values - mean) * CONTRAST[level] + mean)",
-          "return _bytes((values - mean) * CONTRAST[level])"),
+    Fault("data-7", "data/corruptions.py", "test_evaluate.py::test_images_depart_further_with_severity",
+          "return _bytes(_unit(image) + BRIGHTNESS[level])",
+          "return _bytes(_unit(image) * BRIGHTNESS[level])"),
     Fault("data-8", "data/arrays.py", "test_data.py test_ready_tensors.py",
           "if codes.max() > sys.maxunicode:",
           "if codes.max() < 0:"),
@@ -157,18 +157,18 @@ FAULTS = [
     Fault("bundle-1", "bundle/manifest.py", "test_files_and_bundle.py test_core.py",
           'and len(entry["sha256"]) == 64',
           'and len(entry["sha256"]) <= 64'),
-    Fault("bundle-2", "bundle/manifest.py", "test_files_and_bundle.py test_core.py",
-          'if len(set(manifest["labels"])) < len(manifest["labels"]):',
-          'if not manifest["labels"]:'),
+    Fault("bundle-2", "bundle/manifest.py", "test_files_and_bundle.py",
+          '("members", int), ("labels", list), ("files", dict)):',
+          '("labels", list), ("files", dict)):'),
     Fault("bundle-3", "bundle/names.py", "test_files_and_bundle.py test_crash_safety.py",
           '".." in path.parts or "\\\\" in name',
           '"\\\\" in name'),
     Fault("bundle-4", "bundle/names.py", "test_files_and_bundle.py test_platforms.py",
           'normalize("NFC", name).casefold())',
           'normalize("NFC", name))'),
-    Fault("bundle-5", "bundle/store.py", "test_files_and_bundle.py test_core.py",
-          'if size != entry["bytes"]:',
-          'if size < entry["bytes"]:'),
+    Fault("bundle-5", "bundle/store.py", "test_files_and_bundle.py",
+          "if digest != expected:",
+          "if len(digest) != len(expected):"),
     Fault("bundle-6", "bundle/store.py", "test_files_and_bundle.py test_core.py",
           "if not path.is_file() or not path.resolve().is_relative_to(self.path.resolve()):",
           "if not path.is_file():"),
@@ -247,9 +247,9 @@ FAULTS = [
     Fault("fusion-4", "fusion/grouped.py", "test_parity.py::test_unequal_prunings_of_one_checkpoint",
           "mask = mask[:, :, : query.shape[2]]",
           "mask = mask[:, :, query.shape[2] :]"),
-    Fault("fusion-5", "fusion/grouped.py", "test_tune.py test_fusion.py",
-          "heads_out = heads_out + total * bias.unflatten(2, (-1, self.head_width))",
-          "heads_out = heads_out + bias.unflatten(2, (-1, self.head_width))"),
+    Fault("fusion-5", "fusion/grouped.py", "test_older_bundles.py",
+          "query = (query.transpose(1, 2) * self.head_width**-0.5 @ key",
+          "query = (query.transpose(1, 2) * self.head_width**0.5 @ key"),
     Fault("fusion-6", "fusion/grouped.py", "test_deep_ensemble.py test_fusion.py",
           "return stacked[:1].where((stacked == stacked[:1]).all(dim=0, keepdim=True), mean)",
           "return stacked[:1]"),
@@ -279,13 +279,13 @@ FAULTS = [
           "test_older_bundles.py test_parity.py::test_unequal_prunings_of_one_checkpoint",
           "column = norm.weight.astype(np.float64).transpose(0, 2, 1)",
           "column = 1 / norm.weight.astype(np.float64).transpose(0, 2, 1)"),
-    Fault("export-3", "export/quantize.py", "test_older_bundles.py test_precision.py::test_int8_graph",
-          "factor = np.clip(largest**ALPHA / weight ** (1 - ALPHA), 1e-4, 1e4)",
-          "factor = np.clip(largest**ALPHA * weight ** (1 - ALPHA), 1e-4, 1e4)"),
+    Fault("export-3", "export/quantize.py", "test_precision.py::test_int8_graph",
+          '_store(graph, f"{x}.smoothing", (1 / factor).astype(np.float32))',
+          '_store(graph, f"{x}.smoothing", factor.astype(np.float32))'),
     Fault("export-4", "export/quantize.py", "test_precision.py::test_int8_graph",
-          "np.uint8(round(-low / scale))",
-          "np.uint8(round(high / scale))"),
-    Fault("export-5", "export/islands.py", "test_precision.py::test_types_of_a_half_precision_graph",
+          "scale = np.maximum(np.abs(weight).max(axis=0) / 127, 1e-12)",
+          "scale = np.maximum(np.abs(weight).max(axis=0) / 1270, 1e-12)"),
+    Fault("export-5", "export/islands.py", "test_precision.py::test_large_activations_become_islands_in_fp16",
           "frozenset(reasons), reasons, source, largest",
           "frozenset(sums), reasons, source, largest"),
     Fault("export-6", "export/uncertainty_head.py", "test_older_bundles.py test_numerics.py",
@@ -298,20 +298,21 @@ FAULTS = [
           'slope = 1.702 if kind == "quick_gelu" else 1.0',
           'slope = 1.0 if kind == "quick_gelu" else 1.0'),
     Fault("export-9", "export/layers.py", "test_modernbert.py::test_module_and_graphs_match_the_oracle",
-          '[count, one], f"{MEAN_TOKEN}.count.positive"',
-          '[count, count], f"{MEAN_TOKEN}.count.positive"'),
+          'count = graph.node("ReduceSum", [real, axis]',
+          'count = graph.node("ReduceMax", [real, axis]'),
     Fault("export-10", "export/distance_head.py", "test_older_bundles.py test_distance.py",
           "halves = (means.astype(np.float64) ** 2).sum(axis=2)[:, None] / 2",
           "halves = (means.astype(np.float64) ** 2).sum(axis=2)[:, None]"),
-    Fault("export-11", "export/embeddings.py", "test_parity.py::test_unequal_prunings_of_one_checkpoint",
+    Fault("export-11", "export/embeddings.py",
+          "test_every_task.py::test_members_are_the_original_under_hooks[dinov2_with_registers-classification]",
           "named = arch.prefix_tokens - arch.registers",
           "named = arch.prefix_tokens"),
     Fault("export-12", "export/row_rules.py", "test_first_rows.py",
-          "return axis + (axis >= axis_of(node, 0, _rank(node.inputs[0])))",
-          "return axis + (axis > axis_of(node, 0, _rank(node.inputs[0])))"),
+          "return [Rows(left - 2, rows.count), None]",
+          "return [Rows(left - 2, rows.count), Rows(left - 2, rows.count)]"),
     Fault("export-13", "export/constants.py", "test_first_rows.py",
-          "return [(axis % rank, start, end, step)",
-          "return [(axis, start, end, step)"),
+          'return int(node.attributes.get_int("axis", usual)) % rank',
+          'return int(node.attributes.get_int("axis", usual))'),
     Fault("build-1", "build/profiles.py", "test_build.py",
           "if not 1 <= found.least <= found.best <= found.most <= LARGEST:",
           "if not 1 <= found.least <= found.most <= LARGEST:"),
@@ -322,8 +323,8 @@ FAULTS = [
           "total -= float((logsumexp(log_members) - math.log(scaled.shape[1])).sum())",
           "total -= float(logsumexp(log_members).sum())"),
     Fault("calib-2", "calib/decisions/thresholds.py", "test_thresholds.py",
-          "low, high, best = 0, len(scores) - 1, -1",
-          "low, high, best = 1, len(scores) - 1, -1"),
+          "ppf(1 - delta, errors + 1, count - errors))",
+          "ppf(1 - delta, errors, count - errors))"),
     Fault("calib-3", "calib/decisions/thresholds.py", "test_thresholds.py test_calibrate.py",
           "return upper_bound(scores, 1 - share, SPARED, limit)",
           "return upper_bound(scores, share, SPARED, limit)"),
@@ -617,15 +618,16 @@ def outcome(tree: Path, tests: list[str], is_cpp: bool, seconds: int, log: Path 
     if not child:
         os._exit(run_tests(tree, tests, is_cpp, log))
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return -signal.SIGKILL
+    try:
+        while time.monotonic() < end:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+        return -signal.SIGKILL
+    finally:  # what the tests started, too
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
 
 
 def is_built(tree: Path) -> bool:

@@ -213,7 +213,7 @@ def write_interrupted(folder: Path, name: str, forward: bool) -> None:
         stop = mock.patch.object(journal, "_back", lambda *_: os._exit(0))
         with contextlib.suppress(BaseException), mock.patch.object(Path, "replace", cut_off), stop:
             changed = {**bundle.calibration(), "temperature": 2.0}
-            bundle.add({"calibration.json": to_json_bytes(changed), "reports/note.txt": b"new\n"})
+            bundle.add({"reports/note.txt": b"new\n", "calibration.json": to_json_bytes(changed)})
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
 
