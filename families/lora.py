@@ -21,6 +21,7 @@ from ..bundle.architecture import part_of
 from ..bundle.files import sha256_of
 from ..errors import InputError, cut, listing
 from .registry import architecture_of, layout_of
+from .weight_files import check_pulled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,6 +100,7 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     """
     folder = Path(source)
     config = _config(folder)
+    check_pulled(folder)
     _check_method(config, folder)
     tensors = _tensors(folder)
     layout = layout_of(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..errors import listing
+from ..errors import UnsupportedModelError, listing
 
 RELATIVE = "its attention adds relative positions to its scores"
 DECODER = "it is a decoder, whose tokens see only those before them"
@@ -194,6 +194,20 @@ def nearest(name: str, supported: Sequence[str]) -> str:
     if near := OTHERS.get(_stem(name, OTHERS)):
         return near
     return next((near for end, near in BY_TASK.items() if name.endswith(end)), "")
+
+
+def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
+    """The error for a model that the installed transformers lacks.
+
+    Args:
+        what: its class or ``model_type``, for the message.
+        own_code: whether the checkpoint names code of its own.
+    """
+    code = ", but is code of the checkpoint's own (auto_map), which hydrant never runs" if own_code else ""
+    return UnsupportedModelError(
+        f"{what} is not part of the installed transformers{code}; install a newer transformers if that has it, or "
+        "fine-tune a classifier that transformers has (such as RobertaForSequenceClassification)"
+    )
 
 
 def rewritten(module: str, names: Iterable[str]) -> str:

@@ -38,7 +38,7 @@ FLOORS: list[dict[str, str]] = [
         "engines": "__init__ gpu log metadata",
         "families": """
             __init__ activations positions config tasks layout bert clip dinov2 distilbert modernbert siglip vit tokens
-            unsupported registry checkpoint lora prompts zero_shot
+            unsupported weight_files registry checkpoint lora prompts zero_shot
         """,
     },
     {"tracing": "__init__ written_out unfilled sizes slices loading blocks hidden members stored"},

@@ -15,6 +15,7 @@ from ..errors import InputError, UnsupportedModelError, cut, require
 from ..families.checkpoint import (
     READS,
     asking_nowhere,
+    check_own_code,
     checked_source,
     find_processor,
     load_config,
@@ -69,10 +70,14 @@ def load_traced(source: str | Path) -> Any:
     name = checked_source(source)
     config = load_config(name)
     named = list(getattr(config, "architectures", None) or [])
-    modality_of(str(named[0]) if named else str(config.model_type))
-    model = load_weights(name, config, str(named[0]))
-    processor = find_processor(name, modality_of(str(named[0])))
-    if modality_of(str(named[0])) == "image" and processor is not None and not _has_size(config):
+    if not named:
+        raise InputError(f'config.json of {name} names no class; expected one under "architectures": ["…"]')
+    class_name = str(named[0])
+    check_own_code(class_name, config)
+    modality = modality_of(class_name)
+    model = load_weights(name, config, class_name)
+    processor = find_processor(name, modality)
+    if modality == "image" and processor is not None and not _has_size(config):
         size = processor.to_dict().get("crop_size") or processor.to_dict().get("size") or {}
         config.image_size = size.get("height") or size.get("shortest_edge") or SIDE
     return prepared(model)
