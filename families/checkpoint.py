@@ -14,8 +14,8 @@ from typing import Any
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
 from .config import refuse
-from .registry import LAYOUTS, unsupported, without_classes
-from .unsupported import unknown_to_transformers
+from .registry import DECLARED, LAYOUTS, without_classes
+from .unsupported import unknown_to_transformers, unsupported
 from .weight_files import check_not_quantised, check_pulled, incomplete, other_shape, unread, wrapper_prefix
 
 log = logging.getLogger(__name__)
@@ -292,30 +292,35 @@ def check_supported(source: str | Path) -> None:
 
 def _known(class_name: str) -> str:
     """The name of a class that has a layout."""
-    if class_name not in {layout.model_class for layout in LAYOUTS}:
-        raise unsupported(class_name)
+    if class_name not in DECLARED:
+        raise unsupported(class_name, DECLARED)
     return class_name
 
 
-def check_own_code(class_name: str, config: Any) -> None:
-    """Refuse a class that only a checkpoint's own code has.
+def class_of(config: Any) -> str:
+    """The class that a configuration names.
 
     Raises:
-        UnsupportedModelError: it is one.
+        InputError: it names none.
+        UnsupportedModelError: only code of the checkpoint's own has it.
     """
+    named = getattr(config, "architectures", None)
+    if not named:
+        raise InputError(
+            f'config.json of {config.name_or_path} names no class; expected one under "architectures": ["…"]'
+        )
+    class_name = str(named[0])
     if getattr(config, "auto_map", None) and not hasattr(require("transformers", *READS), class_name):
         raise unknown_to_transformers(f"architecture {class_name}", True)
+    return class_name
 
 
 def _class_name(config: Any) -> str:
-    named = list(getattr(config, "architectures", None) or [])
-    if named:
-        check_own_code(str(named[0]), config)
-        return _known(str(named[0]))
-    for layout in LAYOUTS:
-        if layout.family == config.model_type:
-            return layout.model_class
-    raise unsupported(str(config.model_type))
+    if not getattr(config, "architectures", None):
+        for layout in LAYOUTS:
+            if layout.family == config.model_type:
+                return layout.model_class
+    return _known(class_of(config))
 
 
 def checked_source(source: str | Path) -> str:

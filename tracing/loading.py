@@ -15,8 +15,8 @@ from ..errors import InputError, UnsupportedModelError, cut, require
 from ..families.checkpoint import (
     READS,
     asking_nowhere,
-    check_own_code,
     checked_source,
+    class_of,
     find_processor,
     load_config,
     load_weights,
@@ -25,6 +25,7 @@ from ..families.checkpoint import (
 from ..families.config import classes, pair, refuse
 from ..families.registry import check_weights
 from ..families.tasks import task_of
+from ..families.unsupported import WRAPPERS
 from .sizes import check_made, check_numbers
 from .slices import own_copy, shared_copy
 from .unfilled import Unfilled
@@ -69,11 +70,7 @@ def load_traced(source: str | Path) -> Any:
     """
     name = checked_source(source)
     config = load_config(name)
-    named = list(getattr(config, "architectures", None) or [])
-    if not named:
-        raise InputError(f'config.json of {name} names no class; expected one under "architectures": ["…"]')
-    class_name = str(named[0])
-    check_own_code(class_name, config)
+    class_name = class_of(config)
     modality = modality_of(class_name)
     model = load_weights(name, config, class_name)
     processor = find_processor(name, modality)
@@ -121,6 +118,8 @@ def modality_of(class_name: str) -> Modality:
     """
     known = traceable()
     if class_name not in known:
+        if class_name in WRAPPERS:
+            raise UnsupportedModelError(f"{class_name} is a wrapper around a model; {WRAPPERS[class_name]}")
         raise UnsupportedModelError(
             f"{class_name[:80]} cannot be traced; expected one of the {len(known)} …ForSequenceClassification, "
             "…ForTokenClassification, …ForImageClassification and …ForAudioClassification classes of the installed "
