@@ -99,11 +99,11 @@ def unread(name: str, folder: Path, class_name: str, reason: str) -> InputError:
             f"cannot load the weights of {name}: {reason}; expected a complete Hugging Face checkpoint: copy, download "
             "or save it again"
         )
-    if str(folder) != name:
+    if not Path(name).is_dir():
         return InputError(
-            f"cannot load the weights of {name}: {reason}; expected model.safetensors. If it has other weights alone, "
-            f"download it (hf download {name} --local-dir FOLDER) and give the folder: hydrant then shows how to "
-            "convert them"
+            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors. If it has "
+            f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder: hydrant "
+            "then shows how to convert them"
         )
     found = f"checkpoint {name} has no model.safetensors, but"
     if any(folder.glob("pytorch_model*.bin")):

@@ -192,7 +192,7 @@ def test_the_command_for_pickled_weights_runs_no_code_of_theirs(folder: Path) ->
 def test_weights_of_other_libraries_are_named(load: Any, file: str, words: str, folder: Path) -> None:
     (folder / WEIGHTS).rename(folder / file)
     with pytest.raises(InputError, match=words):
-        load(folder)
+        load(f"{folder}/")
 
 
 @both
