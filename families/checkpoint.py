@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,9 @@ from .clip import CLIP
 from .config import refuse
 from .cross_encoder import max_tokens, with_activation
 from .lora import classifier_of
-from .registry import LAYOUTS, unsupported, without_classes
-from .stored_weights import check_loaded, check_stored
-from .unsupported import sibling
+from .registry import DECLARED, LAYOUTS, without_classes
+from .unsupported import siblings, unknown_to_transformers, unsupported
+from .weight_files import check_not_quantised, check_pulled, incomplete, other_shape, unread, wrapper_prefix
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +58,14 @@ def load_model(source: str | Path, adapters: Sequence[str | Path] = ()) -> Any:
 
 def revision_of(source: str | Path) -> str | None:
     """The commit of a hub name that was loaded, by the folder of the hub's cache; ``None`` for a local folder."""
+    return None if Path(source).is_dir() else _folder(str(source)).name
+
+
+def _folder(name: str) -> Path:
+    """The folder of a checkpoint whose configuration was read; for a hub name, the one in the hub's cache."""
     from transformers.utils import cached_file
 
-    if Path(source).is_dir():
-        return None
-    found = cached_file(str(source), "config.json", local_files_only=True)
-    return None if found is None else Path(found).parent.name
+    return Path(name) if Path(name).is_dir() else Path(cached_file(name, CONFIG, local_files_only=True)).parent
 
 
 def load_dual_encoder(source: str | Path) -> Any:
@@ -106,26 +110,38 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
     Raises:
         InputError: weights are missing, or cannot be read.
     """
+    check_not_quantised(name, config, class_name)
     torch, transformers = require("torch", *READS), require("transformers", *READS)
-    model_class = getattr(transformers, class_name)
-    renamed = check_stored(name, config, class_name)
-    how: dict[str, Any] = {"key_mapping": renamed} if renamed else {}
+    load = partial(
+        getattr(transformers, class_name).from_pretrained, name, config=config, dtype=torch.float32,
+        use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True,
+    )  # fmt: skip
     with quiet():
         try:
-            model, info = model_class.from_pretrained(
-                name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True,
-                ignore_mismatched_sizes=True, **how,
-            )  # fmt: skip
+            model, info = load()
+            prefix = wrapper_prefix(_folder(name)) if info["missing_keys"] else ""
+            if prefix:
+                model, info = load(key_mapping={f"^{re.escape(prefix)}": ""})
         except Exception as error:  # transformers and safetensors raise many kinds; all mean an unusable checkpoint
             if all((Path(name) / file).is_file() for file in ("model.safetensors", "adapter_config.json")):
                 raise _with_adapter(name, f" ({_first_line(error)})") from error  # as where PEFT is of another time
-            raise InputError(
-                f"cannot load the weights of {name}: {_first_line(error)}; expected a complete Hugging Face checkpoint "
-                "with model.safetensors"
-            ) from error
-    check_loaded(name, info, brought)
+            raise unread(name, _folder(name), class_name, _first_line(error)) from error
+    if info["mismatched_keys"]:  # they are random, too
+        raise other_shape(name, config, info["mismatched_keys"])
+    if missing := set(info["missing_keys"]) - set(brought):
+        raise incomplete(name, missing, info["unexpected_keys"], bool(brought))
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _with_adapter(name)
+    if getattr(config, "auto_map", None):
+        log.warning("checkpoint %s has code of its own (auto_map), which is not run; %s of transformers is used", name,
+                    class_name)  # fmt: skip
+    if prefix:
+        log.warning("checkpoint %s: the prefix %s of all tensors was removed", name, prefix)
+    if info["unexpected_keys"]:
+        log.warning(
+            "checkpoint %s has tensors that %s does not use: %s; if they belong to the model, its configuration is "
+            "wrong (num_hidden_layers, architectures)", name, class_name, listing(sorted(info["unexpected_keys"])),
+        )  # fmt: skip
     _fit(model, name)
     return model.eval()
 
@@ -258,12 +274,12 @@ def load_config(name: str) -> Any:
     except (UnsupportedModelError, InputError):
         raise
     except Exception as error:  # as in load_model
-        if "custom code" in str(error):
-            raise UnsupportedModelError(
-                f"the code of {name} comes with the checkpoint (auto_map), and hydrant never runs such code; expected "
-                "a class of the installed transformers: install a newer version if it has this model; if the class "
-                "copies one of transformers, set its model_type and architectures in config.json"
-            ) from error
+        raw: dict[str, Any] = {}
+        with suppress(Exception):
+            raw, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=True)
+        kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
+        if isinstance(kind := raw.get("model_type"), str) and kind not in kinds:
+            raise unknown_to_transformers(f"model_type {cut(kind)} of {name}", bool(raw.get("auto_map"))) from error
         raise InputError(
             f"there is no folder {name}, and no model configuration of that name could be read from the hub: "
             f"{_first_line(error)}; expected a Hugging Face folder with config.json, or a hub name"
@@ -309,27 +325,43 @@ def check_supported(source: str | Path, adapters: Sequence[str | Path] = ()) -> 
     except (OSError, ValueError, RecursionError):
         return
     named = config.get("architectures") if isinstance(config, dict) else None
-    if isinstance(named, list) and named and isinstance(named[0], str):
+    if isinstance(named, list) and named and isinstance(named[0], str) and not config.get("auto_map"):
         _known(named[0], adapters)
 
 
 def _known(class_name: str, adapters: Sequence[str | Path] = ()) -> str:
     """The name of a class that has a layout; with adapters, an encoder's is that of its classifier."""
-    known = [layout.model_class for layout in LAYOUTS]
-    found = class_name if class_name in known or not adapters else sibling(class_name, known)
-    if found not in known:
-        raise unsupported(class_name)
-    return found
+    if class_name in DECLARED:
+        return class_name
+    if adapters and (found := siblings(class_name, DECLARED)):
+        return found[0]
+    raise unsupported(class_name, DECLARED)
+
+
+def class_of(config: Any) -> str:
+    """The class that a configuration names.
+
+    Raises:
+        InputError: it names none.
+        UnsupportedModelError: only code of the checkpoint's own has it.
+    """
+    named = getattr(config, "architectures", None)
+    if not named:
+        raise InputError(
+            f'config.json of {config.name_or_path} names no class; expected one under "architectures": ["…"]'
+        )
+    class_name = str(named[0])
+    if getattr(config, "auto_map", None) and not hasattr(require("transformers", *READS), class_name):
+        raise unknown_to_transformers(f"architecture {class_name}", True)
+    return class_name
 
 
 def _class_name(config: Any, adapters: Sequence[str | Path] = ()) -> str:
-    named = list(getattr(config, "architectures", None) or [])
-    if named:
-        return _known(str(named[0]), adapters)
-    for layout in LAYOUTS:
-        if layout.family == config.model_type:
-            return layout.model_class
-    raise unsupported(str(config.model_type))
+    if not getattr(config, "architectures", None):
+        for layout in LAYOUTS:
+            if layout.family == config.model_type:
+                return layout.model_class
+    return _known(class_of(config), adapters)
 
 
 def checked_source(source: str | Path) -> str:
@@ -346,6 +378,7 @@ def checked_source(source: str | Path) -> str:
             adapter = (path / "adapter_config.json").is_file()
             remedy = "; give its base model, and this folder with --adapter (adapters=[…])" if adapter else ""
             raise InputError(f"{source} holds no {CONFIG}; expected a Hugging Face checkpoint folder{remedy}")
+        check_pulled(path)
     elif path.exists() or isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
         what = "is not a folder" if path.exists() else "does not exist"
         raise InputError(f"model {cut(source, 120)} {what}; expected a Hugging Face checkpoint folder or hub name")

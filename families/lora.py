@@ -22,6 +22,7 @@ from ..bundle.files import sha256_of
 from ..errors import InputError, cut, listing
 from .cross_encoder import check_adapter
 from .registry import LAYOUTS, architecture_of, layout_of
+from .weight_files import check_pulled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,6 +101,7 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     """
     folder = Path(source)
     config = _config(folder)
+    check_pulled(folder)
     _check_method(config, folder)
     check_adapter(folder, model.config)
     tensors = _tensors(folder)

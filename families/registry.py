@@ -20,7 +20,7 @@ from .modernbert import MODERNBERT
 from .siglip import SIGLIP
 from .tasks import task_of
 from .tokens import TOKEN_LAYOUTS
-from .unsupported import WRAPPERS, nearest, rewritten, why
+from .unsupported import rewritten, unsupported
 from .vit import DEIT, VIT
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ LAYOUTS: tuple[Layout, ...] = (
     BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MODERNBERT, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS,
     CLIP, CLIP_CLASSIFIER, SIGLIP, *TOKEN_LAYOUTS,
 )  # fmt: skip
+
+DECLARED = [layout.model_class for layout in LAYOUTS]
 
 
 def layout_of(model: Any) -> Layout:
@@ -46,36 +48,14 @@ def layout_of(model: Any) -> Layout:
             return older if older is not None and _has(model, older.output_projection(0)) else layout
     if name == CLIP.model_class:
         raise without_classes("the model")
-    known = {layout.model_class for layout in LAYOUTS}
-    raise unsupported(name, next((each.__name__ for each in type(model).__mro__ if each.__name__ in known), ""))
+    raise unsupported(
+        name, DECLARED, next((each.__name__ for each in type(model).__mro__ if each.__name__ in DECLARED), "")
+    )
 
 
 def _has(model: Any, module: str) -> bool:
     """Whether a model has a module of this name."""
     return any(name == module for name, _ in model.named_modules())
-
-
-def unsupported(name: str, base: str = "") -> UnsupportedModelError:
-    """The error for a class that has no layout here: why, what is nearest, and all that there is.
-
-    Args:
-        name: of the class, or a ``model_type``.
-        base: the class with a layout that it is derived from, if there is one.
-    """
-    classes = [layout.model_class for layout in LAYOUTS]
-    found, near = why(name, classes), nearest(name, classes)
-    if base:
-        found = f"it is derived from {base}, and may compute something else"
-        near = f"if it computes the same, save it with save_pretrained and read it with {base}.from_pretrained"
-    reason = f": {found}" if found else ""
-    remedy = f"; nearest: {near}" if near else ""
-    if name not in WRAPPERS and name.endswith(
-        ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification", "ForAudioClassification")
-    ):
-        remedy += "; as it is, it may do traced: `hydrant fuse --traced` (traced=True)"
-    return UnsupportedModelError(
-        f"architecture {name} is not supported{reason}{remedy}; supported: {', '.join(classes)}"
-    )
 
 
 def without_classes(name: str) -> InputError:

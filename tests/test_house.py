@@ -38,7 +38,7 @@ FLOORS: list[dict[str, str]] = [
         "engines": "__init__ gpu log metadata",
         "families": """
             __init__ activations positions config tasks cross_encoder layout bert clip dinov2 distilbert modernbert
-            siglip vit tokens unsupported registry lora stored_weights checkpoint prompts zero_shot
+            siglip vit tokens unsupported weight_files registry lora checkpoint prompts zero_shot
         """,
     },
     {"tracing": "__init__ written_out unfilled sizes slices loading blocks hidden members stored"},

@@ -16,6 +16,7 @@ from ..families.checkpoint import (
     READS,
     asking_nowhere,
     checked_source,
+    class_of,
     find_processor,
     load_config,
     load_weights,
@@ -24,6 +25,7 @@ from ..families.checkpoint import (
 from ..families.config import classes, pair, refuse
 from ..families.registry import check_weights
 from ..families.tasks import task_of
+from ..families.unsupported import WRAPPERS
 from .sizes import check_made, check_numbers
 from .slices import own_copy, shared_copy
 from .unfilled import Unfilled
@@ -68,11 +70,11 @@ def load_traced(source: str | Path) -> Any:
     """
     name = checked_source(source)
     config = load_config(name)
-    named = list(getattr(config, "architectures", None) or [])
-    modality_of(str(named[0]) if named else str(config.model_type))
-    model = load_weights(name, config, str(named[0]))
-    processor = find_processor(name, modality_of(str(named[0])))
-    if modality_of(str(named[0])) == "image" and processor is not None and not _has_size(config):
+    class_name = class_of(config)
+    modality = modality_of(class_name)
+    model = load_weights(name, config, class_name)
+    processor = find_processor(name, modality)
+    if modality == "image" and processor is not None and not _has_size(config):
         size = processor.to_dict().get("crop_size") or processor.to_dict().get("size") or {}
         config.image_size = size.get("height") or size.get("shortest_edge") or SIDE
     return prepared(model)
@@ -116,6 +118,8 @@ def modality_of(class_name: str) -> Modality:
     """
     known = traceable()
     if class_name not in known:
+        if class_name in WRAPPERS:
+            raise UnsupportedModelError(f"{class_name} is a wrapper around a model; {WRAPPERS[class_name]}")
         raise UnsupportedModelError(
             f"{class_name[:80]} cannot be traced; expected one of the {len(known)} …ForSequenceClassification, "
             "…ForTokenClassification, …ForImageClassification and …ForAudioClassification classes of the installed "

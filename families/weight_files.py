@@ -1,0 +1,177 @@
+"""The weight files of a checkpoint: prefixes of their names, and why weights cannot be read or do not fit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, UnsupportedModelError, cut, listing
+
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""First bytes of the small file that stands for a large one until ``git lfs pull``."""
+
+READ = ".safetensors", ".json", ".txt", ".model"
+"""Ends of the names of files that are read from a checkpoint."""
+
+PREFIX = re.compile(r"(_orig_mod\.|module\.|base_model\.model\.)+")
+"""Prefixes that torch.compile, DataParallel and PEFT add to every name of a model inside."""
+
+CONVERT = (
+    "import sys, pathlib, torch; from safetensors.torch import save_file; folder = pathlib.Path(sys.argv[1]); "
+    'save_file({name: tensor.clone().contiguous() for file in folder.glob("pytorch_model*.bin") for name, tensor in '
+    'torch.load(file, map_location="cpu", weights_only=True).items()}, folder / "model.safetensors", {"format": "pt"})'
+)
+"""Python that writes the tensors of pickles as safetensors: ``weights_only`` runs no code of theirs."""
+
+FRAMEWORKS = {"tf_model*.h5": ("TensorFlow", "from_tf", "tensorflow tf-keras"),
+              "flax_model*.msgpack": ("Flax", "from_flax", "flax")}  # fmt: skip
+"""Weights of other frameworks → name, the option that reads them in transformers 4, and what that needs."""
+
+
+def check_pulled(folder: Path) -> None:
+    """Refuse a folder in which git-lfs pointers stand for the files.
+
+    Raises:
+        InputError: a file that would be read is one.
+    """
+    for file in sorted(folder.iterdir()):
+        if file.suffix in READ and file.is_file():
+            with file.open("rb") as stream:
+                if stream.read(len(POINTER)) == POINTER:
+                    raise InputError(
+                        f"{file} is a git-lfs pointer, not the file itself; download the files: "
+                        f"git -C {shlex.quote(str(folder))} lfs pull"
+                    )
+
+
+def wrapper_prefix(folder: Path) -> str:
+    """The prefix of a wrapper that all tensors of a checkpoint's weights have; empty if there is none."""
+    from safetensors import safe_open
+
+    names: list[str] = []
+    for file in folder.glob("model*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            names += tensors.keys()
+    found = {match[0] if (match := PREFIX.match(name)) else "" for name in names}
+    return found.pop() if len(found) == 1 else ""
+
+
+def check_not_quantised(name: str, config: Any, class_name: str) -> None:
+    """Refuse a checkpoint of quantised weights.
+
+    Raises:
+        UnsupportedModelError: its configuration says that it is one.
+    """
+    settings = getattr(config, "quantization_config", None)
+    if settings is None:
+        return
+    method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
+    undo = ""
+    if method == "bitsandbytes":
+        program = (
+            f"import sys; from transformers import {class_name} as M; M.from_pretrained(sys.argv[1]).dequantize()."
+            "save_pretrained(sys.argv[2], save_original_format=False)"
+        )
+        undo = (
+            f", or write its weights as floating-point numbers where bitsandbytes is installed: "
+            f"{_python(program, name, Path(name).name + '-float')} (and copy the tokenizer there)"
+        )
+    raise UnsupportedModelError(
+        f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: give "
+        f"the checkpoint from which it was made{undo}"
+    )
+
+
+def unread(name: str, folder: Path, class_name: str, reason: str) -> InputError:
+    """The error for weights that could not be read.
+
+    Args:
+        name: of the checkpoint.
+        folder: its files; of a hub name those that were downloaded.
+        class_name: of the model.
+        reason: words of the library that failed.
+    """
+    if any(folder.glob("model*.safetensors*")):
+        return InputError(
+            f"cannot load the weights of {name}: {reason}; expected a complete Hugging Face checkpoint: copy, download "
+            "or save it again"
+        )
+    if not Path(name).is_dir():
+        return InputError(
+            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors. If it has "
+            f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder: hydrant "
+            "then shows how to convert them"
+        )
+    found = f"checkpoint {name} has no model.safetensors, but"
+    if any(folder.glob("pytorch_model*.bin")):
+        return InputError(f"{found} pytorch_model.bin, a pickle, which may run code; convert it without running any: "
+                          f"{_python(CONVERT, name)}")  # fmt: skip
+    for pattern, (framework, option, needed) in FRAMEWORKS.items():
+        if any(folder.glob(pattern)):
+            program = (
+                f"import sys; from transformers import {class_name} as M; "
+                f"M.from_pretrained(sys.argv[1], {option}=True).save_pretrained(sys.argv[1])"
+            )
+            return InputError(
+                f"{found} weights of {framework}, which transformers 5 does not read; convert them in another "
+                f"environment: pip install transformers==4.49.0 torch {needed} && {_python(program, name)}"
+            )
+    files = listing(sorted(file.name for file in folder.iterdir()))
+    return InputError(f"{found} {files}; expected the weights: save the model there with save_pretrained")
+
+
+def _python(program: str, *arguments: str) -> str:
+    """A command of one line."""
+    return shlex.join(["python", "-c", program, *arguments])
+
+
+def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, Any]]) -> InputError:
+    """The error for tensors of other shapes than the configuration's, with the likely cause.
+
+    Args:
+        name: of the checkpoint.
+        config: its configuration.
+        mismatched: names, stored shapes and expected shapes; at least one.
+    """
+    weight, stored, expected = min(mismatched)
+    more = f" (and {len(mismatched) - 1} more)" if len(mismatched) > 1 else ""
+    if any(0 in shape for _, shape, _ in mismatched):
+        weight, stored, expected = min(each for each in mismatched if 0 in each[1])
+        cause = (
+            "DeepSpeed ZeRO-3 saves empty tensors where it does not gather: run the zero_to_fp32.py in DeepSpeed's "
+            "checkpoint folder with --safe_serialization, or save again with stage3_gather_16bit_weights_on_model_save"
+        )
+    else:
+        sizes = next(((one, other) for one, other in zip(stored, expected, strict=False) if one != other), (0, 0))
+        settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, sizes[1])
+        cause = (
+            f"likely cause: {listing(settings, 3)} = {sizes[1]} in config.json, where the weights have {sizes[0]}; "
+            "correct it, or take the config.json that was saved with these weights"
+            if settings
+            else "likely cause: config.json, or a size such as image_size in it, is of another checkpoint; take the "
+            "config.json that was saved with these weights"
+        )
+    return InputError(
+        f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}{more}; "
+        f"{cause}"
+    )
+
+
+def _settings(config: dict[str, Any], size: int) -> list[str]:
+    """Names of a configuration's settings of one value, those of its parts included."""
+    found = [name for name, value in config.items() if type(value) is int and value == size]
+    return found + [name for part in config.values() if isinstance(part, dict) for name in _settings(part, size)]
+
+
+def incomplete(name: str, missing: Collection[str], unexpected: Collection[str], adapted: bool) -> InputError:
+    """The error for weights that a checkpoint lacks, with what it holds instead."""
+    cause = f"it holds {listing(sorted(unexpected), 3)} instead; " if unexpected else ""
+    if any(".lora_A." in key for key in unexpected):
+        cause += "an adapter of PEFT is not merged: save model.merge_and_unload(), or base model and adapter apart"
+    else:
+        adapters = ", or adapters that bring them" * adapted
+        cause += f"expected a model fine-tuned for classification, saved with save_pretrained{adapters}"
+    return InputError(f"checkpoint {name} lacks {listing(sorted(missing), 3)}; those weights would be random; {cause}")

@@ -1,0 +1,230 @@
+"""Checkpoints as people have them: wrapped, half saved, of other libraries; by a family and traced."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from hydrant.errors import HydrantError, InputError, UnsupportedModelError
+from hydrant.families.checkpoint import load_model, load_processor
+from hydrant.families.lora import read_adapter
+from hydrant.tracing.loading import load_traced
+from safetensors.torch import load_file, save_file
+from support import make_inputs, make_model
+
+Tensors = dict[str, torch.Tensor]
+WEIGHTS = "model.safetensors"
+WORDS = "bert.embeddings.word_embeddings.weight"
+CODE = {"AutoConfig": "code.Own", "AutoModelForSequenceClassification": "code.Own"}
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+
+both = pytest.mark.parametrize("load", [load_model, load_traced])
+
+
+@pytest.fixture
+def folder(bert_checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint that may be changed."""
+    return shutil.copytree(bert_checkpoint, tmp_path / "a folder's [copy]")
+
+
+def put_weights(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
+    tensors = change(load_file(folder / WEIGHTS))
+    save_file(
+        {name: tensor.contiguous().clone() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"}
+    )
+
+
+def put_settings(folder: Path, **settings: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
+def assert_same(model: Any, checkpoint: Path) -> None:
+    """The logits are those of plain transformers on an unchanged checkpoint."""
+    original = transformers.BertForSequenceClassification.from_pretrained(checkpoint).eval()
+    inputs = make_inputs("bert")
+    with torch.no_grad():
+        torch.testing.assert_close(model(**inputs).logits, original(**inputs).logits, rtol=1e-5, atol=1e-6)
+
+
+def prefixed(prefix: str) -> Callable[[Any], Tensors]:
+    return lambda model: {f"{prefix}{name}": tensor for name, tensor in model.state_dict().items()}
+
+
+WRAPPED: dict[str, Callable[[Any], Tensors]] = {
+    "_orig_mod.": lambda model: torch.compile(model).state_dict(),
+    "module.": lambda model: torch.nn.DataParallel(model).state_dict(),
+    "module._orig_mod.": lambda model: torch.nn.DataParallel(torch.compile(model)).state_dict(),
+    "base_model.model.": prefixed("base_model.model."),
+}
+
+
+@both
+@pytest.mark.parametrize("prefix", WRAPPED)
+def test_a_wrapper_s_prefix_of_all_tensors_is_removed(
+    load: Any, prefix: str, folder: Path, bert_checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = transformers.BertForSequenceClassification.from_pretrained(folder)
+    put_weights(folder, lambda _: WRAPPED[prefix](model))
+    assert_same(load(folder), bert_checkpoint)
+    assert f" {prefix} " in caplog.text
+
+
+@both
+def test_a_prefix_of_some_tensors_is_not_removed(load: Any, folder: Path) -> None:
+    put_weights(folder, lambda tensors: {("" if "class" in name else "module.") + name: tensor
+                                         for name, tensor in tensors.items()})  # fmt: skip
+    with pytest.raises(InputError, match=r"bert\.embeddings.* module\.bert\.embeddings"):
+        load(folder)
+
+
+@both
+def test_an_unmerged_adapter_s_state_is_refused(load: Any, folder: Path) -> None:
+    adapted = peft.get_peft_model(make_model("bert"), peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
+    put_weights(folder, lambda _: adapted.state_dict())
+    with pytest.raises(InputError, match="merge_and_unload"):
+        load(folder)
+
+
+@both
+@pytest.mark.parametrize(
+    ("settings", "stored", "words"),
+    [
+        ({"id2label": {str(index): f"c{index}" for index in range(7)}}, {}, r"classifier\.\w+.*\[5.*\[7.*id2label"),
+        ({}, {WORDS: 90}, r"word_embeddings\.weight.*\[90, 32\].*\[99, 32\].*vocab_size"),
+        ({}, {WORDS: 0}, r"word_embeddings\.weight.*\[0, 32\].*\[99, 32\].*zero_to_fp32"),
+        ({"hidden_size": 64}, {}, r"\[32\].*\[64\].*hidden_size"),
+    ],
+)
+def test_a_tensor_of_another_shape_is_named_with_the_cause(
+    load: Any, settings: dict[str, Any], stored: dict[str, int], words: str, folder: Path
+) -> None:
+    put_settings(folder, **settings)
+    put_weights(folder, lambda tensors: {name: each[: stored.get(name, len(each))] for name, each in tensors.items()})
+    with pytest.raises(InputError, match=words):
+        load(folder)
+
+
+@both
+def test_tensors_that_are_not_used_are_named(load: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put_settings(folder, num_hidden_layers=2)
+    put_weights(folder, lambda tensors: {**tensors, "added.weight": torch.ones(2)})
+    load(folder)
+    assert "added.weight, bert.encoder.layer.2.attention" in caplog.text
+    caplog.clear()
+    put_weights(folder, lambda tensors: {name: each for name, each in tensors.items() if ".layer.2." not in name})
+    put_weights(folder, lambda tensors: {name: each for name, each in tensors.items() if name != "added.weight"})
+    load(folder)
+    assert "added" not in caplog.text
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
+@pytest.mark.parametrize("load", [load_model, load_traced, lambda folder: load_processor(folder, "text")])
+def test_a_git_lfs_pointer_is_told_as_one(load: Any, name: str, folder: Path) -> None:
+    (folder / name).write_text(POINTER)
+    with pytest.raises(InputError, match=rf"{name} is a git-lfs pointer"):
+        load(folder)
+
+
+def test_a_git_lfs_pointer_of_an_adapter_is_told_as_one(tmp_path: Path) -> None:
+    model = make_model("bert")
+    peft.get_peft_model(make_model("bert"), peft.LoraConfig(target_modules=["query"])).save_pretrained(tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_text(POINTER)
+    with pytest.raises(InputError, match=r"adapter_model\.safetensors is a git-lfs pointer"):
+        read_adapter(tmp_path, model)
+
+
+@both
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_the_command_for_pickled_weights_converts_them(
+    load: Any, prefix: str, folder: Path, bert_checkpoint: Path
+) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    halves = list(tensors)[::2], list(tensors)[1::2]
+    for number, names in enumerate(halves, start=1):
+        torch.save(
+            {prefix + name: tensors[name] for name in names}, folder / f"pytorch_model-0000{number}-of-00002.bin"
+        )
+    torch.save(transformers.TrainingArguments, folder / "training_args.bin")  # which stays closed
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(InputError, match=r"pytorch_model\.bin") as caught:
+        load(folder)
+    words = shlex.split(str(caught.value).partition(": ")[2])
+    assert words[0] == "python"
+    subprocess.run([sys.executable, *words[1:]], check=True, cwd="/")
+    assert_same(load(folder), bert_checkpoint)
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("code of a pickle ran",))
+
+
+def test_the_command_for_pickled_weights_runs_no_code_of_theirs(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    torch.save({"classifier.weight": Harmful()}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin") as caught:
+        load_model(folder)
+    words = shlex.split(str(caught.value).partition(": ")[2])
+    done = subprocess.run([sys.executable, *words[1:]], check=False, cwd="/", capture_output=True, text=True)
+    assert done.returncode
+    assert "ran" not in done.stdout
+    assert not (folder / WEIGHTS).exists()
+
+
+@both
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("tf_model.h5", "TensorFlow.*from_tf=True"), ("flax_model.msgpack", "Flax.*from_flax=True"),
+     ("model.onnx", r"config\.json, model\.onnx")],
+)  # fmt: skip
+def test_weights_of_other_libraries_are_named(load: Any, file: str, words: str, folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / file)
+    with pytest.raises(InputError, match=words):
+        load(f"{folder}/")
+
+
+@both
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "'gptq'"),
+        ({"quantization_config": {"load_in_8bit": True}}, r"'bitsandbytes'.*dequantize\(\)"),
+        ({"model_type": "own", "auto_map": CODE}, "'own'.*auto_map"),
+        ({"model_type": "own"}, "'own'"),
+        ({"architectures": ["OwnForSequenceClassification"], "auto_map": CODE}, "OwnForSequenceClass.*auto_map"),
+    ],
+)
+def test_what_only_other_libraries_or_own_code_read_is_refused(
+    load: Any, settings: dict[str, Any], words: str, folder: Path
+) -> None:
+    put_settings(folder, **settings)
+    with pytest.raises(UnsupportedModelError, match=words):
+        load(folder)
+
+
+@both
+def test_code_of_a_checkpoint_beside_a_class_of_transformers_is_not_run(
+    load: Any, folder: Path, bert_checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_settings(folder, auto_map=CODE)
+    assert_same(load(folder), bert_checkpoint)
+    assert "auto_map" in caplog.text
+
+
+def test_a_configuration_that_names_no_class_cannot_be_traced(folder: Path) -> None:
+    put_settings(folder, architectures=None)
+    with pytest.raises(HydrantError, match="architectures"):
+        load_traced(folder)
+    load_model(folder)  # BERT's class follows from its model_type
