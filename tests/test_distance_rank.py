@@ -53,7 +53,7 @@ def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
         taps, rank = row["taps"], row["rank"]
         bundle = tmp_path / f"as-calibrated-{taps}-{rank}"
         shutil.copytree(tmp_path / "bundles" / bert_checkpoint.name / "single", bundle)
-        hydrant.calibrate(bundle, text_csv, fit=text_csv, taps=taps, rank=rank)
+        hydrant.calibrate(bundle, text_csv, fit=text_csv, taps=taps, rank=rank, force=True)
         with hydrant.load(bundle, "torch") as predictor:
             inside, outside = (predictor.predict(list(texts)).distance for texts in (known.inputs, unknown))
         assert row["test"]["far, AUROC"] == pytest.approx(area_under_roc(inside, outside), abs=1e-3)

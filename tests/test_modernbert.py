@@ -381,7 +381,7 @@ def test_every_stage_from_the_command_line(text_csv: Path, tmp_path: Path) -> No
         ("fuse", checkpoint, "--plan", plan, "-o", out),
         ("tune", out, "--data", text_csv, "--epochs", "1", "-o", tuned),
         ("export", tuned),
-        ("calibrate", tuned, "--data", text_csv, "--fit", text_csv, "--ood", tmp_path / "ood.csv"),
+        ("calibrate", tuned, "--data", text_csv, "--fit", text_csv, "--ood", tmp_path / "ood.csv", "--force"),
         ("verify", tuned, "--examples", "16"),
     ):
         done = run_cli(*command)
@@ -422,7 +422,7 @@ def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
         ("fuse", checkpoint, "--plan", plan, "-o", out),
         ("tune", out, "--data", tags, "--epochs", "1"),
         ("export", out),
-        ("calibrate", out, "--data", tags, "--fit", tags),
+        ("calibrate", out, "--data", tags, "--fit", tags, "--force"),
         ("verify", out, "--examples", "16"),
         ("evaluate", out, "--data", tags, "--compare", checkpoint, "--bootstrap", "0"),
     ):

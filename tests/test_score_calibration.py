@@ -210,7 +210,7 @@ def bundle(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = hydrant.plan_heads(folder / "model", method="random", keep=2, fork_from=1)
     hydrant.save_bundle(hydrant.fuse(folder / "model", plan), folder / "out", load_processor(folder / "model", "text"))
     hydrant.export_onnx(folder / "out")
-    ran = run_cli("calibrate", folder / "out", "--data", data, "--fit", data, "--confidence", 0.8)
+    ran = run_cli("calibrate", folder / "out", "--data", data, "--fit", data, "--confidence", 0.8, "--force")
     assert ran.returncode == 0, ran.stderr
     assert "at confidence 0.8 (" in ran.stdout
     assert "errors        RMSE" in ran.stdout

@@ -91,7 +91,7 @@ def bundle(checkpoint: Path, data: dict[str, Path], tmp_path_factory: pytest.Tem
     plan = hydrant.plan_heads(checkpoint, method="random", keep=2)
     hydrant.save_bundle(hydrant.fuse(checkpoint, plan), folder, load_processor(checkpoint, "text"))
     hydrant.export_onnx(folder)
-    hydrant.calibrate(folder, data["validation"], fit=data["validation"], reading=READING)
+    hydrant.calibrate(folder, data["validation"], fit=data["validation"], reading=READING, force=True)
     return folder
 
 

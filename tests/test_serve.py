@@ -95,7 +95,9 @@ def test_decisions_are_those_of_the_calibrated_bundle(models: Path, tmp_path: Pa
     bundle = Path(shutil.copytree(models / "texts/2", tmp_path / "models/texts/1"))
     texts = list(dict.fromkeys(texts_of_many_lengths(60)))
     known = texts, ["abcde"[place % 5] for place in range(len(texts))]
-    hydrant.calibrate(bundle, known, fit=known, abstain=hydrant.Coverage(0.6), flags=hydrant.FalseAlarm(0.4))
+    hydrant.calibrate(
+        bundle, known, fit=known, force=True, abstain=hydrant.Coverage(0.6), flags=hydrant.FalseAlarm(0.4)
+    )
     with running(tmp_path / "models") as service:
         answered = service.ask(*texts, model="texts").json()["predictions"]
     expected = rows_one_by_one(bundle, texts)

@@ -131,7 +131,7 @@ def test_several_labels_from_images_to_answers(tmp_path: Path) -> None:
         ("tune", out, "--data", data, "--epochs", 1),
         ("export", out),
         ("export", out, "--precision", "fp16"),
-        ("calibrate", out, "--data", data, "--fit", data),
+        ("calibrate", out, "--data", data, "--fit", data, "--force"),
         ("verify", out, "--examples", 100),
     ):
         done = run_cli(*command)

@@ -256,7 +256,7 @@ def test_the_rest_of_the_command_line_reads_sounds(bundle: Bundle, folder: Path,
         return result.stdout
 
     own = shutil.copytree(bundle.path, tmp_path / "out")
-    does("calibrate", own, "--data", folder, "--fit", folder, "--coverage", "0.9", "--false-alarm", "0.1")
+    does("calibrate", own, "--data", folder, "--fit", folder, "--force", "--coverage", "0.9", "--false-alarm", "0.1")
     assert "verified: every gate holds" in does("verify", own, "--examples", "12")
     told = does("inspect", own)
     assert "feature extractor of waveforms, 16000 samples a second" in told

@@ -677,7 +677,7 @@ def test_from_plan_to_prediction_with_texts(
     does("fuse", checkpoint, "--traced", "--plan", plan, "-o", out)
     does("export", out, "--member-outputs")
     check_trunk(out, monkeypatch, caplog)
-    does("calibrate", out, "--data", tmp_path / "b.csv", "--fit", tmp_path / "a.csv")
+    does("calibrate", out, "--data", tmp_path / "b.csv", "--fit", tmp_path / "a.csv", "--force")
     told = does("inspect", out)
     assert "traced, sliced: members of DebertaV2ForSequenceClassification" in told
     assert "lacks         tuning" in told
