@@ -358,7 +358,7 @@ def test_unreadable_checkpoints(tmp_path: Path, bert_checkpoint: Path) -> None:
             (truncated / file.name).write_bytes(file.read_bytes())
     whole = (truncated / "model.safetensors").read_bytes()
     (truncated / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(HydrantError, match="cannot load the weights of .*truncated"):
+    with pytest.raises(HydrantError, match=r"cannot load the weights of .*truncated"):
         fuse(truncated)
 
 
