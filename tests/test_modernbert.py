@@ -424,7 +424,7 @@ def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
         ("export", out),
         ("calibrate", out, "--data", tags, "--fit", tags, "--force"),
         ("verify", out, "--examples", "16"),
-        ("evaluate", out, "--data", tags, "--compare", checkpoint, "--bootstrap", "0"),
+        ("evaluate", out, "--data", tags, "--compare", checkpoint, "--bootstrap", "0", "--force"),
     ):
         done = run_cli(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"

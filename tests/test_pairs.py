@@ -273,12 +273,11 @@ def test_tuned_calibrated_and_evaluated_on_pairs(bundle: Path, table: Path, tmp_
     tuned = tmp_path / "tuned"
     report = tune(bundle, table, output=tuned, how=Jointly(epochs=1), reading=Reading(**COLUMNS, batch_size=8))
     assert report.examples + report.validation_examples == 24
-    fitted = hydrant.calibrate(tuned, table, reading=Reading(**COLUMNS))
+    fitted = hydrant.calibrate(tuned, table, reading=Reading(**COLUMNS), force=True)
     assert fitted.calibration.temperature > 0
     page = tmp_path / "page.html"
-    found = evaluate(
-        tuned, table, html=page, figures=Figures(bootstrap=0, corruptions=True, corrupted=4), reading=Reading(**COLUMNS)
-    ).models[0]
+    figures = Figures(bootstrap=0, corruptions=True, corrupted=4)
+    found = evaluate(tuned, table, html=page, figures=figures, reading=Reading(**COLUMNS), force=True).models[0]
     assert found.figures["accuracy"].value is not None
     assert len(found.noise) == 5
     assert "hello world | transfer money" in page.read_text()
@@ -297,14 +296,14 @@ def test_command_line_with_pairs(table: Path, tmp_path: Path, undrawn: None) -> 
         ("tune", out, "--data", table, "--epochs", 1, *OPTIONS),
         ("export", out, "--precision", "fp16", "--data", table, "--examples", 8, *OPTIONS),
         ("export", out),
-        ("calibrate", out, "--data", table, *OPTIONS),
+        ("calibrate", out, "--data", table, *OPTIONS, "--force"),
         ("verify", out, "--data", table, "--examples", 8, "--backend", "onnxruntime", *OPTIONS),
     ]
     for step in steps:
         done = run_cli(*step)
         assert done.returncode == 0, (step[0], done.stderr)
     evaluating = ("evaluate", out, "--data", table, "--bootstrap", 0, "--corruptions", "--corrupted", 5, *OPTIONS)
-    assert main(list(map(str, evaluating))) == 0
+    assert main([*map(str, evaluating), "--force"]) == 0
     given = run_cli("predict", out, "--pair", *PAIRS[0], "--pair", *PAIRS[1], "--json")
     rows = json.loads(given.stdout)["predictions"]
     assert [row["input"] for row in rows] == [list(pair) for pair in PAIRS[:2]]
@@ -326,7 +325,7 @@ def test_drift_of_merging_on_pairs(checkpoint: Path, table: Path, tmp_path: Path
     other = make_model(family, 7, id2label=names, label2id={name: index for index, name in names.items()})
     other.save_pretrained(tmp_path / "other")
     tokenizer_of(family, tmp_path).save_pretrained(tmp_path / "other")
-    done = run_cli("fuse", checkpoint, tmp_path / "other", "-o", tmp_path / "out", "--data", table, *OPTIONS)
+    done = run_cli("fuse", checkpoint, tmp_path / "other", "-o", tmp_path / "out", "--data", table, *OPTIONS, "--force")
     assert done.returncode == 0, done.stderr
     assert "on 24 inputs of pairs.jsonl" in done.stdout
 

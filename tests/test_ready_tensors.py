@@ -103,7 +103,8 @@ def test_calibrated_and_evaluated_as_on_the_texts(
     for other in (own, shutil.copytree(with_texts, tmp_path / "texts")):
         data = tensors if other == own else text_csv
         fitted = hydrant.calibrate(other, data).calibration
-        figures = evaluate(other, data, html=page, figures=Figures(bootstrap=0, latency=True)).models[0].figures
+        report = evaluate(other, data, html=page, figures=Figures(bootstrap=0, latency=True), force=True)
+        figures = report.models[0].figures
         if other == own:
             expected = fitted.temperature, figures["nll"].value
             assert "input 0" in page.read_text()
@@ -131,8 +132,8 @@ def test_command_line_with_tensors(bare: Path, tensors: Path, tmp_path: Path) ->
         ("fuse", bare, bare, bare, "--plan", plan, "--no-processor", "--data", tensors, "-o", out),
         ("export", out),
         ("tune", out, "--data", tensors, "--epochs", 1),
-        ("calibrate", out, "--data", tensors),
-        ("evaluate", out, "--data", tensors, "--bootstrap", 0),
+        ("calibrate", out, "--data", tensors, "--force"),
+        ("evaluate", out, "--data", tensors, "--bootstrap", 0, "--force"),
         ("verify", out, "--data", tensors, "--examples", 5, "--backend", "onnxruntime"),
     ]:
         done = run_cli(*step)
@@ -156,7 +157,8 @@ def test_pixels(vit_checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     hydrant.save_bundle(hydrant.fuse(vit_checkpoint, plan), out, tensors_only=True)
     hydrant.calibrate(out, tmp_path / "pixels.npz")
-    report = evaluate(out, tmp_path / "pixels.npz", html=tmp_path / "page.html", figures=Figures(bootstrap=0))
+    figures = Figures(bootstrap=0)
+    report = evaluate(out, tmp_path / "pixels.npz", html=tmp_path / "page.html", figures=figures, force=True)
     with load(out, "torch") as predictor:
         found = predictor.predict({"pixel_values": pixels})
     assert report.models[0].figures["accuracy"].value == np.mean(found.label == np.arange(20) % 5)

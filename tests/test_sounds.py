@@ -260,7 +260,7 @@ def test_the_rest_of_the_command_line_reads_sounds(bundle: Bundle, folder: Path,
     assert "verified: every gate holds" in does("verify", own, "--examples", "12")
     told = does("inspect", own)
     assert "feature extractor of waveforms, 16000 samples a second" in told
-    figures = json.loads(does("evaluate", own, "--data", folder, "--bootstrap", "0", "--json"))
+    figures = json.loads(does("evaluate", own, "--data", folder, "--bootstrap", "0", "--json", "--force"))
     assert figures["models"][0]["name"] == "out"
     files = [folder / "LABEL_0" / "0.flac", folder / "LABEL_2" / "1.wav"]
     rows = json.loads(does("predict", own, *files, "--json"))["predictions"]

@@ -84,9 +84,9 @@ def test_from_plan_to_prediction(task: str, tmp_path: Path, undrawn: None) -> No
     plan = replace(plan, members=((*trunk, last), (*trunk, other)))
     hydrant.save_bundle(hydrant.fuse(checkpoint, plan, traced=True), out, tokenizer)
     check_graph(hydrant.export_onnx(out, form=GraphForm(member_outputs=True)), task, model, out)
-    hydrant.calibrate(out, more, fit=data, taps="all" if task == "tokens" else "auto")
+    hydrant.calibrate(out, more, fit=data, taps="all" if task == "tokens" else "auto", force=True)
     assert hydrant.verify(out, "onnxruntime", reading=hydrant.Reading(examples=20)).passed
-    report = hydrant.evaluate(out, data, figures=hydrant.Figures(bootstrap=0))
+    report = hydrant.evaluate(out, data, figures=hydrant.Figures(bootstrap=0), force=True)
     assert [entry.name for entry in report.models] == ["out"]
     backends = ("torch", "onnxruntime", "openvino") if task == "tokens" else ("torch", "onnxruntime")
     predictors = {name: hydrant.load(out, name) for name in backends}
