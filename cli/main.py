@@ -175,12 +175,19 @@ def _told(error: Exception) -> str:
             f"the disk is full ({cut(error, 200)}); free space where the command writes, and where temporary files lie "
             "(the folder TMPDIR)"
         )
-    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+    if _lacks_temporary_folder(error):
         return (
             "there is no folder for temporary files that can be written; give one in TMPDIR (in a container with a "
             "read-only file system: mount a tmpfs at /tmp)"
         )
     return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and report it"
+
+
+def _lacks_temporary_folder(error: BaseException | None) -> bool:
+    """Whether an error comes of Python's search for a folder to put temporary files in."""
+    while error is not None and "No usable temporary directory" not in str(error):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _is_of_full_disk(error: Exception) -> bool:

@@ -242,6 +242,10 @@ def check_length(found: int, where: str, unit: str = "characters") -> None:
         raise InputError(f"{where} has more than {LONGEST} {unit}; expected shorter ones: cut its texts up")
 
 
+BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""First bytes of a text in UTF-16."""
+
+
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
     """The stream, with the reader's errors turned into ours."""
     iterator = iter(stream)
@@ -255,7 +259,7 @@ def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
         except UnicodeDecodeError as error:
             raise InputError(
                 f"cannot read data {path}: it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8 "
-                "(iconv -f latin1 -t utf-8, say)"
+                f"(iconv -f {'utf-16' if error.object[:2] in BYTE_ORDER_MARKS else 'latin1'} -t utf-8, say)"
             ) from error
         except Exception as error:  # whatever a reader raises for data that it cannot parse
             raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
