@@ -35,7 +35,7 @@ USES = {
 """Step → which of its data → what the bundle was, in words."""
 
 
-MOST = 0.5
+MOST = 0.9
 """Share of examples from which on an overlap is refused, since the result would not hold for fresh inputs."""
 
 LEARNT = ("tuned on",)
