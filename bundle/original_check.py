@@ -86,8 +86,12 @@ def check_to_json(check: OriginalCheck) -> dict[str, Any]:
     return {"schema": SCHEMA, "inputs": rows}
 
 
-def repeat_preprocessing(bundle: Bundle) -> dict[str, Any] | None:
+def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:
     """Prepare the stored inputs again, and compare the tensors with the stored ones.
+
+    Args:
+        bundle: that may have the file.
+        processor: of the bundle.
 
     Returns:
         ``inputs``, their number, and ``different``, a line for each that this machine prepares otherwise; ``None`` for
@@ -96,8 +100,7 @@ def repeat_preprocessing(bundle: Bundle) -> dict[str, Any] | None:
     Raises:
         BundleError: the file is altered or malformed.
     """
-    processor = bundle.processor() if bundle.has(ORIGINAL_CHECK) else None
-    if processor is None:
+    if processor is None or not bundle.has(ORIGINAL_CHECK):
         return None
     data = bundle.read_json(ORIGINAL_CHECK)
     try:

@@ -69,11 +69,11 @@ def overlaps(
     """
     past = {words for step in anew if step in USES for words in USES[step].values()}
     uses = [use for use in _recorded(bundle) if use[0] not in past]
-    seen = [(f"the bundle was {words}", name, earlier, SEEN) for words, name, earlier in uses]
+    seen = [(words, f"the bundle was {words}", name, earlier, SEEN) for words, name, earlier in uses]
     about = {} if FITTED in anew else fitted_on(bundle)
     if (found := _stored(about, "data")) is not None:
         name = _name(about, "data")
-        seen.append(("its distance was fitted on", name, found, NEAR))
+        seen.append((FITTED, "its distance was fitted on", name, found, NEAR))
         uses.append(("given its distance from", name, found))
     if not seen:
         return []
@@ -84,9 +84,8 @@ def overlaps(
             continue
         now = fingerprint_of(examples.inputs, modality)
         notes += _other_form(uses, f"{doing} {bundle.path.name} on {examples.name}", now)
-        for words, name, earlier, follows in seen:
+        for used, words, name, earlier, follows in seen:
             share = 0.0 if now is None else now.share_in(earlier)
-            used = words.removeprefix("the bundle was ")
             if share >= MOST and role == "data" and used in refused:
                 raise seen_already(doing, examples, share, f"{words} ({name})")
             if share >= LEAST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
+from ..data.kept import Batch, KeptBatches
 from ..errors import InputError
 from ..families.lora import LowRank
 from ..progress import Progress
@@ -182,29 +184,41 @@ def _drift_report(
         return None
     unmerged = fuse_models(models, ensemble.plan, keep_separate="all")
     if options.data is None:
-        pairs: Any = [(batch, None) for batch in synthetic_batches(ensemble.architecture, 64, options.seed)]
-        return _judged(options, models, ensemble, unmerged, pairs, "64 synthetic inputs")
+        synthetic = synthetic_batches(ensemble.architecture, 64, options.seed)
+        without: list[Any] = [None] * len(synthetic)
+        return _judged(options, models, ensemble, unmerged, synthetic, without, "64 synthetic inputs", progress)
     found = read_examples(options.data, ensemble.labels, columns=call(Reading, options), limit=512, seed=options.seed,
                           need_labels=False, task=ensemble.architecture.task)  # fmt: skip
     if processor is None and not found.ready:
         raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
     ready = found.processor(ensemble.architecture, lambda: from_transformers(processor, ensemble.architecture))
-    pairs = [
-        (arrays, None if found.labels is None else batch_labels(items, found.labels[index], arrays))
-        for index, items, arrays in item_batches(found.inputs, ready, ensemble.architecture, 32)
-    ]
-    steps = list(progress(pairs, len(pairs), "measuring drift"))
-    return _judged(options, models, ensemble, unmerged, steps, f"{len(found)} inputs of {found.name}")
+    labels: list[Any] = []
+
+    def batches() -> Iterator[Batch]:
+        for index, items, arrays in item_batches(found.inputs, ready, ensemble.architecture, 32):
+            labels.append(None if found.labels is None else batch_labels(items, found.labels[index], arrays))
+            yield arrays
+
+    kept = KeptBatches(batches())
+    return _judged(options, models, ensemble, unmerged, kept, labels, f"{len(found)} inputs of {found.name}", progress)
 
 
 def _judged(
-    options: argparse.Namespace, models: list[Any], ensemble: Any, unmerged: Any, batches: list[Any], inputs: str
+    options: argparse.Namespace,
+    models: list[Any],
+    ensemble: Any,
+    unmerged: Any,
+    inputs: Sequence[Batch],
+    labels: Sequence[Any],
+    described: str,
+    progress: Progress,
 ) -> dict[str, Any]:
     """The drift on some batches, if it may stand."""
     from ..fusion import measure_drift
     from ..fusion.merging import check_merged
 
-    drift = measure_drift(ensemble, unmerged, batches)
+    pairs = zip(inputs, labels, strict=True)
+    drift = measure_drift(ensemble, unmerged, progress(pairs, len(inputs), "measuring drift"))
     if not options.force:
-        check_merged(models, ensemble, drift, batches)
-    return {"inputs": inputs, **drift.to_json()}
+        check_merged(models, ensemble, unmerged, drift, inputs, labels)
+    return {"inputs": described, **drift.to_json()}

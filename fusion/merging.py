@@ -17,17 +17,23 @@ from .module import FusedClassifier
 MOST = 0.02
 """Largest share of labels that averaging may change; of a model of one output, of the scores' standard deviation."""
 
-Batches = Sequence[tuple[Mapping[str, Any], np.ndarray | None]]
 
-
-def check_merged(models: Sequence[Any], merged: FusedClassifier, drift: Drift, batches: Batches) -> None:
+def check_merged(
+    models: Sequence[Any],
+    merged: FusedClassifier,
+    unmerged: FusedClassifier,
+    drift: Drift,
+    inputs: Sequence[Mapping[str, Any]],
+    labels: Sequence[np.ndarray | None],
+) -> None:
     """Refuse an ensemble that averaging changes too much.
 
     Args:
         models: the checkpoints, one for each member.
         merged: the ensemble.
-        drift: of it, on ``batches``.
-        batches: as of :func:`fusion.drift.measure_drift`.
+        unmerged: the same members, wholly separate.
+        drift: between the two.
+        inputs, labels: batches that it was measured on (:func:`fusion.drift.measure_drift`).
 
     Raises:
         InputError: averaging changes more than :data:`MOST`; the parts that cost most are named, with what keeping
@@ -35,11 +41,11 @@ def check_merged(models: Sequence[Any], merged: FusedClassifier, drift: Drift, b
     """
     if drift.change <= MOST:
         return
-    unmerged = fuse(models, merged.plan, keep_separate="all")
     kept = set(merged.provenance["separate"])
 
     def change(separate: set[str]) -> float:
-        return measure_drift(fuse(models, merged.plan, keep_separate=separate), unmerged, batches).change
+        some = fuse(models, merged.plan, keep_separate=separate)
+        return measure_drift(some, unmerged, zip(inputs, labels, strict=True)).change
 
     alone = {part: change(kept | {part}) for part in PARTS if part != "attention" and part not in kept}
     parts = sorted(alone, key=lambda part: alone[part])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
 from ..runtime.collect import WordOutputs
-from .distance import against_training, candidates, check_options, check_own, settled, unseen_classes
+from .distance import against_training, candidates, check_options, settled, unseen_classes
 from .features import Distances, Reduced, Reference, squared_of
 
 log = logging.getLogger(__name__)
@@ -154,19 +154,17 @@ def calibrate(
         loss_of(known.labels, activation, known.source)  # refuses what a sigmoid cannot give
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
-    notes = _of_data(bundle, known, ood, training, task, () if force else LEARNT)
+    notes = _of_data(bundle, known, ood, training, task, force)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
     if task == "tokens":
         about = _about(bundle, known, ood, seed)
         fitted, density = _spans_fitted(reference, known, ood, bundle, distances, targets, about, progress)
-        notes += [] if training is None else against_training(bundle, known, training)
         changed = _changed(bundle, graphs, fitted, density, new=training is not None)
         return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
     logits, squared = reference.run(known, distances)
     ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
     density, near, beyond = settled(distances, squared, ood_squared)
-    notes += [] if training is None else against_training(bundle, known, training)
     about = _about(bundle, known, ood, seed)
     far = {"distance": near, "ood_distance": beyond}
     if task == "score":
@@ -192,16 +190,17 @@ def _of_data(
     ood: Examples | None,
     training: Examples | None,
     task: Task,
-    refused: Collection[str],
+    force: bool,
 ) -> list[str]:
     """What is to be said of the data before anything runs: classes they lack, and what earlier steps have seen."""
-    given = {"data": known, "ood": ood}
+    given, refused = {"data": known, "ood": ood}, () if force else LEARNT
     if training is None:
         return overlaps(bundle, "calibrating", given, ["calibrated"], refused)
-    if refused:
-        check_own(known, training, bundle.any_architecture().modality)
-    found = overlaps(bundle, "calibrating", given, ["calibrated", FITTED], refused)
-    return unseen_classes(bundle, training, task) + found
+    return [
+        *unseen_classes(bundle, training, task),
+        *overlaps(bundle, "calibrating", given, ["calibrated", FITTED], refused),
+        *against_training(bundle, known, training, force),
+    ]
 
 
 _CHECKS: dict[str, Callable[[Targets], object]] = {

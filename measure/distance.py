@@ -17,7 +17,6 @@ from ..calib.density import standardised
 from ..calib.taps import named_taps
 from ..data.examples import Examples
 from ..data.fingerprints import fingerprint_of, fingerprints
-from ..data.spec import Modality
 from ..errors import InputError, cut, is_whole
 from .features import Distances, Reduced, Reference, Squared, best_set, by_set, standardised_by
 
@@ -108,28 +107,21 @@ def settled(
     return density, near, far
 
 
-def check_own(known: Examples, training: Examples, modality: Modality) -> None:
-    """Refuse validation data most of which are among those that the distance is fitted on.
-
-    Raises:
-        InputError: they are.
-    """
-    now, then = (fingerprint_of(each.inputs, modality) for each in (known, training))
-    share = 0.0 if now is None or then is None else now.share_in(then)
-    if share >= MOST:
-        raise seen_already("calibrating", known, share, f"the distance is fitted on ({training.source})")
-
-
-def against_training(bundle: Bundle, known: Examples, training: Examples) -> list[str]:
+def against_training(bundle: Bundle, known: Examples, training: Examples, force: bool) -> list[str]:
     """Say if validation data are among those that the distance is fitted on, or are of another form.
 
     The distance would look smaller than it is, or larger.
+
+    Raises:
+        InputError: most of them are among those, and nothing forces it.
     """
     modality = bundle.any_architecture().modality
     now, then = (fingerprint_of(each.inputs, modality) for each in (known, training))
     if now is None or then is None:
         return []
     notes, share = [], now.share_in(then)
+    if share >= MOST and not force:
+        raise seen_already("calibrating", known, share, f"the distance is fitted on ({training.source})")
     if share >= LEAST:
         notes.append(
             f"{share:.0%} of the {len(known)} examples of {known.name} are among those of {training.name} that the "

@@ -158,11 +158,9 @@ def verify(
     if bisect:
         bundle.architecture()  # layers are known of a declared family alone
     check_all_graphs(bundle)
-    preprocessing = repeat_preprocessing(bundle)
-    examples = reading.limit(EXAMPLES)
-    batches, described = model_inputs(
-        bundle.processor(), architecture, data, examples=examples, seed=seed, columns=reading
-    )
+    examples, processor = reading.limit(EXAMPLES), bundle.processor()
+    preprocessing = repeat_preprocessing(bundle, processor)
+    batches, described = model_inputs(processor, architecture, data, examples=examples, seed=seed, columns=reading)
     with ExitStack() as stack:
         reference = stack.enter_context(open_backend(bundle, against)[0])
         tested, skipped = _candidates(bundle, backend, against, precision, stack, real=data is not None)

@@ -59,7 +59,8 @@ def plan_traced(
             "share (keep=0.5, --keep 0.5)"
         )
     loaded = load_traced(model) if isinstance(model, str | Path) else taken(model)
-    architecture = trace(loaded, processor or own_processor(model, modality_of(type(loaded).__name__)))
+    own = processor or own_processor(model, modality_of(type(loaded).__name__))
+    architecture = trace(loaded, own)
     fork = _fork(fork_from, architecture)
     counts = group_counts(keep, members, architecture, fork)
     facts: dict[str, Any] = {"seed": seed, "traced": True, **({"fork_from": fork} if fork else {})}
@@ -75,8 +76,7 @@ def plan_traced(
         drawn = read_examples(data, model_labels(loaded.config), columns=reading, limit=limit, seed=seed, task=task)
 
         def stored() -> Processor:
-            given = load_processor(model, architecture.modality) if processor is None else processor
-            return from_transformers(given, architecture)
+            return from_transformers(own or load_processor(model, architecture.modality), architecture)
 
         if processor is None and not isinstance(model, str | Path) and not drawn.ready:
             raise InputError(
