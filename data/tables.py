@@ -83,9 +83,7 @@ def unformatted(value: Any) -> Any:
         source, name = unformatted(value.source), value.column_name
         if isinstance(source, list):  # a column within one of a transformed table
             return [entry[name] for entry in source]
-        if _is_transformed(
-            source
-        ):  # older versions of datasets give it this column alone
+        if _is_transformed(source):  # older versions of datasets give it this column alone
             return [entry for (entry,) in _dataset_rows(source, [name])]
         return source[name]
     if _reader(value) is not _dataset_rows or _is_transformed(value):
