@@ -17,7 +17,7 @@ from typing import Any
 
 import hydrant
 import numpy as np
-from about import about
+from harness import about
 from distance_rank import TAPS, by_taps, clinc150
 from study_clinc150 import FORKS, Clinc150
 from study_rows import SINGLE, TUNED

@@ -24,7 +24,7 @@ from typing import Any
 
 import hydrant
 import numpy as np
-from about import about
+from harness import about
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.calib.density import DensityFit, squared_distances, standardised, usual_rank
 from hydrant.calib.taps import named_taps

@@ -11,30 +11,28 @@ PyTorch part without CUDA graphs, to try the script itself.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
-from about import about
+from harness import MEMBERS, MODELS, architecture, inputs, random_plan
 from hydrant import HeadPlan
 from hydrant.bundle.architecture import Architecture
 from hydrant.export.random_model import random_model, random_weights
 from hydrant.fusion import FusedClassifier
 from hydrant.metrics.timing import Rules, Run, interleave
-from latency import CASES, MEMBERS, MODELS, architecture, inputs, random_plan
+from latency import ENSEMBLES
 
 
 def plans(shape: Architecture) -> dict[str, HeadPlan]:
     """Name → plan of every case but the Deep Ensemble."""
     single = HeadPlan.all_heads(shape.family, shape.layers, shape.heads)
     return {"single": single} | {
-        f"fused, {keep} of 12 heads, fork {fork}": random_plan(shape, keep, fork) for keep, fork in CASES
+        f"fused, {keep} of 12 heads, fork {fork}": random_plan(shape, keep, fork) for keep, fork in ENSEMBLES
     }
 
 
@@ -145,13 +143,12 @@ def by_events(run: Run) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser = harness.parser(__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS[:2]))
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
     parser.add_argument("--sequence", type=int, default=128, help="tokens per text (default 128)")
     parser.add_argument("--rounds", type=int, default=200, help="of every case (default 200)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         print("every step is skipped: PyTorch sees no NVIDIA GPU here")
@@ -162,7 +159,7 @@ def main() -> None:
     else:
         print("ONNX Runtime's CUDA provider: skipped, not available here")
     report: dict[str, Any] = {
-        **about({"rounds": options.rounds}),
+        **harness.about({"rounds": options.rounds}),
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
         "tables": [],
     }
@@ -177,9 +174,8 @@ def main() -> None:
         print(f"{engine}, {model}, batch {size}")
         for row in rows:
             print(f"  {row['case']:32} {row['milliseconds']:9.3f} ms  {row['time']:.2f}", flush=True)
-        if options.output:  # after every table, so that what is interrupted keeps what it has
-            report["complete"] = len(report["tables"]) == len(engines) * len(options.models) * len(options.batch)
-            options.output.write_text(json.dumps(report, indent=1) + "\n")
+        report["complete"] = len(report["tables"]) == len(engines) * len(options.models) * len(options.batch)
+        harness.save(options.output, report)
 
 
 def has_cuda_provider() -> bool:

@@ -34,7 +34,7 @@ from typing import Any
 
 import hydrant
 import numpy as np
-from about import versions
+from harness import versions
 from hydrant.data.columns import Reading
 from hydrant.data.sources import named_rows
 from serving_systems import (

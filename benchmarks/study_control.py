@@ -20,7 +20,7 @@ from typing import Any
 import hydrant
 import study_figures as figures
 import study_table as tables
-from about import about
+from harness import about
 from hydrant.metrics.figures import Answers
 from study import note_of
 from study_claims import read_taps

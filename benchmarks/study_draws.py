@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import study_figures as figures
 import study_table as tables
-from about import about
+from harness import about
 from study import Data, Fork, Outputs
 from study_claims import read_taps
 from study_clinc150 import Clinc150

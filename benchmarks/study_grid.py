@@ -23,7 +23,7 @@ import hydrant
 import numpy as np
 import study_figures as figures
 import study_table as tables
-from about import about
+from harness import about
 from study import Bundles, Fork, Outputs
 from study_clinc150 import Clinc150
 from study_picture import draw_grid

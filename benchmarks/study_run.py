@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import hydrant
 import study_figures as figures
 import study_table as tables
-from about import about
+from harness import about
 from hydrant.metrics.timing import Rules
 from study import Bundles, Data
 from study_claims import read_taps

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import study_figures as figures
 import study_table as tables
-from about import about
+from harness import about
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, typos
 from hydrant.data.examples import Examples

@@ -28,7 +28,7 @@ import study_figures
 import study_table
 import tasks_table
 import torch
-from about import about
+from harness import about
 from study import note_of
 from study_rows import CONTROL, DEEP, SINGLE, TUNED
 from tasks_data import Sizes, TaskData, query_pairs, several_domains, slots

@@ -21,7 +21,7 @@ import hydrant
 import numpy as np
 import study_figures as figures
 import study_table as tables
-from about import about
+from harness import about
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.metrics.figures import Answers
 from study import Fork
