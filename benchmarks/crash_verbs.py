@@ -1,4 +1,4 @@
-"""What the programs on crash safety share: verbs that write, processes that begin with all libraries there, and states.
+"""Shared by the programs on crash safety: writing verbs, forked processes with imported libraries, and states.
 
 A verb's process is forked from one that has imported everything, so that it works from its first millisecond and a
 random moment falls into its work. It can also be killed just before the n-th change that it makes to the file system.
@@ -433,9 +433,3 @@ def grow_old(now: Path) -> None:
     past = time.time() - 2 * owned.LITTER_SECONDS
     for path in [*now.rglob(".*"), *now.rglob("*.json")]:
         os.utime(path, (past, past), follow_symlinks=False)
-
-
-def save(path: Path | None, results: Any) -> None:
-    """Write results after every step, so that a run that is cut keeps what it has."""
-    if path:
-        path.write_text(json.dumps(results, indent=1) + "\n")
