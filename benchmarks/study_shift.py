@@ -11,28 +11,26 @@ test inputs drawn with seed 0, corrupted. Writes the tables of docs/findings.md,
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import harness
 import numpy as np
 import study_figures as figures
-import study_table as tables
-from harness import about
+import study_run
+from harness import ROOT, table
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, typos
 from hydrant.data.examples import Examples
 from hydrant.metrics.uncertainty import area_under_roc
 from study import Data, Outputs
-from study_clinc150 import Clinc150
-from study_rows import CONTROL, SINGLE, TUNED
+from study_rows import CONTROL, SINGLE, TUNED, Subject
 from study_rows import Rows as StudyRows
-from study_run import Subject, finding_options, open_subject
-from study_vision import Vision
+from study_table import SCORES
 from training import in_parallel
 
-KINDS = {"clinc150": Clinc150, "vision": Vision}
+FINDINGS = ROOT / "docs/findings.md"
 INPUTS = 1_500
 LIMIT = 1.05
 """Operations of the late fork."""
@@ -105,8 +103,8 @@ def render(found: Mapping[str, Sequence[Rows]]) -> str:
                 for at in row["scores"].values()
             ]
             lines.append([row["name"], f"{row['accuracy']:.3f}", *cells])
-        head = ["", "accuracy", *(tables.SCORES[score] for score in there)]
-        parts.append(f"{model[0].upper()}{model[1:]}:\n\n{tables.table(head, lines)}")
+        head = ["", "accuracy", *(SCORES[score] for score in there)]
+        parts.append(f"{model[0].upper()}{model[1:]}:\n\n{table(head, lines)}")
     return "\n\n".join(parts)
 
 
@@ -133,28 +131,18 @@ class Maker:
 def run(subject: Subject, options: argparse.Namespace) -> None:
     rows = subject.rows(deep=False, lora=False)
     fork = list(rows.forks)[list(subject.settings.forks).index(LIMIT)] + TUNED
-    names, seeds = [SINGLE, *([] if options.no_control else [CONTROL]), fork], subject.settings.seeds
+    names, seeds = [SINGLE, CONTROL, fork], subject.settings.seeds
     rows.bundle(SINGLE, 0)  # which others start from
     maker = Maker(subject, rows)
     measured = in_parallel([(maker.measured, (name, seed)) for name in names for seed in seeds], options.jobs)
     found = {name: measured[place * len(seeds) :][: len(seeds)] for place, name in enumerate(names)}
-    report = {**about(subject.data.sizes()), "inputs": len(maker.some), "models": found}
     text = render(found)
     print(text)
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
-    tables.put_into(options.document, text, f"shift-{subject.name}")
-
-
-def control(parser: argparse.ArgumentParser) -> None:
-    """Whether the single model is tuned, too."""
-    parser.add_argument("--no-control", action="store_true", help="leave out the single model that is tuned alike")
-
-
-def main() -> None:
-    options = finding_options(__doc__, KINDS, control)
-    run(open_subject(KINDS[options.study], options), options)
+    report = {**harness.about(subject.data.sizes()), "inputs": len(maker.some), "models": found}
+    harness.save(options.output, report)
+    harness.put_into(options.document or FINDINGS, text, f"shift-{subject.name}")
 
 
 if __name__ == "__main__":
-    main()
+    given = study_run.parser(__doc__).parse_args()
+    run(study_run.open_subject(given), given)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import table
 from study_claims import claims
 
 SCORES = {
@@ -142,11 +142,6 @@ def claim_table(found: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines])
-
-
 def render(report: Mapping[str, Any], study: str, forks: Mapping[float, str], references: Sequence[str]) -> str:
     """All tables of a study.
 
@@ -169,16 +164,3 @@ def render(report: Mapping[str, Any], study: str, forks: Mapping[float, str], re
         ("Not calibrated", main_table([{**row, "latency": None} for row in rows], "before")),
     ]  # fmt: skip
     return "\n\n".join(f"**{title}**\n\n{text}" for title, text in parts)
-
-
-def put_into(document: Path, text: str, name: str = "measured") -> None:
-    """Replace what stands between the marks of a name in a document, or append it with its marks."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    block = f"{begin}\n\n{text}\n\n{end}"
-    old = document.read_text() if document.is_file() else ""
-    if begin in old and end in old:
-        new = old[: old.index(begin)] + block + old[old.index(end) + len(end) :]
-    else:
-        new = f"{old.rstrip()}\n\n{block}\n".lstrip()
-    document.parent.mkdir(parents=True, exist_ok=True)
-    document.write_text(new)
