@@ -59,6 +59,5 @@ def row(layout: Layout, architecture: Architecture) -> list[str]:
     return [f"`{layout.model_class}`", f"{layers} × {architecture.heads}", f"{costs[0].sequence}", *ratios]
 
 
-
 if __name__ == "__main__":
     main()

@@ -5,6 +5,7 @@
     python benchmarks/study_points.py draws vision ../shared --seeds 5 -o benchmarks/results/draws-vision.json
     python benchmarks/study_points.py control vision ../shared -o benchmarks/results/control-vision.json
     python benchmarks/study_points.py control vision ../shared --epochs 10 -o benchmarks/results/control-trained.json
+    python benchmarks/study_points.py untuned clinc150 ../shared -o benchmarks/results/clinc150.json
 
 ``grid``: where detection comes from: fork × heads kept × tuned or not; the number of members, Taylor importance and
 circuits at one point of it. Three seeds, tuned on 6,000 training examples in the layers from the fork on; the single
@@ -17,7 +18,8 @@ test input is read.
 ``draws``: the fork within 1.05 times the operations, with members drawn independently or as a systematic sample
 (`hydrant plan --systematic`). ``control``: the single model and this fork tuned at gentler rates; with ``--epochs``, of
 a checkpoint of images that was trained for so many epochs. Figures are those of the test inputs at the temperature of
-the validation inputs; both write a table of the study's document.
+the validation inputs; both write a table of the study's document. ``untuned``: members pruned from the first layer on,
+neither tuned nor calibrated; it prints its table.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ import study_run
 from harness import ROOT, table
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.metrics.figures import Answers
+from hydrant.metrics.uncertainty import summarise
 from study import Bundles, Fork, Outputs, note_of
 from study_claims import read_taps
 from study_picture import draw_grid
@@ -83,6 +86,14 @@ TRIAL_FIGURES = {
     "ood.distance_all.auroc": "AUROC, every layer",
     "ood.distance_all.fpr95": "FPR95, every layer",
 }
+UNTUNED_FIGURES = {
+    "accuracy": "accuracy",
+    "nll": "NLL",
+    "ece": "ECE",
+    "ood.max_probability.auroc": "AUROC",
+    "ood.max_probability.fpr95": "FPR95",
+    "ood.predictive_entropy.auroc": "AUROC by entropy",
+}
 PICTURE = (
     "{}: accuracy, AUROC and FPR95 by entropy; above against the heads kept from each fork on, below against the "
     "number of members, with Taylor importance and circuits beside random heads; what is far worse lies outside"
@@ -100,13 +111,13 @@ class Point:
         fork: of the members; ``None`` is the single model.
         seed: of plan and tuning.
         tune: how it is tuned; ``None``: not at all.
-        systematic: whether random heads are a systematic sample.
+        how: further options of the fork's method.
     """
 
     fork: Fork | None
     seed: int = 0
     tune: hydrant.Jointly | None = None
-    systematic: bool = False
+    how: tuple[tuple[str, Any], ...] = ()
 
 
 class Points:
@@ -125,9 +136,9 @@ class Points:
             return self.bundles.tuned(name, source, tune, seed=point.seed, batch_size=self.batch_size)
         if fork is None:
             return self.bundles.joined(f"{self.question}-{self.single.name}", [self.single])
-        how = {"systematic": True} if point.systematic else {}
-        name = "-".join(map(str, (self.question, self.single.name, *asdict(fork).values(), *how, point.seed)))
-        return self.bundles.pruned(name, self.single, fork, point.seed, **how)
+        words = [word for option in point.how for word in option]
+        name = "-".join(map(str, (self.question, self.single.name, *asdict(fork).values(), *words, point.seed)))
+        return self.bundles.pruned(name, self.single, fork, point.seed, **dict(point.how))
 
     def operations(self, point: Point) -> float:
         """Operations ÷ those of the plain single model; of texts at 128 tokens."""
@@ -155,6 +166,13 @@ class Points:
         kept = point.tune is not None and note_of(bundle.parent)["report"]["best_epoch"] > 0
         named = {name: every[name.replace("distance", f"distance_{self.taps}")] for name in FIGURES}
         return {"validation NLL": float(known), "tuned": float(kept), **named, "operations": self.operations(point)}
+
+    def uncalibrated(self, point: Point) -> dict[str, float]:
+        """Figures of the test splits as they are, and how often members disagree."""
+        found = self.bundles.outputs(self.bundle(point), distance=False)
+        every = figures.measure(found, self.data, 1.0)
+        disagreement = summarise(found.logits["test"], 1.0)["disagreement"]
+        return {**{name: every[name] for name in UNTUNED_FIGURES}, "disagreement": float(np.mean(disagreement))}
 
     def _figures(self, found: Outputs) -> dict[str, float]:
         return figures.measure(found, self.data, figures.temperature_of(found, self.data))
@@ -341,8 +359,8 @@ def draws(subject: Subject, options: argparse.Namespace) -> Answer:
     """The fork drawn in both ways, from every seed."""
     points, fork = Points("draws", subject), subject.settings.forks[PRICE]
     ways = {
-        name: [Point(fork, seed, subject.settings.tune, name == "systematic") for seed in range(options.seeds)]
-        for name in ("systematic", "independent")
+        name: [Point(fork, seed, subject.settings.tune, how) for seed in range(options.seeds)]
+        for name, how in (("systematic", (("systematic", True),)), ("independent", ()))
     }
     by = points.make(itertools.chain(*ways.values()), options.jobs, points.reported)
     rows = {name: [by[point] for point in same] for name, same in ways.items()}
@@ -388,7 +406,38 @@ def render_control(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(head, lines)
 
 
-QUESTIONS = {"grid": grid, "trials": trials, "draws": draws, "control": control}
+# -- untuned ----------------------------------------------------------------------------------------------------------
+
+
+UNTUNED: dict[str, Point] = {
+    "single model": Point(None),
+    "pruned single, keep 8": Point(Fork(0, 8, "taylor", 1)),
+    "random × 3, keep 8": Point(Fork(0, 8)),
+    **{
+        f"Taylor × 3, {diversity}, keep {keep}": Point(Fork(0, keep, "taylor"), how=(("diversity", diversity),))
+        for diversity in ("bootstrap", "noise")
+        for keep in (10, 8)
+    },
+}
+"""Of CLINC150; the first two are made from one seed."""
+
+
+def untuned(subject: Subject, options: argparse.Namespace) -> Answer:
+    """Every way of pruning, from every seed."""
+    points = Points("untuned", subject)
+    seeds = {name: range(1 if point.fork is None or point.fork.members == 1 else options.seeds)
+             for name, point in UNTUNED.items()}  # fmt: skip
+    ways = {name: [replace(point, seed=seed) for seed in seeds[name]] for name, point in UNTUNED.items()}
+    by = points.make(itertools.chain(*ways.values()), options.jobs, points.uncalibrated)
+    lines = []
+    for name, same in ways.items():
+        values = [[by[point][figure] for point in same] for figure in UNTUNED_FIGURES]
+        lines.append([name, *(ranged(each) if len(each) > 1 else f"{each[0]:.3f}" for each in values)])
+    rows = [{"name": name, "seed": each.seed, **by[each]} for name, same in ways.items() for each in same]
+    return {"rows": rows}, table(["heads", *UNTUNED_FIGURES.values()], lines), (FINDINGS, "")
+
+
+QUESTIONS = {"grid": grid, "trials": trials, "draws": draws, "control": control, "untuned": untuned}
 
 
 def run(question: str, subject: Subject, options: argparse.Namespace) -> None:
@@ -402,7 +451,7 @@ def run(question: str, subject: Subject, options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = study_run.parser(__doc__, QUESTIONS)
-    parser.add_argument("--seeds", type=int, default=5, help="of draws (default 5)")
+    parser.add_argument("--seeds", type=int, default=5, help="of draws and untuned (default 5)")
     parser.add_argument("--epochs", type=int, help="of a checkpoint that is trained first, of the control")
     parser.add_argument("--rates", type=float, nargs="*", default=RATES, help="of the control (default 1e-4 5e-5 2e-5)")
     options = parser.parse_args()

@@ -349,7 +349,9 @@ def test_no_image_stands_in_two_splits(ran: argparse.Namespace) -> None:
 
 
 def asked(tmp_path: Path, **more: Any) -> argparse.Namespace:
-    return argparse.Namespace(jobs=1, output=tmp_path / "found.json", document=tmp_path / "page.md", epochs=None, **more)
+    return argparse.Namespace(
+        jobs=1, output=tmp_path / "found.json", document=tmp_path / "page.md", epochs=None, **more
+    )
 
 
 def test_trials_are_judged_by_validation_alone_and_leave_out_what_costs_too_much(
@@ -391,7 +393,9 @@ def test_a_grid_leaves_figures_tables_and_a_picture(
     assert all(len(point["seeds"]) == 2 for point in report["points"])
     assert [point["members"] for point in report["members"][::2]] == [1, 3]
     assert [point["method"] for point in report["methods"][::2]] == ["random", "taylor", "circuit"]
-    tuned = [json.loads(note.read_text()) for note in (ran.work / "grid/bundles").glob("grid-*-random-*-tuned-*/recipe.json")]
+    tuned = [
+        json.loads(note.read_text()) for note in (ran.work / "grid/bundles").glob("grid-*-random-*-tuned-*/recipe.json")
+    ]
     assert {1, 3} == {note["recipe"]["source"]["plan"]["members"] for note in tuned}
     assert {note["report"]["frozen"] for note in tuned} == {1}, "whatever the members, the same layers are tuned"
     assert report["points"][3]["operations"] > report["points"][2]["operations"], "tuned, heads are no longer shared"
@@ -515,6 +519,20 @@ def test_members_are_drawn_in_both_ways(ran: argparse.Namespace, tmp_path: Path)
     for name, seeds in report["rows"].items():
         operations, accuracy = (np.mean([seed[figure] for seed in seeds]) for figure in ("operations", "accuracy"))
         assert f"| {name} | {operations:.2f} | 2 | {accuracy:.3f} (" in text
+
+
+def test_untuned_members_are_measured_as_they_are(
+    ran: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = {"single model": study_points.Point(None), "random": study_points.Point(Fork(0, 1))}
+    monkeypatch.setattr(study_points, "UNTUNED", ways)
+    study_points.run("untuned", subject(ran), asked(tmp_path, seeds=2))
+    rows = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert [(row["name"], row["seed"]) for row in rows] == [("single model", 0), ("random", 0), ("random", 1)]
+    (single,) = [row for row in json.loads(ran.output.read_text())["rows"] if row["name"] == "single"]
+    for name in study_points.UNTUNED_FIGURES:
+        assert rows[0][name] == pytest.approx(single["seeds"][0]["before"][name])
+    assert rows[0]["disagreement"] == 0
 
 
 RESULTS = Path(study_run.__file__).parent / "results"

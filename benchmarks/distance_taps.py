@@ -1,30 +1,33 @@
-"""What a lower rank of the distance in feature space loses: detection and noise, on texts of 5, 50 and 150 classes.
+"""Detection by the distance in feature space: at lower ranks, by other taps, and of tuned late forks.
 
-    python benchmarks/distance_rank.py ../shared Few-Shot-Intent-Detection/Datasets -o distance-rank.json
+    python benchmarks/distance_taps.py rank ../shared --datasets Few-Shot-Intent-Detection/Datasets -o rank.json
+    python benchmarks/distance_taps.py forms ../shared --datasets Few-Shot-Intent-Detection/Datasets -o forms.json
+    python benchmarks/distance_taps.py forks ../shared -o benchmarks/results/distance-forks.json
 
 Takes the folder that holds ``models/minilm-clinc150`` and ``data/clinc150``, and the folder ``Datasets`` of
 github.com/jianguoz/Few-Shot-Intent-Detection (fa95533). CLINC150 has its checkpoint; of BANKING77-OOS (Zhang et al.
 2022: 50 intents, queries of 27 other intents of the bank, and of no bank) and of SNIPS (5 intents, 2 held out), a
-MiniLM-L6 is fine-tuned from each seed and kept in ``--work``. The distance is that of the single model, by three sets
-of taps; at a lower rank it is fitted with several draws of its random directions. The table of the
-test splits is written into docs/explanation/decisions.md.
+MiniLM-L6 is fine-tuned from each seed and kept in ``--work``.
 
-With ``--forms -o distance-forms.json`` it tells, on the validation splits, what may be read of the trunk: some of its
-layers, of each the first token, the mean, or both, weighed as much as the last vectors. That table stands there, too.
+``rank``: the distance of the single model by three sets of taps, at each rank, fitted with several draws of its random
+directions; on the test splits. ``forms``: some layers of the trunk, of each the first token, the mean, or both, weighed
+as much as the last vectors; on the validation splits. Both write a table of docs/explanation/decisions.md. ``forks``:
+the single model, and the forks of CLINC150's study that cost about as much, tuned from three seeds each; every set of
+taps has the rank that ``calibrate`` gives it. The table is written into docs/studies/clinc150.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import harness
 import hydrant
 import numpy as np
-from harness import about
+from harness import ROOT, table
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.calib.density import DensityFit, squared_distances, standardised, usual_rank
 from hydrant.calib.taps import named_taps
@@ -38,25 +41,26 @@ from hydrant.metrics.uncertainty import area_under_roc
 from hydrant.runtime.backends.reference import TorchFeatures
 from hydrant.runtime.collect import collect
 from study import trained
-from study_table import put_into, table
+from study_clinc150 import FORKS, Clinc150
+from study_rows import SINGLE, TUNED
 from training import Recipe, as_json, cached, fresh_minilm, train_on_texts
 
 RANKS = (16, 32, 64, 128)
-"""Beside the whole width, and what ``calibrate`` takes by itself."""
-
+"""Beside the whole width, and the default of ``calibrate``."""
 SEVERITY = 3
 """Of typing errors: 30 % of the words."""
-
 TAPS = ("means", "balanced", "last")
 """Sets of taps; *balanced* has all that the others have."""
-
+COSTS = (0.9, 1.05)
+"""Of the forks: operations, those of the plain single model being 1."""
 NOISE = "noise flagged"
 """The figure of noisy texts that are answered rightly."""
-
-DOCUMENT = Path(__file__).parents[1] / "docs/explanation/decisions.md"
-
 SNIPS = Recipe(seed=0, epochs=3, learning_rate=1e-4, batch_size=32, matmul="medium")
 BANKING = replace(SNIPS, epochs=6)
+
+Rows = list[dict[str, Any]]
+Lines = tuple[list[str], list[str]]
+"""Texts, and the label of each."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,11 @@ class Case:
 def clinc150(shared: Path) -> Case:
     checkpoint, folder = shared / "models/minilm-clinc150", shared / "data/clinc150"
     labels = model_labels(load_model(checkpoint).config)
-    known = {
-        split: read_examples(folder / f"{name}.csv", labels)
-        for split, name in {"train": "train", "validation": "val", "test": "test"}.items()
-    }
-    outside = {"validation": "oos_val", "test": "oos_test"}
-    texts = {split: read_examples(folder / f"{name}.csv", None).inputs for split, name in outside.items()}
-    return Case(checkpoint, known, {f"out of scope, {split}": found for split, found in texts.items()})
+    splits = {"train": "train", "validation": "val", "test": "test"}
+    known = {split: read_examples(folder / f"{name}.csv", labels) for split, name in splits.items()}
+    outside = {split: folder / f"oos_{splits[split]}.csv" for split in ("validation", "test")}
+    unknown = {f"out of scope, {split}": read_examples(path, None).inputs for split, path in outside.items()}
+    return Case(checkpoint, known, unknown)
 
 
 def banking(folder: Path, shared: Path, work: Path, seed: int) -> Case:
@@ -99,28 +101,20 @@ def banking(folder: Path, shared: Path, work: Path, seed: int) -> Case:
 
 def snips(folder: Path, shared: Path, work: Path, seed: int, most: int = 3000) -> Case:
     """Two of seven intents are unknown, others from each seed."""
-    read = {split: read_lines(folder / name) for split, name in {"train": "train", "validation": "valid"}.items()}
-    read["test"] = read_lines(folder / "test")
+    splits = {"train": "train", "validation": "valid", "test": "test"}
+    read = {split: read_lines(folder / name) for split, name in splits.items()}
     names, rng = sorted(set(read["train"][1])), np.random.default_rng(seed)
     held = {names[place] for place in rng.choice(len(names), 2, replace=False)}
     rows = rng.permutation(len(read["train"][0]))[:most]
     read["train"] = tuple([part[row] for row in rows] for part in read["train"])  # type: ignore[assignment]
-    known = {
-        split: (
-            [text for text, label in zip(*part, strict=True) if label not in held],
-            [label for label in part[1] if label not in held],
-        )
-        for split, part in read.items()
-    }
-    unknown = {
-        f"other intents, {split}": [text for text, label in zip(*read[split], strict=True) if label in held]
-        for split in ("validation", "test")
-    }
+
+    def some(lines: Lines, unknown: bool) -> Lines:
+        chosen = [place for place, label in enumerate(lines[1]) if (label in held) == unknown]
+        return [lines[0][place] for place in chosen], [lines[1][place] for place in chosen]
+
+    known = {split: some(part, unknown=False) for split, part in read.items()}
+    unknown = {f"other intents, {split}": some(read[split], unknown=True)[0] for split in ("validation", "test")}
     return fine_tuned(known, unknown, replace(SNIPS, seed=seed), shared, work / f"snips-{seed}")
-
-
-Lines = tuple[list[str], list[str]]
-"""Texts, and the label of each."""
 
 
 def read_lines(folder: Path) -> Lines:
@@ -153,8 +147,8 @@ def fine_tuned(
     return Case(cached(folder, as_json(recipe, sizes=sizes, labels=labels), make), known, unknown)
 
 
-def measured(case: Case, work: Path, draws: int, forms: bool = False) -> list[dict[str, Any]]:
-    """What the distance of the single model tells by each set of taps, at each rank and from each draw."""
+def measured(case: Case, work: Path, draws: int, forms: bool = False) -> Rows:
+    """Figures of the single model by each set of taps, at each rank and from each draw."""
 
     def make(folder: Path) -> dict[str, Any]:
         hydrant.save_bundle(hydrant.fuse(case.checkpoint), folder / "single", load_processor(case.checkpoint, "text"))
@@ -165,10 +159,8 @@ def measured(case: Case, work: Path, draws: int, forms: bool = False) -> list[di
     return by_taps(opened, case, () if forms else (None, *RANKS), draws, forms)
 
 
-def by_taps(
-    opened: hydrant.Bundle, case: Case, ranks: Sequence[int | None], draws: int, forms: bool = False
-) -> list[dict[str, Any]]:
-    """What the distance of a bundle tells by each set of taps, or :func:`forms_of` them, at some ranks and its own."""
+def by_taps(opened: hydrant.Bundle, case: Case, ranks: Sequence[int | None], draws: int, forms: bool = False) -> Rows:
+    """Figures of a bundle by each set of taps, or by :func:`forms_of` them, at some ranks and its default one."""
     ensemble = load_reference(opened)
     sets = {name: named_taps(name, ensemble.architecture, ensemble.trunk, ensemble.members)[name] for name in TAPS}
     taps = sets["balanced"]
@@ -201,7 +193,7 @@ def by_taps(
 
 
 def forms_of(taps: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """What may be read of the trunk, besides the last vectors: some of its layers, of each its first token or mean."""
+    """Some layers of the trunk, of each its first token or mean, beside the last vectors."""
     ends = tuple(tap for tap in taps if tap.startswith("last."))
     layers = sorted({int(tap.split(".")[1]) for tap in taps if tap not in ends})
     some = {"every layer": layers, "every second": layers[::-2][::-1], "last two": layers[-2:], "last": layers[-1:]}
@@ -245,7 +237,7 @@ def standardised_distances(
 def figures(
     distances: Mapping[str, np.ndarray], outputs: Mapping[str, Mapping[str, np.ndarray]], case: Case, split: str
 ) -> dict[str, float]:
-    """AUROC and FPR95 of each unknown set, and what is flagged of noisy texts that are still answered rightly."""
+    """AUROC and FPR95 of each unknown set, and the share flagged of noisy texts that are still answered rightly."""
     inside, found = distances[split], {}
     for name in case.unknown:
         kind, _, of = name.rpartition(", ")
@@ -258,7 +250,34 @@ def figures(
     return {**found, NOISE: float((distances[noisy][right] > threshold).mean())}
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], split: str = "test") -> str:
+def single_rows(options: argparse.Namespace, forms: bool) -> Rows:
+    """Rows of the single models of all data sets."""
+    places, seeds = (options.shared, options.work), range(options.seeds)
+    cases: list[tuple[str, int, Callable[[], Case]]] = [
+        ("CLINC150", 0, lambda: clinc150(options.shared)),
+        *(("BANKING77-OOS", s, lambda s=s: banking(options.datasets / "BANKING77-OOS", *places, s)) for s in seeds),
+        *(("SNIPS", seed, lambda seed=seed: snips(options.datasets / "SNIPS", *places, seed)) for seed in seeds),
+    ]
+    return [
+        {"data": name, "seed": seed, **row}
+        for name, seed, make in cases
+        for row in measured(make(), options.work, options.draws, forms)
+    ]
+
+
+def fork_rows(options: argparse.Namespace) -> Rows:
+    """Rows of the single model and the forks of CLINC150's study."""
+    rows = Clinc150(options.shared, options.work, jobs=1).rows(deep=False, lora=False)
+    case, named = clinc150(options.shared), dict(zip(FORKS, rows.forks, strict=True))
+    return [
+        {"row": name, "seed": seed, **row}
+        for name in (SINGLE, *(f"{named[cost]}{TUNED}" for cost in COSTS))
+        for seed in rows.seeds(name)
+        for row in by_taps(hydrant.Bundle.open(rows.bundle(name, seed)), case, (), 1)
+    ]
+
+
+def rank_table(rows: Sequence[Mapping[str, Any]], split: str = "test") -> str:
     """A line for each figure: at the whole width, and what lower ranks add to it, mean and range of seeds and draws."""
     whole = {(row["data"], row["taps"], name, row["seed"]): value
              for row in rows if row["rank"] is None for name, value in row[split].items()}  # fmt: skip
@@ -276,7 +295,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], split: str = "test") -> str:
     return table(["data", "taps", "figure", "the whole width, 384", *ways], lines)
 
 
-def markdown_of_forms(rows: Sequence[Mapping[str, Any]], split: str = "validation") -> str:
+def form_table(rows: Sequence[Mapping[str, Any]], split: str = "validation") -> str:
     """A line for each form: AUROC / FPR95 of each unknown set, and noise that is flagged, means of the checkpoints."""
     kinds = {(row["data"], name.rpartition(", ")[0]): None for row in rows for name in row[split]}
     lines = []
@@ -289,35 +308,50 @@ def markdown_of_forms(rows: Sequence[Mapping[str, Any]], split: str = "validatio
     return table(["", *(f"{data}, {kind or NOISE}" for data, kind in kinds)], lines)
 
 
+def fork_table(rows: Sequence[Mapping[str, Any]], split: str = "test") -> str:
+    """A line for each row and set of taps, mean and range of its seeds."""
+    lines = []
+    for name in dict.fromkeys(row["row"] for row in rows):
+        for taps in TAPS:
+            there = [row for row in rows if (row["row"], row["taps"]) == (name, taps)]
+            rank = there[0]["rank"]
+            lines.append([name, taps, "the whole" if rank is None else str(rank)])
+            lines[-1] += [_spread([row[split][figure] for row in there]) for figure in there[0][split]]
+    return table(["", "taps", "rank", *rows[0][split]], lines)
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = f"{np.mean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.3f} to {max(values):.3f})"
+
+
+QUESTIONS: dict[str, tuple[Callable[[argparse.Namespace], Rows], Callable[[Rows], str], str, str]] = {
+    "rank": (lambda options: single_rows(options, forms=False), rank_table, "docs/explanation/decisions.md", "rank"),
+    "forms": (lambda options: single_rows(options, forms=True), form_table, "docs/explanation/decisions.md", "forms"),
+    "forks": (fork_rows, fork_table, "docs/studies/clinc150.md", "forks-distance"),
+}
+"""What measures and writes the table of each question; its document, and the mark there."""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
+    parser.add_argument("question", choices=QUESTIONS)
     parser.add_argument("shared", type=Path, help="folder with models/ and data/")
-    parser.add_argument("datasets", type=Path, help="folder with BANKING77-OOS/ and SNIPS/")
-    parser.add_argument("--work", type=Path, default=Path("out/rank"), help="folder of what takes long")
-    parser.add_argument("--seeds", type=int, default=3, help="of training")
-    parser.add_argument("--draws", type=int, default=3, help="of random directions")
+    parser.add_argument("--datasets", type=Path, help="folder with BANKING77-OOS/ and SNIPS/, not of forks")
     parser.add_argument(
-        "--forms", action="store_true", help="measure what to read of the trunk; no document is written"
+        "--work", type=Path, help="folder of what takes long (default out/rank or out/studies/clinc150)"
     )
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
-    parser.add_argument("--document", type=Path, default=DOCUMENT, help="gets the table")
+    parser.add_argument("--seeds", type=int, default=3, help="of training (default 3)")
+    parser.add_argument("--draws", type=int, default=3, help="of random directions (default 3)")
+    parser.add_argument("--document", type=Path, help="gets the table")
     options = parser.parse_args()
-    banks, intents = options.datasets / "BANKING77-OOS", options.datasets / "SNIPS"
-    seeds, places = range(options.seeds), (options.shared, options.work)
-    cases: list[tuple[str, int, Callable[[], Case]]] = [
-        ("CLINC150", 0, lambda: clinc150(options.shared)),
-        *(("BANKING77-OOS", seed, lambda seed=seed: banking(banks, *places, seed)) for seed in seeds),
-        *(("SNIPS", seed, lambda seed=seed: snips(intents, *places, seed)) for seed in seeds),
-    ]
-    rows = []
-    for name, seed, make in cases:
-        for row in measured(make(), options.work, options.draws, options.forms):
-            rows.append({"data": name, "seed": seed, **row})
-            print(json.dumps(rows[-1]), flush=True)
-    text, name = (markdown_of_forms(rows), "forms") if options.forms else (markdown(rows), "rank")
-    put_into(options.document, text, name)
-    if options.output:
-        options.output.write_text(json.dumps({**about({}), "rows": rows}, indent=1) + "\n")
+    if options.question != "forks" and options.datasets is None:
+        parser.error(f"--datasets is missing; {options.question} needs the folder of BANKING77-OOS and SNIPS")
+    options.work = options.work or Path("out/studies/clinc150" if options.question == "forks" else "out/rank")
+    measure, markdown, document, mark = QUESTIONS[options.question]
+    rows = measure(options)
+    harness.put_into(options.document or ROOT / document, markdown(rows), mark)
+    harness.save(options.output, {**harness.about(), "rows": rows})
 
 
 if __name__ == "__main__":

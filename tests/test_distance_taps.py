@@ -1,4 +1,4 @@
-"""benchmarks/distance_rank.py: what a lower rank of the distance loses, on a tiny model."""
+"""benchmarks/distance_taps.py: detection by lower ranks and other taps, on a tiny model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hydrant.metrics.uncertainty import area_under_roc
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-import distance_forks
-import distance_rank
+import distance_taps
 
-RESULTS = Path(distance_rank.__file__).parent / "results"
+RESULTS = Path(distance_taps.__file__).parent / "results"
+DECISIONS, STUDY = (RESULTS.parents[1] / "docs" / name for name in ("explanation/decisions.md", "studies/clinc150.md"))
 
 
 def test_the_document_says_what_forks_with_their_distance_take() -> None:
@@ -36,12 +36,12 @@ def test_the_document_says_what_forks_with_their_distance_take() -> None:
 def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
     bert_checkpoint: Path, text_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distance_rank, "RANKS", (3,))
+    monkeypatch.setattr(distance_taps, "RANKS", (3,))
     known = read_examples(text_csv, list("abcde"))
     unknown = ["good good bye bye", "w3 hello w4", "bye w5"]
     parts = {split: Examples(known.inputs, known.labels, split) for split in ("train", "validation", "test")}
-    case = distance_rank.Case(bert_checkpoint, parts, {f"far, {split}": unknown for split in ("validation", "test")})
-    rows = distance_rank.measured(case, tmp_path, 2)
+    case = distance_taps.Case(bert_checkpoint, parts, {f"far, {split}": unknown for split in ("validation", "test")})
+    rows = distance_taps.measured(case, tmp_path, 2)
     assert [(row["taps"], row["rank"], row["draw"], row["usual"]) for row in rows] == [
         (taps, *how)
         for taps in ("means", "balanced", "last")
@@ -58,7 +58,7 @@ def test_every_rank_and_draw_is_measured_as_calibrate_fits_it(
             inside, outside = (predictor.predict(list(texts)).distance for texts in (known.inputs, unknown))
         assert row["test"]["far, AUROC"] == pytest.approx(area_under_roc(inside, outside), abs=1e-3)
         threshold = hydrant.Bundle.open(bundle).calibration()["thresholds"]["ood"]["value"]
-        noisy = typos(known.inputs, distance_rank.SEVERITY)
+        noisy = typos(known.inputs, distance_taps.SEVERITY)
         with hydrant.load(bundle, "torch") as predictor:
             found = predictor.predict(noisy)
         right = found.label == known.labels
@@ -70,10 +70,10 @@ def test_another_draw_has_other_directions() -> None:
     rng = np.random.default_rng(0)
     features = {split: rng.standard_normal((40, 2, 16)) for split in ("validation", "test")}
     taps = ("layers.0.mean", "last.0")
-    fit = distance_rank.DensityFit(taps, 2, 16)
+    fit = distance_taps.DensityFit(taps, 2, 16)
     fit.add(rng.standard_normal((40, 2, 16)), np.arange(40) % 2)
     first, second, again = (
-        distance_rank.standardised_distances(fit, taps, ("last", taps[1:]), (4, draw), features)["test"]
+        distance_taps.standardised_distances(fit, taps, ("last", taps[1:]), (4, draw), features)["test"]
         for draw in (0, 1, 0)
     )
     assert np.array_equal(first, again)
@@ -90,7 +90,7 @@ def test_the_table_tells_what_a_lower_rank_adds() -> None:
             (1, None, 0, 0.7), (1, 16, 0, 0.7), (1, 16, 1, 0.7), (1, 32, 0, 0.7), (1, 64, 0, 0.72), (1, 128, 0, 0.7),
         ]
     ]  # fmt: skip
-    lines = [line.split(" | ") for line in distance_rank.markdown(rows).splitlines()[-2:]]
+    lines = [line.split(" | ") for line in distance_taps.rank_table(rows).splitlines()[-2:]]
     assert lines[0][:5] == ["| D", "balanced", "far, AUROC", "0.800", "-0.040 (-0.100 to +0.000)"]
     assert lines[1][:4] == ["| D", "last", "far, AUROC", "-0.200"]
     assert all(line[-1] == "+0.015 (+0.010 to +0.020) |" for line in lines)
@@ -99,14 +99,14 @@ def test_the_table_tells_what_a_lower_rank_adds() -> None:
 def test_the_document_has_the_table_of_the_results() -> None:
     results = RESULTS / "distance-rank.json"
     rows = json.loads(results.read_text())["rows"]
-    assert distance_rank.markdown(rows) in distance_rank.DOCUMENT.read_text()
+    assert distance_taps.rank_table(rows) in DECISIONS.read_text()
     forms = json.loads(results.with_name("distance-forms.json").read_text())["rows"]
-    assert distance_rank.markdown_of_forms(forms) in distance_rank.DOCUMENT.read_text()
+    assert distance_taps.form_table(forms) in DECISIONS.read_text()
 
 
 def test_forms_read_less_of_the_trunk_and_all_of_the_ends() -> None:
     taps = (*(f"layers.{layer}.{kind}" for layer in range(5) for kind in ("first", "mean")), "last.0", "last.1")
-    found = distance_rank.forms_of(taps)
+    found = distance_taps.forms_of(taps)
     assert len(found) == 12
     assert set(found["every layer, first and mean"]) == set(taps)
     assert found["every second, mean"] == ("layers.0.mean", "layers.2.mean", "layers.4.mean", "last.0", "last.1")
@@ -119,7 +119,7 @@ def test_a_line_of_the_forms_has_the_means_of_each_data_set() -> None:
          "validation": {"far, AUROC": 0.9 + seed / 10, "far, FPR95": 0.2, "noise flagged": 0.3}}
         for data, seed in (("D", 0), ("D", 1), ("E", 0))
     ]  # fmt: skip
-    head, _, line = distance_rank.markdown_of_forms(rows).splitlines()
+    head, _, line = distance_taps.form_table(rows).splitlines()
     assert head == "|  | D, far | D, noise flagged | E, far | E, noise flagged |"
     assert line == "| every layer, mean | 0.950 / 0.200 | 0.300 | 0.900 / 0.200 | 0.300 |"
 
@@ -127,16 +127,16 @@ def test_a_line_of_the_forms_has_the_means_of_each_data_set() -> None:
 def test_the_study_has_the_table_of_the_forks() -> None:
     results = RESULTS / "distance-forks.json"
     rows = json.loads(results.read_text())["rows"]
-    assert distance_forks.markdown(rows) in distance_forks.DOCUMENT.read_text()
+    assert distance_taps.fork_table(rows) in STUDY.read_text()
 
 
 def test_a_line_of_the_forks_is_the_mean_of_its_seeds() -> None:
     rows = [
         {"row": "fork", "taps": taps, "seed": seed, "rank": None if taps == "last" else 64, "test": {"AUROC": area}}
         for seed, area in ((0, 0.96), (1, 0.98))
-        for taps in distance_rank.TAPS
+        for taps in distance_taps.TAPS
     ]
-    lines = distance_forks.markdown(rows).splitlines()[-3:]
+    lines = distance_taps.fork_table(rows).splitlines()[-3:]
     assert lines[0] == "| fork | means | 64 | 0.970 (0.960 to 0.980) |"
     assert lines[2] == "| fork | last | the whole | 0.970 (0.960 to 0.980) |"
 
@@ -144,10 +144,10 @@ def test_a_line_of_the_forks_is_the_mean_of_its_seeds() -> None:
 def test_lines_without_text_are_left_out_and_labels_that_do_not_fit_refused(tmp_path: Path) -> None:
     (tmp_path / "seq.in").write_text("one\n\nthree\n")
     (tmp_path / "label").write_text("a\nb\nc\n")
-    assert distance_rank.read_lines(tmp_path) == (["one", "three"], ["a", "c"])
+    assert distance_taps.read_lines(tmp_path) == (["one", "three"], ["a", "c"])
     (tmp_path / "label").write_text("a\n")
     with pytest.raises(SystemExit, match="has 3 texts and 1 labels"):
-        distance_rank.read_lines(tmp_path)
+        distance_taps.read_lines(tmp_path)
 
 
 def test_intents_that_are_held_out_are_in_no_known_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +158,9 @@ def test_intents_that_are_held_out_are_in_no_known_split(tmp_path: Path, monkeyp
         (tmp_path / split / "label").write_text("".join(f"{name}\n" for name in names))
     found = {}
     monkeypatch.setattr(
-        distance_rank, "fine_tuned", lambda read, unknown, *_: found.update(known=read, unknown=unknown)
+        distance_taps, "fine_tuned", lambda read, unknown, *_: found.update(known=read, unknown=unknown)
     )
-    distance_rank.snips(tmp_path, tmp_path, tmp_path, seed=1)
+    distance_taps.snips(tmp_path, tmp_path, tmp_path, seed=1)
     known = {split: set(labels) for split, (_, labels) in found["known"].items()}
     held = {text.split()[1] for text in found["unknown"]["other intents, test"]}
     assert len(held) == 2
