@@ -40,7 +40,6 @@ import study_run
 from harness import ROOT, table
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.metrics.figures import Answers
-from hydrant.metrics.uncertainty import summarise
 from study import Bundles, Fork, Outputs, note_of
 from study_claims import read_taps
 from study_picture import draw_grid
@@ -168,11 +167,10 @@ class Points:
         return {"validation NLL": float(known), "tuned": float(kept), **named, "operations": self.operations(point)}
 
     def uncalibrated(self, point: Point) -> dict[str, float]:
-        """Figures of the test splits as they are, and how often members disagree."""
+        """Figures of the test splits as they are."""
         found = self.bundles.outputs(self.bundle(point), distance=False)
         every = figures.measure(found, self.data, 1.0)
-        disagreement = summarise(found.logits["test"], 1.0)["disagreement"]
-        return {**{name: every[name] for name in UNTUNED_FIGURES}, "disagreement": float(np.mean(disagreement))}
+        return {name: every[name] for name in UNTUNED_FIGURES}
 
     def _figures(self, found: Outputs) -> dict[str, float]:
         return figures.measure(found, self.data, figures.temperature_of(found, self.data))
