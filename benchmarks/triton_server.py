@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import local
 from typing import Any
 
+import harness
 import hydrant
 import numpy as np
 from hydrant.data.examples import read_examples
@@ -48,7 +49,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--model", required=True, help="its name in Triton")
     parser.add_argument("--data", required=True, help="texts, as `hydrant evaluate` takes them")
