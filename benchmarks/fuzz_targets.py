@@ -1,7 +1,7 @@
 """What is fuzzed: every reader of what comes from elsewhere, with the seeds that its corpus begins with.
 
 A target takes bytes. It reads them as one file of a bundle (its digest fixed in the manifest, as an attacker would), as
-data of a user, as what an interrupted command left (fuzz_kept.py), or as a request (fuzz_asked.py). It may refuse them
+data of a user, as what travels with them (fuzz_given.py), or as a request (fuzz_asked.py). It may refuse them
 with one of hydrant's errors; whatever else is raised is a finding, and so is what is taken and then does not say the
 same twice, or holds numbers that are not finite.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_asked import asked
-from fuzz_kept import kept
+from fuzz_given import given
 from fuzz_target import Made, Target, begun, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
@@ -65,7 +65,7 @@ def targets(place: Path) -> dict[str, Made]:
     Args:
         place: what ``fuzz_bundle.make_given`` made there; where each target keeps its files, too.
     """
-    return {**_bundled(place / "bundle", place), **_data(place), **kept(place), **asked(place)}
+    return {**_bundled(place / "bundle", place), **_data(place), **given(place), **asked(place)}
 
 
 def copy(bundle: Path, place: Path, name: str) -> Path:
@@ -94,11 +94,16 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
         found[name] = partial(_forged, bundle, place, name, file, use, more)
     use = partial(_checkpoint, _tensors(), itertools.count())
     found["checkpoint"] = partial(begun, partial(_forged, place / "traced", place, "checkpoint", CHECKPOINT, use, ()))
-    found["verified"] = partial(begun, partial(_verified, bundle, place))
-    beside = (ARCHITECTURE, PLAN, CALIBRATION, WEIGHTS)  # what `inspect` needs: further files take long to look at
-    for name, file, needed in (("weights", WEIGHTS, beside), ("graph", GRAPH, (*beside, DENSITY))):
-        small = partial(_few, bundle, place / "bundles" / f"inspected-{name}", needed)
-        found[f"inspected-{name}"] = partial(begun, partial(_inspected, small, place, file))
+    digests = {PLAN: json.loads((bundle / MANIFEST).read_bytes())["files"][PLAN]["sha256"]}
+    reports = [json.dumps(each).encode() for each in _reports(digests)]
+    beside = (ARCHITECTURE, PLAN, CALIBRATION, WEIGHTS)
+    for name, file, needed, use, seeds in (
+        ("verified", REPORT, (PLAN,), _verified, reports),
+        ("inspected-weights", WEIGHTS, beside, _inspected, [(bundle / WEIGHTS).read_bytes()]),
+        ("inspected-graph", GRAPH, (*beside, DENSITY), _inspected, [(place / GRAPH).read_bytes(), *seeds_of("graph")]),
+    ):
+        small = partial(_few, bundle, place / "few" / name, needed)
+        found[name] = partial(begun, partial(_small, small, place, name, file, use, seeds))
     for name in ("weights", "inspected-weights"):
         found[name] = partial(_header, found[name])
     found["journal"] = partial(_journal, bundle, place)
@@ -121,7 +126,13 @@ def _data(place: Path) -> dict[str, Made]:
 
 
 def _forged(
-    bundle: Path, place: Path, name: str, file: str, use: Callable[[Bundle], Any], more: Sequence[str]
+    bundle: Path,
+    place: Path,
+    name: str,
+    file: str,
+    use: Callable[[Bundle], Any],
+    more: Sequence[str],
+    seeds: Sequence[bytes] = (),
 ) -> Target:
     """Reads a bundle in which one file is what is given, with the digest that fits."""
     folder = copy(bundle, place, name)
@@ -134,8 +145,15 @@ def _forged(
             use(Bundle(folder, _fixed(folder, manifest, file, data)))
 
     seed = place / file if file.endswith(".onnx") else bundle / file
-    own = SEEDS[name] if name in SEEDS else (seed.read_bytes(),)
+    own = seeds or SEEDS.get(name) or (seed.read_bytes(),)
     return Target(run, (*own, *(seed for other in more for seed in seeds_of(other))), deep=file.endswith(".json"))
+
+
+def _small(
+    make: Callable[[], Path], place: Path, name: str, file: str, use: Callable[[Bundle], Any], seeds: Sequence[bytes]
+) -> Target:
+    """As :func:`_forged`, of a bundle of few files."""
+    return _forged(make(), place, name, file, use, (), seeds)
 
 
 def _fixed(folder: Path, manifest: Mapping[str, Any], file: str, data: bytes) -> dict[str, Any]:
@@ -266,78 +284,51 @@ def _checkpoint(tensors: dict[str, np.ndarray], calls: Iterator[int], bundle: Bu
     np.testing.assert_allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
 
 
-def _verified(bundle: Path, place: Path) -> Target:
-    """The report of `verify`, as `inspect` tells it: what it says passed did so, and of these very files."""
-    small = place / "bundles" / "verified"  # of one file: the others take long to look at
-    manifest = json.loads((bundle / MANIFEST).read_bytes())
-    manifest["files"] = {PLAN: manifest["files"][PLAN]}
-    digests = {name: entry["sha256"] for name, entry in manifest["files"].items()}
-    (small / REPORT).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(bundle / PLAN, small)
+def _inspected(bundle: Bundle) -> None:
+    """``inspect`` prints the bundle, and lists a problem if one of its files is unusable."""
+    facts = inspect_bundle(bundle.path)
+    assert inspect_text(facts)
+    assert json_lines([facts])
+    assert any(file["state"] == "unusable" for file in facts["files"].values()) == bool(facts["problems"])
+    if facts["problems"]:
+        raise BundleError(facts["problems"][0])
 
-    def run(data: bytes) -> None:
-        (small / REPORT).write_bytes(data)
-        _fixed(small, manifest, REPORT, data)
-        facts = inspect_bundle(small)
-        assert facts["files"][REPORT]["state"] != "altered"
-        inspect_text(facts)
-        json.dumps(facts)
-        with may_refuse("tell what passed"):
-            if not facts["verified"].startswith("passed: "):
-                raise BundleError(facts["verified"])
-            told = json.loads(data)
-            assert told["files"].items() >= digests.items()
-            for each in facts["verified"].split(" (against")[0].split(";")[0].removeprefix("passed: ").split(", "):
-                assert any(f"{one['backend']} {one['precision']}" == each and one["passed"] for one in told["backends"])
 
+def _verified(bundle: Bundle) -> None:
+    """The report of ``verify``, as ``inspect`` prints it: what it says passed did so, and of these very files."""
+    facts = inspect_bundle(bundle.path)
+    assert inspect_text(facts)
+    assert facts["files"][REPORT]["state"] != "altered"
+    if not facts["verified"].startswith("passed: "):
+        raise BundleError(facts["verified"])
+    report, files = bundle.read_json(REPORT), bundle.manifest["files"]
+    assert all(report["files"][name] == entry["sha256"] for name, entry in files.items() if name != REPORT)
+    for each in facts["verified"].split(" (against")[0].split(";")[0].removeprefix("passed: ").split(", "):
+        assert any(f"{one['backend']} {one['precision']}" == each and one["passed"] for one in report["backends"])
+
+
+def _reports(digests: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Reports of ``verify``: passed, failed, and of other files."""
     gate = {"name": "max_abs", "value": 1e-6, "limit": 1e-4, "passed": True}
     backend = {"backend": "onnxruntime", "precision": "fp32", "outputs": {"probabilities": {"max_abs": 1e-6}},
                "agreement": {"labels": 1.0}, "tolerances": {}, "gates": [gate], "bisection": None,
                "passed": True}  # fmt: skip
     report = {"hydrant": "0.2.0", "passed": True, "reference": "torch", "inputs": "256 synthetic inputs",
-              "files": digests, "backends": [backend], "skipped": []}  # fmt: skip
-    failed = {**report, "passed": False, "backends": [backend, {**backend, "backend": "openvino", "passed": False}]}
-    old = {**report, "files": {**digests, PLAN: "0" * 64}}
-    return Target(run, tuple(json.dumps(each).encode() for each in (report, failed, old)), deep=True)
+              "files": dict(digests), "backends": [backend], "skipped": []}  # fmt: skip
+    yield report
+    yield {**report, "passed": False, "backends": [backend, {**backend, "backend": "openvino", "passed": False}]}
+    yield {**report, "files": dict.fromkeys(digests, "0" * 64)}
 
 
 def _few(bundle: Path, folder: Path, names: Sequence[str]) -> Path:
-    """A bundle of some files of another."""
+    """A bundle of some files of another: further ones take long to look at."""
     manifest = json.loads((bundle / MANIFEST).read_bytes())
     manifest["files"] = {name: manifest["files"][name] for name in names}
-    folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        shutil.copy(bundle / name, folder)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(bundle / name, folder / name)
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
-
-
-def _inspected(made: Callable[[], Path], place: Path, file: str) -> Target:
-    """What `inspect` tells of a bundle that has this file: that it is unusable, or what it tells of the whole one."""
-    folder = made()
-    whole = (place / file if file == GRAPH else folder / file).read_bytes()
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-
-    def told(data: bytes) -> dict[str, Any]:
-        (folder / file).write_bytes(data)
-        _fixed(folder, manifest, file, data)
-        facts = inspect_bundle(folder)
-        assert inspect_text(facts)
-        assert json_lines([facts])
-        return facts
-
-    def run(data: bytes) -> None:
-        facts = told(data)
-        state = facts["files"][file]["state"]
-        assert (state == "unusable") == bool(facts["problems"])
-        with may_refuse("tell what it holds"):
-            if state != "ok":
-                raise BundleError(facts["problems"][0])
-            assert all(facts[key] == right[key] for key in facts.keys() - {"files", "graphs"})
-            assert all(words.startswith("opset ") for words in facts["graphs"].values())
-
-    right = told(whole)
-    return Target(run, (whole, *(seeds_of("graph") if file == GRAPH else ())))
 
 
 def _rows(path: Path) -> Target:

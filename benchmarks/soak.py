@@ -27,6 +27,7 @@ import hydrant
 import numpy as np
 from hydrant.data.columns import Reading
 from hydrant.data.sources import named_rows
+
 from serving import Service, ask, service
 
 CLIENTS = 8
