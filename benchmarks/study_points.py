@@ -41,7 +41,6 @@ from harness import ROOT, table
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.metrics.figures import Answers
 from study import Bundles, Fork, Outputs, note_of
-from study_claims import read_taps
 from study_picture import draw_grid
 from study_rows import Subject
 from study_table import ranged
@@ -74,7 +73,7 @@ FIGURES = {
     "ood.distance.auroc": "AUROC, distance",
     "ood.distance.fpr95": "FPR95, distance",
 }
-"""Of draws and of the control; the distance is that of the study's claims."""
+"""Of draws and of the control; the distance is by the study's taps."""
 TRIAL_FIGURES = {
     "accuracy": "accuracy",
     "nll": "NLL",
@@ -124,7 +123,7 @@ class Points:
 
     def __init__(self, question: str, subject: Subject, batch_size: int | None = None) -> None:
         self.question, self.bundles, self.single = question, subject.bundles, subject.single
-        self.data, self.taps = subject.data, read_taps(subject.name)
+        self.data, self.taps = subject.data, subject.taps
         self.batch_size = batch_size or subject.settings.batch_size
 
     def bundle(self, point: Point) -> Path:

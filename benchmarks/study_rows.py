@@ -247,6 +247,7 @@ class Subject:
         name: of the study; its document is docs/studies/NAME.md.
         title: of its pictures.
         settings: of its rows.
+        taps: set by whose distance its rows are compared.
         dropout: whether the checkpoint has dropout.
         data: its splits.
         members: what is trained.
@@ -257,6 +258,7 @@ class Subject:
     name: str
     title: str
     settings: Settings
+    taps: str
     dropout: bool = True
     data: Data
     members: Any

@@ -21,7 +21,6 @@ import study_figures as figures
 import study_table as tables
 from harness import ROOT
 from hydrant.metrics.timing import Rules
-from study_claims import read_taps
 from study_clinc150 import Clinc150
 from study_picture import draw_rows
 from study_rows import CONTROL, DEEP, DROPOUT, LORA, SINGLE, Rows, Subject, results
@@ -84,13 +83,12 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
             row["latency"] = report["latency"].get(row["name"])
     report["rows"] = found
     harness.save(options.output, report)
-    forks = dict(zip(subject.settings.forks, rows.forks, strict=True))
-    text = tables.render(report, subject.name, forks, [CONTROL, DEEP])
+    text = tables.render(report, [CONTROL, DEEP])
     print(text)
     document = options.document or document_of(subject)
     harness.put_into(document, text)
     if not options.no_latency:
-        picture = draw_rows(found, subject.title, read_taps(subject.name))
+        picture = draw_rows(found, subject.title, subject.taps)
         document.with_name(f"{subject.name}.png").write_bytes(picture)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from harness import table
-from study_claims import claims
 
 SCORES = {
     "max_probability": "max probability",
@@ -135,22 +134,8 @@ def baseline_table(found: Mapping[str, float]) -> str:
     return table(["", "AUROC", "AUPR", "FPR95"], lines)
 
 
-def claim_table(found: Sequence[Mapping[str, Any]]) -> str:
-    return table(
-        ["what it should show", "found", "holds"],
-        [[line["claim"], line["found"], "yes" if line["holds"] else "**no**"] for line in found],
-    )
-
-
-def render(report: Mapping[str, Any], study: str, forks: Mapping[float, str], references: Sequence[str]) -> str:
-    """All tables of a study.
-
-    Args:
-        report: as its JSON file has it.
-        study: name of it.
-        forks: most operations → the row that stays within them.
-        references: rows that differences are taken from.
-    """
+def render(report: Mapping[str, Any], references: Sequence[str]) -> str:
+    """All tables of a study, whose JSON file this is, with differences from some rows."""
     rows = report["rows"]
     named = {row["name"]: row for row in rows}
     parts = [
@@ -160,7 +145,6 @@ def render(report: Mapping[str, Any], study: str, forks: Mapping[float, str], re
         *((f"Minus *{reference}*, first seeds, with 95 % bootstrap intervals", difference_table(rows, reference))
           for reference in references if reference in named),
         ("Flagged at `--false-alarm 0.05`: of the test inputs / of those out of distribution", flag_table(rows)),
-        ("What it should show", claim_table(claims(study, named, forks, report["sizes"]["test"]))),
         ("Not calibrated", main_table([{**row, "latency": None} for row in rows], "before")),
     ]  # fmt: skip
     return "\n\n".join(f"**{title}**\n\n{text}" for title, text in parts)

@@ -152,6 +152,7 @@ class Vision(Subject):
     name = "vision"
     title = "CIFAR-10"
     settings = SETTINGS
+    taps = "last"
     dropout = False
 
     def __init__(self, shared: Path, work: Path, jobs: int, sizes: dict[str, int] | None = None) -> None:
