@@ -32,7 +32,7 @@ from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.onnx_message import graph_tensors
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
-from hydrant.bundle.tasks import TASKS, Task
+from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.verification import REPORT
 from hydrant.bundle.weights import check_fused
@@ -68,11 +68,17 @@ def targets(place: Path) -> dict[str, Made]:
     return {**_bundled(place / "bundle", place), **_data(place), **given(place), **asked(place)}
 
 
-def copy(bundle: Path, place: Path, name: str) -> Path:
-    """A bundle for one target alone."""
+def copy(bundle: Path, place: Path, name: str, files: Sequence[str] | None = None) -> Path:
+    """A bundle for one target alone, of all files or some: further ones take long to look at."""
     folder = place / "bundles" / name
     if not folder.exists():
+        manifest = json.loads((bundle / MANIFEST).read_bytes())
+        left = [] if files is None else set(manifest["files"]) - set(files)
         shutil.copytree(bundle, folder)
+        for file in left:
+            (folder / file).unlink()
+            del manifest["files"][file]
+        (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
 
 
@@ -91,19 +97,19 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
     }
     found: dict[str, Made] = {"manifest": partial(_manifest, bundle, place)}
     for name, (file, use, more) in files.items():
-        found[name] = partial(_forged, bundle, place, name, file, use, more)
-    use = partial(_checkpoint, _tensors(), itertools.count())
-    found["checkpoint"] = partial(begun, partial(_forged, place / "traced", place, "checkpoint", CHECKPOINT, use, ()))
-    digests = {PLAN: json.loads((bundle / MANIFEST).read_bytes())["files"][PLAN]["sha256"]}
-    reports = [json.dumps(each).encode() for each in _reports(digests)]
+        source = place / file if file == GRAPH else bundle / file
+        seeds = [*(SEEDS.get(name) or [source.read_bytes()]), *(seed for other in more for seed in seeds_of(other))]
+        found[name] = partial(_forged, partial(copy, bundle, place, name), file, use, seeds)
     beside = (ARCHITECTURE, PLAN, CALIBRATION, WEIGHTS)
-    for name, file, needed, use, seeds in (
-        ("verified", REPORT, (PLAN,), _verified, reports),
-        ("inspected-weights", WEIGHTS, beside, _inspected, [(bundle / WEIGHTS).read_bytes()]),
-        ("inspected-graph", GRAPH, (*beside, DENSITY), _inspected, [(place / GRAPH).read_bytes(), *seeds_of("graph")]),
+    traced = place / "traced"
+    for name, whole, needed, file, use, seeds in (
+        ("checkpoint", traced, None, CHECKPOINT, partial(_checkpoint, _tensors(), itertools.count()), ()),
+        ("verified", bundle, (PLAN,), REPORT, _verified, _reports(bundle)),
+        ("inspected-weights", bundle, beside, WEIGHTS, _inspected, ()),
+        ("inspected-graph", bundle, (*beside, DENSITY), GRAPH, _inspected, found["graph"].args[-1]),  # type: ignore[attr-defined]
     ):
-        small = partial(_few, bundle, place / "few" / name, needed)
-        found[name] = partial(begun, partial(_small, small, place, name, file, use, seeds))
+        made = partial(copy, whole, place, name, needed)
+        found[name] = partial(begun, partial(_forged, made, file, use, seeds or [(whole / file).read_bytes()]))
     for name in ("weights", "inspected-weights"):
         found[name] = partial(_header, found[name])
     found["journal"] = partial(_journal, bundle, place)
@@ -125,17 +131,9 @@ def _data(place: Path) -> dict[str, Made]:
     return {**found, "parquet": partial(begun, found["parquet"])}
 
 
-def _forged(
-    bundle: Path,
-    place: Path,
-    name: str,
-    file: str,
-    use: Callable[[Bundle], Any],
-    more: Sequence[str],
-    seeds: Sequence[bytes] = (),
-) -> Target:
+def _forged(made: Callable[[], Path], file: str, use: Callable[[Bundle], Any], seeds: Sequence[bytes]) -> Target:
     """Reads a bundle in which one file is what is given, with the digest that fits."""
-    folder = copy(bundle, place, name)
+    folder = made()
     manifest = json.loads((folder / MANIFEST).read_bytes())
     (folder / file).parent.mkdir(exist_ok=True)
 
@@ -144,16 +142,7 @@ def _forged(
         with may_refuse("use"):
             use(Bundle(folder, _fixed(folder, manifest, file, data)))
 
-    seed = place / file if file.endswith(".onnx") else bundle / file
-    own = seeds or SEEDS.get(name) or (seed.read_bytes(),)
-    return Target(run, (*own, *(seed for other in more for seed in seeds_of(other))), deep=file.endswith(".json"))
-
-
-def _small(
-    make: Callable[[], Path], place: Path, name: str, file: str, use: Callable[[Bundle], Any], seeds: Sequence[bytes]
-) -> Target:
-    """As :func:`_forged`, of a bundle of few files."""
-    return _forged(make(), place, name, file, use, (), seeds)
+    return Target(run, tuple(seeds), deep=file.endswith(".json"))
 
 
 def _fixed(folder: Path, manifest: Mapping[str, Any], file: str, data: bytes) -> dict[str, Any]:
@@ -307,93 +296,63 @@ def _verified(bundle: Bundle) -> None:
         assert any(f"{one['backend']} {one['precision']}" == each and one["passed"] for one in report["backends"])
 
 
-def _reports(digests: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Reports of ``verify``: passed, failed, and of other files."""
+def _reports(bundle: Path) -> list[bytes]:
+    """Reports of ``verify``: passed, failed, and of another plan."""
+    digests = {PLAN: json.loads((bundle / MANIFEST).read_bytes())["files"][PLAN]["sha256"]}
     gate = {"name": "max_abs", "value": 1e-6, "limit": 1e-4, "passed": True}
     backend = {"backend": "onnxruntime", "precision": "fp32", "outputs": {"probabilities": {"max_abs": 1e-6}},
                "agreement": {"labels": 1.0}, "tolerances": {}, "gates": [gate], "bisection": None,
                "passed": True}  # fmt: skip
     report = {"hydrant": "0.2.0", "passed": True, "reference": "torch", "inputs": "256 synthetic inputs",
               "files": dict(digests), "backends": [backend], "skipped": []}  # fmt: skip
-    yield report
-    yield {**report, "passed": False, "backends": [backend, {**backend, "backend": "openvino", "passed": False}]}
-    yield {**report, "files": dict.fromkeys(digests, "0" * 64)}
-
-
-def _few(bundle: Path, folder: Path, names: Sequence[str]) -> Path:
-    """A bundle of some files of another: further ones take long to look at."""
-    manifest = json.loads((bundle / MANIFEST).read_bytes())
-    manifest["files"] = {name: manifest["files"][name] for name in names}
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(bundle / name, folder / name)
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    return folder
+    failed = {**report, "passed": False, "backends": [backend, {**backend, "backend": "openvino", "passed": False}]}
+    return [json.dumps(each).encode() for each in (report, failed, {**report, "files": {PLAN: "0" * 64}})]
 
 
 def _rows(path: Path) -> Target:
-    """Rows to predict, or labelled ones of a task, which the number of bytes chooses: seeds come in several lengths.
+    """Rows to predict, and labelled ones of every task.
 
-    Of ``.npz`` files, which are read as both, the arrays are damaged as well: in the archive a checksum would tell.
+    Of ``.npz`` files the arrays are damaged as well: in the archive a checksum would tell.
     """
-
-    def stream() -> None:
-        with may_refuse("stream"):
-            for _ in itertools.islice(stream_rows(path, Columns()), ROWS):
-                pass
-
-    def arrays() -> None:
-        with may_refuse("read arrays"):
-            read_npz(path)
-
-    def examples(task: Task) -> None:
-        with may_refuse(f"read for {task}"):
-            found = read_examples(path, ["score"] if task == "score" else ["a", "b"], task=task, limit=ROWS)
-            assert found.labels is not None
-            assert len(found.labels) == len(found.inputs)
-
-    tasks = [task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]]
-    uses = [stream, *(partial(examples, task) for task in tasks)]
 
     def run(data: bytes) -> None:
         archived = path.suffix == ".npz" and not data.startswith(b"PK")
         path.write_bytes(_archive(data) if archived else data)
-        for use in (stream, arrays) if path.suffix == ".npz" else (uses[len(data) % len(uses)],):
-            use()
+        with may_refuse("stream"):
+            for _ in itertools.islice(stream_rows(path, Columns()), ROWS):
+                pass
+        if path.suffix == ".npz":
+            with may_refuse("read arrays"):
+                read_npz(path)
+            return
+        for task in (task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]):
+            with may_refuse(f"read for {task}"):
+                names = ["score"] if task == "score" else ["a", "b"]
+                found = read_examples(path, names, task=task, limit=ROWS)
+                assert found.labels is not None
+                assert len(found.labels) == len(found.inputs)
 
     if path.suffix == ".parquet":
-        return Target(run, tuple(_tables(len(uses))))
-    seeds = SEEDS[path.suffix[1:]]
-    if path.suffix == ".npz":
-        return Target(run, seeds + seeds_of("arrays"))
-    padded = (seed + b"\n" * more for seed in seeds for more in range(len(uses)))
-    return Target(run, tuple(padded), deep=path.suffix == ".jsonl")
+        return Target(run, tuple(_tables()))
+    more = seeds_of("arrays") if path.suffix == ".npz" else ()
+    return Target(run, SEEDS[path.suffix[1:]] + more, deep=path.suffix == ".jsonl")
 
 
-def _tables(lengths: int) -> Iterator[bytes]:
-    """Parquet files: whole pages, compressed ones, lists, texts by their places in a dictionary or by what is new.
-
-    Args:
-        lengths: so many of each, in lengths that differ by one.
-    """
+def _tables() -> Iterator[bytes]:
+    """Parquet files of texts and labels, whole and compressed, and of lists."""
     import pyarrow
     from pyarrow import parquet
 
-    def written(compression: str, shared: str = "", **columns: Any) -> Iterator[bytes]:
-        table = pyarrow.table(columns)
-        others = {"use_dictionary": False, "data_page_version": "2.0", "column_encoding": {shared: "DELTA_BYTE_ARRAY"}}
-        for more in range(lengths):
-            file, padding = io.BytesIO(), {"padding": "x" * more}
-            padded = table.replace_schema_metadata(padding)
-            parquet.write_table(padded, file, compression=compression, row_group_size=2, **(others if shared else {}))
-            yield file.getvalue()
-
-    yield from written("none", text=["a", "b"], label=[1, 0])
-    yield from written("snappy", text=["a", "b", "c"], label=["a", "b", "a"])
-    yield from written("zstd", tokens=[["a", "b"], ["c"]], label=[["a", "b"], ["b"]])
-    yield from written("gzip", text=pyarrow.array(["a", "a", "b"]).dictionary_encode(), label=[0.5, 1.0, 2.0])
-    yield from written("none", "tokens.list.element", tokens=[["a", "ab"], ["abc"]], label=[["a", "b"], ["b"]])
-    yield from written("none", text=["a", None], label=["a", "b"])
+    for compression, columns in (
+        ("none", {"text": ["a", "b"], "label": [1, 0]}),
+        ("snappy", {"text": ["a", "b", "c"], "label": ["a", "b", "a"]}),
+        ("zstd", {"tokens": [["a", "b"], ["c"]], "label": [["a", "b"], ["b"]]}),
+        ("gzip", {"text": pyarrow.array(["a", "a", "b"]).dictionary_encode(), "label": [0.5, 1.0, 2.0]}),
+        ("none", {"text": ["a", "b"], "label": [["a", "b"], ["b"]]}),
+    ):
+        file = io.BytesIO()
+        parquet.write_table(pyarrow.table(columns), file, compression=compression, row_group_size=2)
+        yield file.getvalue()
 
 
 def _npz(**arrays: Any) -> bytes:
