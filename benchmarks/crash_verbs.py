@@ -144,11 +144,7 @@ def import_all() -> None:
 
 
 def learn(words: Sequence[str], ready: Callable[[], None], file: Path) -> None:
-    """Run a command, and import here what it imported.
-
-    Raises:
-        RuntimeError: it did not go well.
-    """
+    """Run a command, and import here what it imported."""
     ready()
     status, said = Forked(words, after=lambda: file.write_text(json.dumps(sorted(sys.modules)))).end()
     if status:
@@ -216,11 +212,7 @@ class Bench:
         return [word.format(**self.words, now=now) for word in words]
 
     def hydrant(self, words: Sequence[str], now: Path | None = None) -> None:
-        """Run a command that must go well.
-
-        Raises:
-            RuntimeError: it did not.
-        """
+        """Run a command that must go well."""
         status, said = Forked(self.line(words, now or self.old)).end()
         if status:
             raise RuntimeError(f"hydrant {' '.join(words)}: {said}")
@@ -238,14 +230,9 @@ class Bench:
 
 
 class Forked:
-    """A hydrant command in a process of its own, forked from this one.
+    """A hydrant command in a process of its own, forked from this one; with ``step`` it dies before that change.
 
-    Args:
-        words: of the command line.
-        step: the change to the file system that it dies just before; without it it runs to its end.
-        within: only changes below this folder count, and temporary ones elsewhere do not.
-        before: called in the new process, first.
-        after: called in it last.
+    ``within`` leaves out changes elsewhere; ``before`` and ``after`` are called in the new process.
     """
 
     def __init__(
@@ -379,11 +366,7 @@ class States:
 
     @classmethod
     def of(cls, bench: Bench, verb: Verb, now: Path) -> States:
-        """Found by running the verb twice, in two places, since a report may tell where its bundle stands.
-
-        Raises:
-            RuntimeError: it fails, leaves something hidden, or changes nothing.
-        """
+        """Found by running the verb twice, in two places, since a report may tell where its bundle stands."""
         learn(bench.line(verb.words, now), lambda: bench.fresh(now, verb), now.with_name("modules.json"))
         found, seconds, steps = [], 9e9, 0
         bench.fresh(now, verb)

@@ -140,15 +140,7 @@ def fuzz(name: str, folder: str, flags: list[str]) -> int:
 def campaign(
     name: str, command: Sequence[str], place: Path, environment: Mapping[str, str], options: argparse.Namespace
 ) -> dict[str, object]:
-    """Run a program that takes libFuzzer's flags until it has run as often as asked, and count its findings.
-
-    Args:
-        name: of the target; findings are kept under it.
-        command: the program, and flags.
-        place: a folder of this target alone, with its corpus in ``corpus``.
-        environment: of the program.
-        options: limits of executions and seconds, the first seed, and the folder of findings.
-    """
+    """Run a program that takes libFuzzer's flags until it has run as often as asked, and count its findings."""
     done, starts, coverage, started = 0, 0, 0, time.monotonic()
     findings: list[dict[str, str]] = []
     while done < options.executions and len(findings) < MOST:

@@ -43,11 +43,7 @@ SOUND_FILES = {
 
 
 def given(place: Path) -> dict[str, Made]:
-    """The targets, by name.
-
-    Args:
-        place: what ``fuzz_bundle.make_given`` made there.
-    """
+    """The targets, by name."""
     return {
         "adapter": partial(_adapter, place, "adapter_config.json", True),
         "adapter-weights": partial(_adapter, place, "adapter_model.safetensors", False),

@@ -56,11 +56,7 @@ TAKEN: set[str] = set()
 
 @contextlib.contextmanager
 def may_refuse(what: str) -> Iterator[None]:
-    """Where one of hydrant's errors is no finding.
-
-    Args:
-        what: is done here, in words.
-    """
+    """Where one of hydrant's errors is no finding."""
     BEGUN.add(what)
     with contextlib.suppress(HydrantError):
         yield

@@ -60,11 +60,7 @@ TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, Tru
 
 
 def targets(place: Path) -> dict[str, Made]:
-    """Every target by its name.
-
-    Args:
-        place: what ``fuzz_bundle.make_given`` made there; where each target keeps its files, too.
-    """
+    """Every target by its name."""
     return {**_bundled(place / "bundle", place), **_data(place), **given(place), **asked(place)}
 
 

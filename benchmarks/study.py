@@ -156,12 +156,6 @@ class Bundles:
         """What a bundle says of the splits, by the PyTorch reference; the distance is fitted on the training split.
 
         It runs on a GPU where there is one.
-
-        Args:
-            bundle: that runs.
-            further: examples to run on as well, by names of their own.
-            distance: whether to fit one.
-            splits: that it runs on.
         """
         examples = {**{split: getattr(self.data, split) for split in splits}, **(further or {})}
 

@@ -55,19 +55,7 @@ class Settings:
 
 
 class Rows:
-    """Makes rows by their names.
-
-    Args:
-        bundles: that are made and kept.
-        settings: of all rows.
-        single: checkpoint that every pruning is made of.
-        deep: checkpoints of the Deep Ensemble, the single model first; none leave the row out.
-        lora: base model and adapters of the LoRA-Ensemble; none leave the row out.
-        dropout: whether the checkpoint has dropout, without which there is no MC dropout.
-
-    Raises:
-        ValueError: two forks that differ by their method alone, which their names do not tell.
-    """
+    """Makes rows by their names."""
 
     def __init__(
         self,
@@ -185,14 +173,7 @@ class Rows:
 
 
 def results(rows: Rows, names: Sequence[str], references: Sequence[str], resamples: int) -> list[dict[str, Any]]:
-    """Every row's figures from each of its seeds, before and after calibration.
-
-    Args:
-        rows: that were made.
-        names: of them.
-        references: rows that every row's first seed is compared with, on the same bootstrap draws.
-        resamples: of the bootstrap.
-    """
+    """Every row's figures from each of its seeds, before and after calibration."""
     data, drawn, found = rows.bundles.data, {}, []
     for name in names:
         seeds = []

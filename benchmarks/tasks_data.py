@@ -190,13 +190,7 @@ Sentence = tuple[list[str], list[str]]
 
 
 def slots(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
-    """Slots of requests as tags of words: the SNIPS benchmark of 2017 (Coucke et al. 2018, CC0).
-
-    Args:
-        folder: ``2017-06-custom-intent-engines`` of github.com/sonos/nlu-benchmark.
-        sizes: of the splits.
-        seed: of the draws.
-    """
+    """Slots of requests as tags of words: the SNIPS benchmark of 2017 (Coucke et al. 2018, CC0)."""
     rng = np.random.default_rng(seed)
     known = distinct(sentence for intent in KNOWN for sentence in read_intent(folder, intent))
     strange = distinct(sentence for intent in STRANGE for sentence in read_intent(folder, intent))

@@ -69,11 +69,7 @@ Batches = Callable[[np.random.Generator], Iterable[dict[str, Any]]]
 
 
 def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe) -> list[float]:
-    """Train what requires a gradient, in place, on a GPU where there is one.
-
-    Returns:
-        the mean loss of every epoch.
-    """
+    """Train what requires a gradient, in place, on a GPU where there is one."""
     torch.manual_seed(recipe.seed)
     place = device()
     model.to(place).train()
@@ -145,12 +141,7 @@ def augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def cached(folder: Path, recipe: dict[str, Any], make: Callable[[Path], dict[str, Any]]) -> Path:
-    """The folder that ``make`` filled by this recipe: now, or before.
-
-    Args:
-        recipe: everything that decides the result, as JSON.
-        make: fills an empty folder and returns what to remember (losses, seconds), which is not compared.
-    """
+    """The folder that ``make`` filled by this recipe, now or before; it returns notes, which are not compared."""
     recipe = json.loads(json.dumps(recipe))
     note = folder / "recipe.json"
     if note.is_file() and json.loads(note.read_text())["recipe"] == recipe:
