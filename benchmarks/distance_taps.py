@@ -216,7 +216,7 @@ def standardised_distances(
     how: tuple[int | None, int],
     features: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Distances of every split. Directions are drawn by the names of taps: another draw has other names; features are [N, K, d]."""
+    """Distances of every split. Directions are drawn by the names of taps: another draw has other names."""
     (name, wanted), (rank, draw) = chosen, how
     fit.taps = tuple(f"{tap}{' ' * draw}" for tap in taps)
     places = [taps.index(tap) for tap in wanted]

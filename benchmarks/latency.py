@@ -1,15 +1,17 @@
-"""Latency of exported graphs with random weights on ONNX Runtime's CPU provider, interleaved in one process.
+"""Latency of graphs with random weights, on ONNX Runtime's CPU provider or a GPU, interleaved in one process.
 
     python benchmarks/latency.py ensembles -o benchmarks/results/latency-cpu.json
     python benchmarks/latency.py microbatches -o benchmarks/results/microbatch-cpu.json
     python benchmarks/latency.py distance -o benchmarks/results/distance-cpu.json
     python benchmarks/latency.py forks -o benchmarks/results/distance-price-cpu.json
+    python benchmarks/latency.py cuda --batch 1 8 32 128 --rounds 200 -o benchmarks/results/latency-GPU.json
 
 ``ensembles``: fused ensembles and a Deep Ensemble ÷ the plain single model. ``microbatches``: a batch in parts of
 several sizes ÷ the whole batch; ``hydrant.runtime.backends.microbatch`` aims at the number of rows (inputs × tokens ×
 streams of one run) that is fastest over all cases. ``distance``: three members that fork in the last third and keep 4
 of 12 heads, with energy or a distance ÷ the same graph without. ``forks``: the late forks of CLINC150's study on
-MiniLM's shape, with and without a distance, ÷ the plain single model.
+MiniLM's shape, with and without a distance, ÷ the plain single model. ``cuda``: the ensembles on a GPU
+(latency_cuda.py).
 
 Figures are ratios of medians. The addresses of a session's weights move its time by two or three percent; so the last
 two open their sessions anew several times, in an order drawn with seed 0.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -35,10 +38,9 @@ from hydrant.export.random_model import PLAIN, random_model
 from hydrant.metrics.timing import Ratio, Rules, interleave
 from hydrant.runtime.backends.microbatch import Microbatch
 from hydrant.runtime.backends.ort import open_session
+from latency_cuda import ENSEMBLES, by_events, ort_cases, torch_cases
 from onnx import ModelProto
 
-ENSEMBLES = [(4, 0), (6, 0), (8, 0), (4, 6), (4, 9), (4, 11)]
-"""(heads kept of 12, layer of the fork)."""
 MICROBATCHES = [
     ("ViT-B/16", 197, 1),
     ("ViT-B/16", 197, 3),
@@ -211,11 +213,36 @@ def raced(
     return {name: np.concatenate(parts) for name, parts in taken.items()}
 
 
+def cuda(options: argparse.Namespace) -> Rows:
+    """A table for each engine, model and batch size; written as they come."""
+    import onnxruntime
+    import torch
+
+    device, tables = "cuda" if torch.cuda.is_available() else "cpu", []
+    has_provider = device == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    engines = ["PyTorch, BF16", *(["ONNX Runtime CUDA, FP16"] if has_provider else [])]
+    for engine, model, size in itertools.product(engines, options.models or MODELS[:2], options.batch):
+        shape = architecture(model)
+        batch, ours = inputs(shape, size, options.sequence), engine.startswith("PyTorch")
+        found = torch_cases(shape, batch, device) if ours else ort_cases(shape, batch)
+        timed = by_events if ours and device == "cuda" else None
+        seconds = interleave(list(found.values()), Rules(0.0, options.rounds), timed=timed)
+        medians = dict(zip(found, np.median(seconds, axis=0).tolist(), strict=True))
+        rows = [
+            {"case": name, "time": round(median / medians["single"], 3), "milliseconds": round(median * 1e3, 4)}
+            for name, median in medians.items()
+        ]
+        tables.append({"engine": engine, "model": model, "batch": size, "rows": rows})
+        harness.save(options.output, {**harness.about(), "tables": tables})
+    return tables
+
+
 QUESTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
     "ensembles": ("tables", ensembles),
     "microbatches": ("rows", microbatches),
     "distance": ("rows", distance),
     "forks": ("rows", forks),
+    "cuda": ("tables", cuda),
 }
 """Key of the results, and what measures them."""
 
