@@ -321,27 +321,21 @@ def _count(steps: Any, last: int | None, within: Path | None) -> None:
 
 
 def state(now: Path) -> dict[str, str]:
-    """SHA-256 of every file that is not hidden, nor of a making that goes on later: name → digest."""
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(now.rglob("*"))
-        if path.is_file() and not _is_hidden(name := path.relative_to(now).as_posix()) and not _is_kept(name)
-    }
+    """SHA-256 of every file that is not hidden, nor of interrupted work: name → digest."""
+    files = {path.relative_to(now).as_posix(): path for path in sorted(now.rglob("*")) if path.is_file()}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if not _is_left(name)}
 
 
 def hidden(now: Path) -> list[str]:
-    """What is hidden there, or kept to go on with."""
+    """What is hidden there, or left of interrupted work."""
     names = [path.relative_to(now).as_posix() for path in sorted(now.rglob("*"))]
-    return [name for name in names if _is_hidden(name) or _is_kept(name)]
+    return [name for name in names if _is_left(name)]
 
 
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
-
-
-def _is_kept(name: str) -> bool:
-    """Whether it is of what an interrupted verb goes on with: making, a large prediction, tuning, circuits."""
-    return name.split("/", maxsplit=1)[0].endswith((".make", ".chunks", ".part"))
+def _is_left(name: str) -> bool:
+    """Whether it is hidden, or what an interrupted verb goes on with: making, a large prediction, tuning, circuits."""
+    parts = name.split("/")
+    return any(part.startswith(".") for part in parts) or parts[0].endswith((".make", ".chunks", ".part"))
 
 
 @dataclass(frozen=True)

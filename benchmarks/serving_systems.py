@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -231,9 +232,4 @@ def triton_service(bundle: Path) -> Iterator[Service]:
         with running(packages, folder / "repository", folder / "log") as (port, _):
             taken = time.perf_counter() - begun
             first = next(each for each in tree(os.getpid()) if each not in before)
-            yield Service(_Pid(first), port, taken, TRITON)
-
-
-@dataclass(frozen=True)
-class _Pid:
-    pid: int
+            yield Service(SimpleNamespace(pid=first), port, taken, TRITON)

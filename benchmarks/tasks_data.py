@@ -73,9 +73,6 @@ def clinc150(folder: Path) -> dict[str, list[Query]]:
     return {**found, "validation": found["validation"][::2], "calibration": found["validation"][1::2]}
 
 
-# -- several labels ---------------------------------------------------------------------------------------------------
-
-
 def several_domains(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
     """One to three requests of different domains in one text; its labels are the domains.
 
@@ -107,8 +104,6 @@ def _joined(queries: Sequence[Query], count: int, rng: np.random.Generator, apar
             labels[row, [DOMAINS.index(domain) for domain in seen]] = True
     return Examples(texts, labels if apart else None, source)
 
-
-# -- pairs ------------------------------------------------------------------------------------------------------------
 
 Mix = tuple[int, int, int]
 """Documents of a query: of its intent, of other intents of its domain, and of other domains."""
@@ -176,8 +171,6 @@ class _Index:
         drawn = list(chosen.items())
         return [drawn[place] for place in order]
 
-
-# -- tags -------------------------------------------------------------------------------------------------------------
 
 KNOWN = ("AddToPlaylist", "BookRestaurant", "GetWeather", "PlayMusic", "SearchScreeningEvent")
 """Intents of SNIPS that the tagger learns the slots of."""

@@ -168,23 +168,10 @@ def in_parallel(tasks: Sequence[tuple[Callable[[Any], Any], Any]], jobs: int) ->
         return [function(argument) for function, argument in tasks]
     threads = max(1, (os.cpu_count() or 1) // jobs)
     spawn = multiprocessing.get_context("spawn")
-    with numpy_threads(threads), ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
+    os.environ["OPENBLAS_NUM_THREADS"] = str(threads)  # NumPy reads this as it starts
+    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
         futures = [pool.submit(function, argument) for function, argument in tasks]
         return [future.result() for future in futures]
-
-
-@contextmanager
-def numpy_threads(count: int) -> Iterator[None]:
-    """Processes that are started meanwhile multiply on so many threads in NumPy, which reads this as it starts."""
-    name = "OPENBLAS_NUM_THREADS"
-    before = os.environ.get(name)
-    os.environ[name] = str(count)
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
 
 
 def as_json(recipe: Recipe, **more: Any) -> dict[str, Any]:
