@@ -2,7 +2,7 @@
 
 Random weights. PyTorch runs the trainable module: one stream up to the fork, but no other rewrite; ONNX Runtime runs
 the exported graph. Inputs and outputs stay on the GPU, so that transfers are not counted. Runs are timed with CUDA
-events (PyTorch) or around a synchronised run (ONNX Runtime). ``latency.py cuda`` races them; on a machine without a GPU
+events (PyTorch) or around a synchronised run (ONNX Runtime). ``graph_latency.py cuda`` races them; on a machine without a GPU
 it runs the PyTorch part on the CPU, without CUDA graphs, to try the program itself.
 """
 

@@ -1,6 +1,6 @@
 """Time of a circuit search, and of the naive one: L × H full forward passes of the Hugging Face model.
 
-    python benchmarks/circuits.py -o benchmarks/results/circuits-cpu.json
+    python benchmarks/circuit_search.py -o benchmarks/results/circuits-cpu.json
 
 BERT-base's shape with random weights and random tokens; the objective is the negative log-likelihood. The two searches
 take turns, and times are medians; then their scores and heads are compared. Ends with status 1 if the heads differ.

@@ -1,10 +1,10 @@
 """Latency of graphs with random weights, on ONNX Runtime's CPU provider or a GPU, interleaved in one process.
 
-    python benchmarks/latency.py ensembles -o benchmarks/results/latency-cpu.json
-    python benchmarks/latency.py microbatches -o benchmarks/results/microbatch-cpu.json
-    python benchmarks/latency.py distance -o benchmarks/results/distance-cpu.json
-    python benchmarks/latency.py forks -o benchmarks/results/distance-price-cpu.json
-    python benchmarks/latency.py cuda --batch 1 8 32 128 --rounds 200 -o benchmarks/results/latency-GPU.json
+    python benchmarks/graph_latency.py ensembles -o benchmarks/results/latency-cpu.json
+    python benchmarks/graph_latency.py microbatches -o benchmarks/results/microbatch-cpu.json
+    python benchmarks/graph_latency.py distance -o benchmarks/results/distance-cpu.json
+    python benchmarks/graph_latency.py forks -o benchmarks/results/distance-price-cpu.json
+    python benchmarks/graph_latency.py cuda --batch 1 8 32 128 --rounds 200 -o benchmarks/results/latency-GPU.json
 
 ``ensembles``: fused ensembles and a Deep Ensemble ÷ the plain single model. ``microbatches``: a batch in parts of
 several sizes ÷ the whole batch; ``hydrant.runtime.backends.microbatch`` aims at the number of rows (inputs × tokens ×

@@ -2,7 +2,7 @@
 
     hydrant predict out/ --input test.csv --output test.jsonl
     hydrant predict out/ --input oos_test.csv --output oos.jsonl
-    python benchmarks/drift.py out/ test.jsonl oos.jsonl --seeds 50 --inputs 20000
+    python benchmarks/drift_alarms.py out/ test.jsonl oos.jsonl --seeds 50 --inputs 20000
 
 Traffic is drawn with replacement from the rows of the two logs. Every stream is watched as `hydrant serve` does, in
 requests of 8 inputs; it ends with the alarm that comes first. ``--seeds 0`` measures what counting costs alone.
