@@ -2,8 +2,8 @@
 
 Random weights. PyTorch runs the trainable module: one stream up to the fork, but no other rewrite; ONNX Runtime runs
 the exported graph. Inputs and outputs stay on the GPU, so that transfers are not counted. Runs are timed with CUDA
-events (PyTorch) or around a synchronised run (ONNX Runtime). ``graph_latency.py cuda`` races them; on a machine without a GPU
-it runs the PyTorch part on the CPU, without CUDA graphs, to try the program itself.
+events (PyTorch) or around a synchronised run (ONNX Runtime). ``graph_latency.py cuda`` races them; without a GPU it
+runs the PyTorch part on the CPU, without CUDA graphs, to try the program itself.
 """
 
 from __future__ import annotations
