@@ -6,7 +6,6 @@ in a working folder with how it was made (``training.cached``), so that an inter
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ SPLITS = ("validation", "ood_validation", "test", "ood_test")
 """Those that outputs are computed on."""
 
 SETS = ("balanced", "all", "last")
-"""Of taps; ``benchmarks/distance_taps.py`` has *means*, the default of texts."""
+"""Of taps; *means* is the default of texts."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,6 @@ class Outputs:
 
     logits: Mapping[str, np.ndarray]
     distances: Mapping[str, Mapping[str, np.ndarray]]
-
-
-def contents(examples: Examples) -> str:
-    """A digest of inputs in their order."""
-    digest = hashlib.sha256()
-    for each in examples.inputs:
-        digest.update(each.encode() + b"\n" if isinstance(each, str) else each.tobytes())
-    return digest.hexdigest()
 
 
 class Bundles:
@@ -145,51 +136,31 @@ class Bundles:
         recipe = {"source": made_by(source), "tune": settings, "examples": len(self.data.train)}
         return self._kept(name, recipe, make)
 
-    def outputs(
-        self,
-        bundle: Path,
-        further: Mapping[str, Examples] | None = None,
-        *,
-        distance: bool = True,
-        splits: Sequence[str] = SPLITS,
-    ) -> Outputs:
-        """What a bundle says of the splits, by the PyTorch reference; the distance is fitted on the training split.
-
-        It runs on a GPU where there is one.
-        """
-        examples = {**{split: getattr(self.data, split) for split in splits}, **(further or {})}
+    def outputs(self, bundle: Path) -> Outputs:
+        """What a bundle says of the splits, by the PyTorch reference; the distance is fitted on the training split."""
 
         def make(folder: Path) -> dict[str, Any]:
-            found, sets = self._run(bundle, examples, distance)
+            found, sets = self._run(bundle)
             np.savez(folder / "outputs.npz", **found)  # type: ignore[arg-type]
             return {"taps": sets}
 
-        sizes = {name: len(part) for name, part in examples.items()}
-        recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train)}
-        recipe["distance"] = SETS if distance else ()
-        folder = bundle.name
-        if further:
-            recipe["further"] = {name: contents(part) for name, part in further.items()}
-            folder += f"-and-{hashlib.sha256(json.dumps(recipe['further']).encode()).hexdigest()[:12]}"
-        kept = cached(self.work / "outputs" / folder, recipe, make)
+        sizes = {split: len(getattr(self.data, split)) for split in SPLITS}
+        recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train), "distance": SETS}
+        kept = cached(self.work / "outputs" / bundle.name, recipe, make)
         with np.load(kept / "outputs.npz") as arrays:
-            logits = {name: arrays[f"{name}.logits"] for name in examples}
+            logits = {split: arrays[f"{split}.logits"] for split in SPLITS}
             taps = note_of(kept)["taps"]
-            return Outputs(logits, {each: {name: arrays[f"{name}.{each}"] for name in examples} for each in taps})
+            return Outputs(logits, {each: {split: arrays[f"{split}.{each}"] for split in SPLITS} for each in taps})
 
-    def _run(
-        self, path: Path, examples: Mapping[str, Examples], distance: bool
-    ) -> tuple[dict[str, np.ndarray], list[str]]:
+    def _run(self, path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         reference = Reference(hydrant.Bundle.open(path), 64, no_progress)
-        reference.ensemble.to(device())
-        ensemble, distances = reference.ensemble, {}
-        if distance:
-            shape = ensemble.architecture, ensemble.trunk, ensemble.members
-            sets = {name: named_taps(name, *shape)[name] for name in (SETS if ensemble.trunk else SETS[-1:])}
-            distances = reference.fitted(self.data.train, sets, {}, rank=ensemble.architecture.width)
+        ensemble = reference.ensemble.to(device())
+        shape = ensemble.architecture, ensemble.trunk, ensemble.members
+        sets = {name: named_taps(name, *shape)[name] for name in (SETS if ensemble.trunk else SETS[-1:])}
+        distances = reference.fitted(self.data.train, sets, {}, rank=ensemble.architecture.width)
         found: dict[str, np.ndarray] = {}
-        for split, part in examples.items():
-            logits, squared = reference.run(part, distances)
+        for split in SPLITS:
+            logits, squared = reference.run(getattr(self.data, split), distances)
             found[f"{split}.logits"] = logits.astype(np.float32)
             if split == "validation":  # the first split
                 distances = {

@@ -1,4 +1,4 @@
-"""Pictures of the studies: quality against measured latency, and the grid of forks and heads."""
+"""The picture of a study: quality against measured latency."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ TICKS = (0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 10)
 """Of latencies."""
 MARKERS = "os"
 """Of rows by ten."""
-METHODS = {"taylor": "Taylor importance", "circuit": "circuits"}
-"""What is drawn beside random heads, in words."""
 
 
 def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced") -> bytes:
@@ -58,39 +56,6 @@ def draw_rows(rows: Sequence[dict[str, Any]], title: str, taps: str = "balanced"
     return _png(figure, panels)
 
 
-def draw_grid(found: dict[str, Any], title: str, figure_names: dict[str, str]) -> bytes:
-    """PNG bytes: for each figure heads kept against it, a line for each fork; below, the number of members and methods.
-
-    Dashed and hollow is what was not tuned; shades and bars are ranges over the seeds. What is far worse than the
-    single model lies outside.
-    """
-    figure, panels = _panels(2, len(figure_names), (5 * len(figure_names), 9), title)
-    points, first = found["points"], found["members"][0]
-    for above, below, (name, label) in zip(*panels, figure_names.items(), strict=True):
-        for fork in sorted({point["fork"] for point in points}):
-            _lines(above, [point for point in points if point["fork"] == fork], "keep", name, f"fork at {fork}")
-        _lines(below, found["members"], "members", name, "random heads")
-        for point in found["methods"]:
-            if point["method"] in METHODS:
-                place = list(METHODS).index(point["method"]) + 1
-                given, words = [seed[name] for seed in point["seeds"]], _words(METHODS[point["method"]], point["tuned"])
-                _point(below, point["members"] + 0.12 * place, given, place, words, "osD"[place], point["tuned"])
-        above.set_xscale("log", base=2)
-        above.set_xlabel("heads kept in each layer above the fork")
-        below.set_xlabel(f"members that fork at {first['fork']} and keep {first['keep']}")
-        for axes, rows, across in ((above, points, "keep"), (below, found["members"], "members")):
-            ticks = sorted({row[across] for row in rows})
-            axes.set_xticks(ticks, [str(tick) for tick in ticks])
-            for key, style, words in (("single", ":", ""), ("control", "-.", ", tuned in all layers")):
-                level = float(np.mean([seed[name] for seed in found[key]]))
-                axes.axhline(level, color="black", linewidth=1, linestyle=style, label=f"single model{words}")
-            axes.set_title(label, fontsize=10)
-            (low, high), level = axes.get_ylim(), float(np.mean([seed[name] for seed in found["single"]]))
-            worse = name.endswith("fpr95")
-            axes.set_ylim(low if worse else max(low, level - 0.05), min(high, level + 0.15) if worse else high)
-    return _png(figure, panels)
-
-
 def _panels(rows: int, columns: int, size: tuple[float, float], title: str) -> tuple[Figure, Any]:
     figure = Figure(figsize=size, dpi=110, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
@@ -106,24 +71,6 @@ def _point(axes: Any, x: float, given: Sequence[float], place: int, label: str, 
     mean, colour = float(np.mean(given)), f"C{place % 10}"
     axes.errorbar(x, mean, [[mean - min(given)], [max(given) - mean]], marker=marker, color=colour, linestyle="",
                   markersize=6, markerfacecolor=colour if tuned else "white", label=label)  # fmt: skip
-
-
-def _lines(axes: Any, points: Sequence[dict[str, Any]], across: str, name: str, label: str) -> None:
-    """A figure along one number of the points, tuned and not, with ranges."""
-    colour = None
-    for tuned in (False, True):
-        some = sorted((point for point in points if point["tuned"] == tuned), key=lambda point: point[across])
-        at = [point[across] for point in some]
-        found = [[seed[name] for seed in point["seeds"]] for point in some]
-        (line,) = axes.plot(at, [float(np.mean(given)) for given in found], "-o" if tuned else "--o", color=colour,
-                            markersize=5, label=_words(label, tuned))  # fmt: skip
-        colour = line.get_color()
-        line.set_markerfacecolor(colour if tuned else "white")
-        axes.fill_between(at, list(map(min, found)), list(map(max, found)), color=colour, alpha=0.12)
-
-
-def _words(label: str, tuned: bool) -> str:
-    return f"{label}, {'tuned' if tuned else 'untuned'}"
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

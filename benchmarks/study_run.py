@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,36 +28,20 @@ from study_vision import Vision
 KINDS: dict[str, type[Subject]] = {"clinc150": Clinc150, "vision": Vision}
 
 
-def parser(description: str | None, questions: Collection[str] = ()) -> argparse.ArgumentParser:
-    """The options of all programs that ask something, or one of several questions, of a study."""
-    made = harness.parser(description)
-    if questions:
-        made.add_argument("question", choices=questions)
+def main() -> None:
+    made = harness.parser(__doc__)
     made.add_argument("study", choices=KINDS, help="data set")
     made.add_argument("shared", type=Path, help="folder with models/ and data/")
     made.add_argument("--work", type=Path, help="folder of what takes long (default out/studies/NAME)")
     made.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
-    made.add_argument("--document", type=Path, help="gets the tables (default: the page that has them)")
-    return made
-
-
-def open_subject(options: argparse.Namespace) -> Subject:
-    kind: Any = KINDS[options.study]
-    return kind(options.shared, options.work or Path("out/studies") / options.study, options.jobs)
-
-
-def document_of(subject: Subject) -> Path:
-    return ROOT / f"docs/studies/{subject.name}.md"
-
-
-def main() -> None:
-    made = parser(__doc__)
+    made.add_argument("--document", type=Path, help="gets the tables (default: docs/studies/NAME.md)")
     made.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
     made.add_argument("--resamples", type=int, default=200, help="of the bootstrap (default 200)")
     made.add_argument("--leave-out", nargs="*", default=[], metavar="ROW", help="rows that are not made")
     made.add_argument("--no-latency", action="store_true", help="make and measure, but time nothing")
     options = made.parse_args()
-    run(open_subject(options), options)
+    kind: Any = KINDS[options.study]
+    run(kind(options.shared, options.work or Path("out/studies") / options.study, options.jobs), options)
 
 
 def run(subject: Subject, options: argparse.Namespace) -> None:
@@ -85,7 +68,7 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     harness.save(options.output, report)
     text = tables.render(report, [CONTROL, DEEP])
     print(text)
-    document = options.document or document_of(subject)
+    document = options.document or ROOT / f"docs/studies/{subject.name}.md"
     harness.put_into(document, text)
     if not options.no_latency:
         picture = draw_rows(found, subject.title, subject.taps)

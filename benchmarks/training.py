@@ -215,11 +215,10 @@ class Members:
             [(self.adapter, seed) for seed in range(count)], self.jobs
         )
 
-    def full(self, seed: int, epochs: int | None = None) -> Path:
-        """A checkpoint like the reference, from another seed or of more epochs."""
-        recipe = replace(self.recipe, seed=seed, epochs=epochs or self.recipe.epochs)
-        name = f"trained-{epochs}-{seed}" if epochs else f"member-{seed}"
-        return self._kept(name, as_json(recipe, examples=len(self.examples)), seed, recipe)
+    def full(self, seed: int) -> Path:
+        """A checkpoint like the reference, from another seed."""
+        recipe = replace(self.recipe, seed=seed)
+        return self._kept(f"member-{seed}", as_json(recipe, examples=len(self.examples)), seed, recipe)
 
     def adapter(self, seed: int) -> Path:
         """A PEFT LoRA adapter of the base weights, with a classifier of its own."""

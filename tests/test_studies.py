@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import json
 import shutil
 import sys
@@ -24,15 +23,11 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import harness
 import study_figures
 import study_picture
-import study_points
 import study_run
-import study_shift
 import study_table
 import study_vision
 import training
 import transformers
-from hydrant.data.corruptions import CORRUPTIONS, corrupt, typos
-from hydrant.data.examples import Examples
 from hydrant.metrics.timing import Rules
 from study import Bundles, Fork
 from study_rows import Rows, Settings, results
@@ -317,146 +312,6 @@ def test_no_image_stands_in_two_splits(ran: argparse.Namespace) -> None:
         assert len(images) == len(left) + len(right)
 
 
-def asked(tmp_path: Path, **more: Any) -> argparse.Namespace:
-    return argparse.Namespace(
-        jobs=1, output=tmp_path / "found.json", document=tmp_path / "page.md", epochs=None, **more
-    )
-
-
-def test_trials_are_judged_by_validation_alone_and_leave_out_what_costs_too_much(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trials = study_points.Trials((Fork(1, 1), Fork(0, 1)), (1,), (1e-3,), 8, seeds=(0,))
-    tiny = Tiny(shared, tmp_path, 1, SIZES)
-    points = study_points.Points("try", tiny, 8)
-    late, early = (points.operations(study_points.Point(Fork(layer, 1))) for layer in (1, 0))
-    assert late < early
-    monkeypatch.setattr(study_points, "LIMIT", (late + early) / 2)
-    monkeypatch.setitem(study_points.TRIALS, "vision", trials)
-    study_points.run("trials", tiny, asked(tmp_path))
-    found = json.loads((tmp_path / "found.json").read_text())["rows"]
-    assert [row["fork"] and row["fork"]["layer"] for row in found] == [None, 1]
-    assert all(0 <= seed["accuracy"] <= 1 for row in found for seed in row["seeds"])
-    assert late <= found[1]["operations"] == found[1]["seeds"][0]["operations"]
-    (kept,) = (tmp_path / "outputs").glob("try-*-1-1-random-3-0-tuned-0-1-0.001")
-    outputs = np.load(kept / "outputs.npz")
-    assert {name.split(".")[0] for name in outputs} == {"validation", "ood_validation"}
-    fitted, judged = study_points.halves(len(outputs["validation.logits"]))
-    assert not set(fitted) & set(judged)
-    assert "fork at 1, keep 1, random, M = 3" in study_points.render_trials(found)
-    assert not (tmp_path / "page.md").exists()
-
-
-def test_a_grid_leaves_figures_tables_and_a_picture(
-    ran: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study_points, "SEEDS", (0, 1))
-    grid = study_points.Grid((1,), (2, 1), (1, 1), hydrant.Jointly(epochs=1), 8, members=(1, 3))
-    monkeypatch.setitem(study_points.GRIDS, "vision", grid)
-    options = asked(tmp_path)
-    study_points.run("grid", subject(ran), options)
-    report = json.loads(options.output.read_text())
-    assert [(point["fork"], point["keep"], point["tuned"]) for point in report["points"]] == [
-        (1, 2, False), (1, 2, True), (1, 1, False), (1, 1, True),
-    ]  # fmt: skip
-    assert all(len(point["seeds"]) == 2 for point in report["points"])
-    assert [point["members"] for point in report["members"][::2]] == [1, 3]
-    assert [point["method"] for point in report["methods"][::2]] == ["random", "taylor", "circuit"]
-    tuned = [
-        json.loads(note.read_text()) for note in (ran.work / "grid/bundles").glob("grid-*-random-*-tuned-*/recipe.json")
-    ]
-    assert {1, 3} == {note["recipe"]["source"]["plan"]["members"] for note in tuned}
-    assert {note["report"]["frozen"] for note in tuned} == {1}, "whatever the members, the same layers are tuned"
-    assert report["points"][3]["operations"] > report["points"][2]["operations"], "tuned, heads are no longer shared"
-    assert report["single_operations"] < 1
-    text = options.document.read_text()
-    assert "| 1 | 2 | tuned |" in text
-    assert "](findings-vision.png)" in text
-    assert "Fork at layer 1, keep 1, by number of members:" in text
-    assert (tmp_path / "findings-vision.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_shifted_inputs_are_measured_at_every_severity(ran: argparse.Namespace, tmp_path: Path) -> None:
-    options = asked(tmp_path)
-    study_shift.run(subject(ran), options)
-    models = json.loads(options.output.read_text())["models"]
-    assert list(models) == ["single", "single, tuned", "fork at 1, keep 1, tuned"]
-    seeds = models["single"]
-    assert len(seeds) == 2
-    assert seeds[0][0] == seeds[1][0], "the clean inputs of one model"
-    assert seeds[0][3] != seeds[1][3], "noise of another seed"
-    for rows in itertools.chain(*models.values()):
-        assert [row["name"] for row in rows] == ["clean", *(f"severity {severity}" for severity in range(1, 6))]
-        for row in rows:
-            for shares in row["scores"].values():
-                assert 0 <= shares["right_flagged"] <= 1
-    text = options.document.read_text()
-    assert "| severity 5 |" in text
-    assert "| max probability | entropy | mutual information |" in text
-    mean = study_shift.mean_of([rows[5] for rows in seeds])
-    assert f"| severity 5 | {mean['accuracy']:.3f} |" in text
-    assert mean["accuracy"] == pytest.approx(np.mean([rows[5]["accuracy"] for rows in seeds]))
-    assert mean["scores"].keys() == seeds[0][5]["scores"].keys()
-
-
-def test_the_control_is_tuned_at_every_rate_from_a_checkpoint_of_its_own_training(
-    ran: argparse.Namespace, tmp_path: Path
-) -> None:
-    options = asked(tmp_path, rates=(1e-3, 1e-9))
-    options.epochs = 1
-    study = subject(ran)
-    study.settings = replace(TINY, seeds=(1,))
-    study_points.run("control", study, options)
-    report = json.loads(options.output.read_text())
-    rows = {(row["model"], row["rate"]): row["seeds"] for row in report["rows"]}
-    assert list(rows) == [
-        ("single", None), ("late fork", None),
-        *((model, rate) for model in ("single", "late fork") for rate in (1e-3, 1e-9)),
-    ]  # fmt: skip
-    assert [len(seeds) for seeds in rows.values()] == [1] * 6
-    assert {seed["tuned"] for seed in rows["single", None]} == {0}
-    for model in ("single", "late fork"):
-        slow, fast = rows[model, 1e-9][0], rows[model, 1e-3][0]
-        assert slow["validation NLL"] == pytest.approx(rows[model, None][0]["validation NLL"], abs=1e-4)
-        assert fast["tuned"] == 0 or fast["validation NLL"] < slow["validation NLL"]
-    notes = [json.loads(note.read_text())["recipe"] for note in ran.work.glob("bundles/control-*-0.001/recipe.json")]
-    assert {note["tune"]["learning_rate"] for note in notes} == {1e-3}
-    assert len(notes) == 2
-    trained = json.loads((ran.work / "trained-1-0/recipe.json").read_text())["recipe"]
-    assert (trained["epochs"], report["checkpoint epochs"]) == (1, 1)
-    assert "| late fork, 0.001 | " in options.document.read_text()
-
-
-@pytest.mark.parametrize(("study", "epochs"), [("clinc150", "3"), ("vision", "0")])
-def test_epochs_that_say_nothing_are_refused(
-    study: str, epochs: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["study_points.py", "control", study, "shared", "--epochs", epochs])
-    with pytest.raises(SystemExit) as left:
-        study_points.main()
-    assert left.value.code == 2
-    assert "--epochs" in capsys.readouterr().err
-
-
-def test_shifted_inputs_are_of_all_classes() -> None:
-    examples = Examples([str(number) for number in range(300)], np.repeat(np.arange(3), 100), "one class after another")
-    some = study_shift.drawn(examples, 60)
-    assert len(set(some.inputs)) == 60
-    assert some.labels is not None
-    assert all(12 <= count <= 28 for count in np.bincount(some.labels))
-    assert some.inputs == sorted(some.inputs, key=int)
-    assert study_shift.drawn(examples, 1000).inputs == examples.inputs
-
-
-def test_texts_and_images_are_corrupted_as_evaluate_does() -> None:
-    texts = study_shift.corrupted(Examples(["what is my balance today", "transfer money"], np.arange(2), "texts"))
-    assert texts["severity 3"].inputs == typos(texts["clean"].inputs, 3)
-    images = list(np.random.default_rng(0).integers(0, 256, (len(CORRUPTIONS) + 1, 16, 16, 3), np.uint8))
-    found = study_shift.corrupted(Examples(images, np.zeros(len(images), np.int64), "images"))["severity 2"].inputs
-    for place, kind in enumerate([*CORRUPTIONS, next(iter(CORRUPTIONS))]):
-        np.testing.assert_array_equal(found[place], corrupt(images, kind, 2)[place])
-
-
 def test_the_timed_batch_is_of_median_length(bert_checkpoint: Path, tmp_path: Path) -> None:
     import transformers
 
@@ -475,48 +330,7 @@ def test_the_study_counts_costs_as_the_estimate_does(tmp_path: Path) -> None:
     assert found == {"operations": cost.ratio, "parameters": cost.fused.parameters / cost.single.parameters}
 
 
-def test_members_are_drawn_in_both_ways(ran: argparse.Namespace, tmp_path: Path) -> None:
-    study_points.run("draws", subject(ran), asked(tmp_path, seeds=2))
-    report = json.loads((tmp_path / "found.json").read_text())
-    assert report["fork"] == {"layer": 1, "keep": 1, "method": "random", "members": 3}
-    notes = [json.loads(note.read_text())["recipe"] for note in ran.work.glob("bundles/draws-*/recipe.json")]
-    planned = [(note["plan"]["seed"], note["plan"].get("systematic", False)) for note in notes if "plan" in note]
-    assert sorted(planned) == [(0, False), (0, True), (1, False), (1, True)]
-    tuned = [note["tune"] for note in notes if "tune" in note]
-    assert {(how["epochs"], how["batch_size"]) for how in tuned} == {(TINY.tune.epochs, TINY.batch_size)}
-    text = (tmp_path / "page.md").read_text()
-    for name, seeds in report["rows"].items():
-        operations, accuracy = (np.mean([seed[figure] for seed in seeds]) for figure in ("operations", "accuracy"))
-        assert f"| {name} | {operations:.2f} | 2 | {accuracy:.3f} (" in text
-
-
-def test_untuned_members_are_measured_as_they_are(
-    ran: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ways = {"single model": study_points.Point(None), "random": study_points.Point(Fork(0, 1))}
-    monkeypatch.setattr(study_points, "UNTUNED", ways)
-    study_points.run("untuned", subject(ran), asked(tmp_path, seeds=2))
-    rows = json.loads((tmp_path / "found.json").read_text())["rows"]
-    assert [(row["name"], row["seed"]) for row in rows] == [("single model", 0), ("random", 0), ("random", 1)]
-    (single,) = [row for row in json.loads(ran.output.read_text())["rows"] if row["name"] == "single"]
-    for name in study_points.UNTUNED_FIGURES:
-        assert rows[0][name] == pytest.approx(single["seeds"][0]["before"][name])
-
-
 RESULTS = Path(study_run.__file__).parent / "results"
-
-
-@pytest.mark.parametrize(("file", "page", "render"), [
-    *((f"grid-{name}", "findings", study_points.render_grid) for name in study_run.KINDS),
-    *((f"shift-{name}", "findings", lambda found: study_shift.render(found["models"])) for name in study_run.KINDS),
-    *((f"draws-{name}", f"studies/{name}", lambda found: study_points.render_draws(found["rows"]))
-      for name in study_run.KINDS),
-    *((f"control-vision{end}", "studies/vision", lambda found: study_points.render_control(found["rows"]))
-      for end in ("", "-trained")),
-])  # fmt: skip
-def test_documents_have_the_tables_of_the_results(file: str, page: str, render: Any) -> None:
-    found = json.loads((RESULTS / f"{file}.json").read_text())
-    assert render(found) in (harness.ROOT / f"docs/{page}.md").read_text()
 
 
 @pytest.mark.parametrize("name", study_run.KINDS)
@@ -524,3 +338,14 @@ def test_studies_have_the_tables_of_the_results(name: str) -> None:
     report = json.loads((RESULTS / f"study-{name}.json").read_text())
     text = study_table.render(report, ["single, tuned", "Deep Ensemble"])
     assert text in (harness.ROOT / f"docs/studies/{name}.md").read_text()
+
+
+def test_the_document_says_what_forks_with_their_distance_take() -> None:
+    """Time of a late fork with the distance in its graph, at batch 1 and 8, by fork and set of taps."""
+    rows = json.loads((RESULTS / "distance-price-cpu.json").read_text())["rows"]
+    times = {(row["batch"], row["graph"]): f"{row['time']:.2f}" for row in rows}
+    text = (RESULTS.parents[1] / "docs/studies/latency.md").read_text()
+    ends = ("", ", distance by means, rank 64", ", distance by balanced, rank 64", ", distance by last")
+    for fork in ("fork at 4, keep 2", "fork at 5, keep 4"):
+        cells = [" / ".join(times[batch, fork + end] for batch in (1, 8)) for end in ends]
+        assert f"| {fork} of 12 heads | {' | '.join(cells)} |" in text
