@@ -10,7 +10,6 @@ why, and nothing is written of it; ``WRONG`` is a class that was not refused and
 
 from __future__ import annotations
 
-import argparse
 import copy
 import logging
 import random
@@ -22,6 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import harness
 import hydrant
 import numpy as np
 import onnxruntime
@@ -39,9 +39,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference" / "census.md"
-START, END = "<!-- census: start -->", "<!-- census: end -->"
+PAGE = harness.ROOT / "docs" / "reference" / "census.md"
 
 SMALL: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "dim", "n_embd", "emb_dim", "embed_dim", "attention_hidden_size"), 64),
@@ -63,10 +61,6 @@ SMALL: dict[str, Any] = {
 """Sizes of every configuration that has them."""
 
 OWN: dict[str, dict[str, Any]] = {
-    "deepseek_v2": {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16,
-                    "q_lora_rank": 16, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1},
-    "deepseek_v3": {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 16,
-                    "q_lora_rank": 16, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
                    "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False},
     "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
@@ -91,26 +85,8 @@ OWN: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 8},
     "hunyuan_v1_dense": {"head_dim": 8}, "hunyuan_v1_moe": {"head_dim": 8},
     "layoutlmv3": {"coordinate_size": 11, "shape_size": 10}, "lilt": {"channel_shrink_ratio": 4, "hidden_size": 96},
-    "swin": {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8],
-             "window_size": 4},
-    "swinv2": {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8],
-               "window_size": 4},
-    "donut-swin": {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8],
-                   "window_size": 4},
     "beit": {"use_relative_position_bias": True},
     "data2vec-vision": {"use_relative_position_bias": True},
-    "siglip": {"vision_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
-                                 "intermediate_size": 128, "image_size": 32, "patch_size": 8}},
-    "clip": {"vision_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
-                               "intermediate_size": 128, "image_size": 32, "patch_size": 8}},
-    "metaclip_2": {"vision_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
-                                     "intermediate_size": 128, "image_size": 32, "patch_size": 8}},
-    "pvt": {"image_size": 64, "hidden_sizes": [16, 32, 32, 64], "num_attention_heads": [2, 4, 4, 8],
-            "depths": [1, 1, 1, 1]},
-    "pvt_v2": {"image_size": 64, "hidden_sizes": [16, 32, 32, 64], "num_attention_heads": [2, 4, 4, 8],
-               "depths": [1, 1, 1, 1]},
-    "segformer": {"image_size": 64, "hidden_sizes": [16, 32, 32, 64], "num_attention_heads": [2, 4, 4, 8],
-                  "depths": [1, 1, 1, 1], "patch_sizes": [7, 3, 3, 3]},
     "cvt": {"image_size": 64, "embed_dim": [32, 64, 64], "num_heads": [2, 4, 8], "depth": [1, 1, 1],
             "patch_size": None},
     "levit": {"image_size": 64, "patch_size": 16, "hidden_sizes": [64, 64, 64], "num_attention_heads": [4, 4, 4],
@@ -127,7 +103,16 @@ LATENT = {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_d
           "qk_head_dim": 16}  # fmt: skip
 """Of attention with latent keys and values."""
 
-OWN |= {kind: {**LATENT, **OWN.get(kind, {})} for kind in ("deepseek_v2", "axk1", "axk2", "minicpm3", "mistral4")}
+OWN |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "axk1", "axk2", "minicpm3", "mistral4"), LATENT)
+
+WINDOWS = {"image_size": 32, "patch_size": 2, "embed_dim": 32, "depths": [2, 2], "num_heads": [4, 8], "window_size": 4}
+PYRAMID = {"image_size": 64, "hidden_sizes": [16, 32, 32, 64], "num_attention_heads": [2, 4, 4, 8],
+           "depths": [1, 1, 1, 1]}  # fmt: skip
+VISION = {"vision_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+                            "intermediate_size": 128, "image_size": 32, "patch_size": 8}}  # fmt: skip
+OWN |= dict.fromkeys(("swin", "swinv2", "donut-swin"), WINDOWS)
+OWN |= dict.fromkeys(("pvt", "pvt_v2"), PYRAMID) | {"segformer": {**PYRAMID, "patch_sizes": [7, 3, 3, 3]}}
+OWN |= dict.fromkeys(("siglip", "clip", "metaclip_2"), VISION)
 
 SOUND = {"conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_feat_extract_layers": 2,
          "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 24}  # fmt: skip
@@ -297,8 +282,7 @@ def table(found: Found, classes: dict[str, dict[str, str]]) -> str:
         told = ", ".join(f"{count} {result}" for result, count in counts.most_common()) or "none examined"
         told += f"; of those that pass {forms['sliced']} are sliced and {forms['masked']} masked"
         lines += [f"## {title}", "", f"{len(mine)} classes: {told}.", ""]
-        lines += ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
-        lines += [*("| " + " | ".join([name, *mine[name]]) + " |" for name in sorted(mine)), ""]
+        lines += [harness.table(HEADER, [[name, *mine[name]] for name in sorted(mine)]), ""]
         left = [name for name in classes[kind] if name not in mine]
         lines += [f"Not examined yet: {', '.join(left)}.", ""] if left else []
     return "\n".join(lines)
@@ -319,7 +303,7 @@ def read(page: str, made: str) -> Found:
 
 def main() -> None:
     """Examine what the page lacks, and write it there, one class after another."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--limit", type=int, default=180, help="seconds for each class")
     parser.add_argument("--kind", nargs="*", choices=KINDS, default=list(KINDS), help="of these kinds alone")
     parser.add_argument("--only", nargs="*", default=[], help="model types to examine, again if need be")
@@ -328,9 +312,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     transformers.logging.set_verbosity_error()
     made = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}."
-    text = PAGE.read_text()
-    head, tail = text[: text.index(START) + len(START)], text[text.index(END) :]
-    found, classes = read(text, made), {kind: _named(mapping) for kind, (_, mapping) in KINDS.items()}
+    found, classes = read(PAGE.read_text(), made), {kind: _named(mapping) for kind, (_, mapping) in KINDS.items()}
     for kind in options.kind:
         for class_name, model_type in classes[kind].items():
             again = model_type in options.only
@@ -339,7 +321,7 @@ def main() -> None:
             row = examine(kind, model_type, class_name, options.limit)
             print(kind, class_name, row["result"], row.get("form", row.get("why", "")), flush=True)
             found[kind][class_name] = cells(row)
-            PAGE.write_text(f"{head}\n\n{made}\n\n{table(found, classes)}\n{tail}")
+            harness.put_into(PAGE, f"{made}\n\n{table(found, classes)}".rstrip(), "census")
 
 
 def _named(mapping: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the programs on crash safety share: verbs that write, processes that begin with all libraries there, and states.
+"""Shared by the programs on crash safety: writing verbs, forked processes with imported libraries, and states.
 
 A verb's process is forked from one that has imported everything, so that it works from its first millisecond and a
 random moment falls into its work. It can also be killed just before the n-th change that it makes to the file system.
@@ -144,11 +144,7 @@ def import_all() -> None:
 
 
 def learn(words: Sequence[str], ready: Callable[[], None], file: Path) -> None:
-    """Run a command, and import here what it imported.
-
-    Raises:
-        RuntimeError: it did not go well.
-    """
+    """Run a command, and import here what it imported."""
     ready()
     status, said = Forked(words, after=lambda: file.write_text(json.dumps(sorted(sys.modules)))).end()
     if status:
@@ -216,11 +212,7 @@ class Bench:
         return [word.format(**self.words, now=now) for word in words]
 
     def hydrant(self, words: Sequence[str], now: Path | None = None) -> None:
-        """Run a command that must go well.
-
-        Raises:
-            RuntimeError: it did not.
-        """
+        """Run a command that must go well."""
         status, said = Forked(self.line(words, now or self.old)).end()
         if status:
             raise RuntimeError(f"hydrant {' '.join(words)}: {said}")
@@ -238,14 +230,9 @@ class Bench:
 
 
 class Forked:
-    """A hydrant command in a process of its own, forked from this one.
+    """A hydrant command in a process of its own, forked from this one; with ``step`` it dies before that change.
 
-    Args:
-        words: of the command line.
-        step: the change to the file system that it dies just before; without it it runs to its end.
-        within: only changes below this folder count, and temporary ones elsewhere do not.
-        before: called in the new process, first.
-        after: called in it last.
+    ``within`` leaves out changes elsewhere; ``before`` and ``after`` are called in the new process.
     """
 
     def __init__(
@@ -334,27 +321,21 @@ def _count(steps: Any, last: int | None, within: Path | None) -> None:
 
 
 def state(now: Path) -> dict[str, str]:
-    """SHA-256 of every file that is not hidden, nor of a making that goes on later: name → digest."""
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(now.rglob("*"))
-        if path.is_file() and not _is_hidden(name := path.relative_to(now).as_posix()) and not _is_kept(name)
-    }
+    """SHA-256 of every file that is not hidden, nor of interrupted work: name → digest."""
+    files = {path.relative_to(now).as_posix(): path for path in sorted(now.rglob("*")) if path.is_file()}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if not _is_left(name)}
 
 
 def hidden(now: Path) -> list[str]:
-    """What is hidden there, or kept to go on with."""
+    """What is hidden there, or left of interrupted work."""
     names = [path.relative_to(now).as_posix() for path in sorted(now.rglob("*"))]
-    return [name for name in names if _is_hidden(name) or _is_kept(name)]
+    return [name for name in names if _is_left(name)]
 
 
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
-
-
-def _is_kept(name: str) -> bool:
-    """Whether it is of what an interrupted verb goes on with: making, a large prediction, tuning, circuits."""
-    return name.split("/", maxsplit=1)[0].endswith((".make", ".chunks", ".part"))
+def _is_left(name: str) -> bool:
+    """Whether it is hidden, or what an interrupted verb goes on with: making, a large prediction, tuning, circuits."""
+    parts = name.split("/")
+    return any(part.startswith(".") for part in parts) or parts[0].endswith((".make", ".chunks", ".part"))
 
 
 @dataclass(frozen=True)
@@ -379,11 +360,7 @@ class States:
 
     @classmethod
     def of(cls, bench: Bench, verb: Verb, now: Path) -> States:
-        """Found by running the verb twice, in two places, since a report may tell where its bundle stands.
-
-        Raises:
-            RuntimeError: it fails, leaves something hidden, or changes nothing.
-        """
+        """Found by running the verb twice, in two places, since a report may tell where its bundle stands."""
         learn(bench.line(verb.words, now), lambda: bench.fresh(now, verb), now.with_name("modules.json"))
         found, seconds, steps = [], 9e9, 0
         bench.fresh(now, verb)
@@ -433,9 +410,3 @@ def grow_old(now: Path) -> None:
     past = time.time() - 2 * owned.LITTER_SECONDS
     for path in [*now.rglob(".*"), *now.rglob("*.json")]:
         os.utime(path, (past, past), follow_symlinks=False)
-
-
-def save(path: Path | None, results: Any) -> None:
-    """Write results after every step, so that a run that is cut keeps what it has."""
-    if path:
-        path.write_text(json.dumps(results, indent=1) + "\n")

@@ -1,9 +1,16 @@
-"""Coverage-guided fuzzing of what reads files and requests: `python benchmarks/fuzz.py plan --executions 1000000`.
+"""Coverage-guided fuzzing of readers of files and requests, in Python and in C++.
 
-A finding is a crash (any exception that is not one of hydrant's), a file that takes over two seconds or a gigabyte, or
-one that is taken and says something that cannot be (fuzz_targets.py). Coverage is followed by atheris (`pip install -c
-constraints.txt atheris`). Each target runs in a process of its own; found inputs go to a folder, and status 1 says that
-there are some.
+    python benchmarks/fuzz.py plan infer --executions 1000000
+    python benchmarks/fuzz.py --cpp png --executions 1000000
+
+A finding is a crash (any exception that is not one of hydrant's), an input that takes over two seconds or a gigabyte,
+or one that is taken and says something impossible (fuzz_targets.py, runtime/cpp/fuzz/targets.cpp); in C++ also a fault
+that the sanitizers of addresses and undefined behaviour see. Each target runs in a process of its own, again after each
+finding; found inputs go to a folder, and status 1 says that there are some.
+
+In Python atheris follows coverage (`pip install -c constraints.txt atheris`). The C++ program is built first
+(`cmake --preset fuzz`), unless --program names it; that needs clang with libFuzzer (on Debian: clang-19 and
+libclang-rt-19-dev).
 """
 
 from __future__ import annotations
@@ -11,62 +18,105 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from libfuzzer import Limits, campaign
+import harness
+from harness import ROOT
 
-HERE = Path(__file__).parent
 BUNDLED = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
 FURTHER = ["engine", "graph", "checkpoint", "verified", "inspected-weights", "inspected-graph", "journal"]
 DATA = ["csv", "tsv", "jsonl", "conll", "npz", "parquet"]
 GIVEN = ["adapter", "adapter-weights", "image-processor", "sound-processor", "image", "sound", "signature", "trust"]
-KEPT = ["part", "chunk", "job", "log", "making", "tuning", "search"]
-NAMES = [*BUNDLED, *FURTHER, *DATA, *GIVEN, *KEPT, "infer", "binary", "grpc", "predict"]
+NAMES = [*BUNDLED, *FURTHER, *DATA, *GIVEN, "part", "log", "infer", "binary", "grpc", "predict"]
+
+FUZZ = ROOT / "runtime/cpp/fuzz"
+CPP_NAMES = sorted(path.name for path in (FUZZ / "corpus").iterdir())
+OPENSSL = {"signature", "trust"}
+"""Targets whose library keeps memory from one input to the next, which libFuzzer would look through for leaks."""
+JSON = set(CPP_NAMES) - {"graph", "trust", "arrays", "png", "jpeg", "orientation"}
+
+SECONDS, MEGABYTES = 2, 1024
+"""A finding is what takes longer, or more memory."""
+OVERHEAD = 512
+"""Megabytes that a process takes beside what it reads."""
+MOST = 20
+"""Findings of a target after which it is left."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(NAMES)} (default: all)")
-    parser.add_argument("--executions", type=int, default=1_000_000, help="a target (default: 1000000)")
-    parser.add_argument("--seconds", type=int, default=0, help="a target, where that is over first (default: no limit)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--found", type=Path, default=Path("fuzz-findings"), help="folder of inputs that are findings")
-    parser.add_argument("-o", "--output", type=Path, help="results as JSON")
     if sys.argv[1:2] == ["--run"]:  # the process of one target, with flags of libFuzzer
         return fuzz(sys.argv[2], sys.argv[3], sys.argv[4:])
+    parser = harness.parser(__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--cpp", action="store_true", help=f"targets of the C++ runner: {', '.join(CPP_NAMES)}")
+    parser.add_argument("--executions", type=int, default=1_000_000, help="a target (default: 1000000)")
+    parser.add_argument("--seconds", type=int, default=0, help="a target, if it ends earlier (default: no limit)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="targets at once (default: 1)")
+    parser.add_argument("--program", type=Path, help="hydrant-fuzz, if it was built before")
+    parser.add_argument("--compiler", default=shutil.which("clang++") or "clang++-19", help="clang++ with libFuzzer")
+    parser.add_argument("--found", type=Path, default=Path("fuzz-findings"), help="folder of inputs that are findings")
     options = parser.parse_args()
-    if unknown := sorted(set(options.targets) - set(NAMES)):
-        parser.error(f"unknown: {', '.join(unknown)}; the targets are {', '.join(NAMES)}")
+    names = CPP_NAMES if options.cpp else NAMES
+    if unknown := sorted(set(options.targets) - set(names)):
+        parser.error(f"unknown: {', '.join(unknown)}; the targets are {', '.join(names)}")
+    if options.cpp and options.program is None:
+        options.program = build(options.compiler)
     options.found.mkdir(parents=True, exist_ok=True)
     results = {}
-    for name in options.targets or NAMES:
-        results[name] = run(name, options)
-        print(f"{name:20} {json.dumps(results[name])}", flush=True)
-        if options.output:
-            options.output.write_text(json.dumps(results, indent=1) + "\n")
+    with ThreadPoolExecutor(options.jobs) as pool:
+        waiting = {pool.submit(run, name, options): name for name in options.targets or names}
+        for ready in as_completed(waiting):
+            results[waiting[ready]] = ready.result()
+            print(f"{waiting[ready]:20} {json.dumps(ready.result())}", flush=True)
+            harness.save(options.output, results)
     return int(any(each["findings"] for each in results.values()))
 
 
+def build(compiler: str) -> Path:
+    """Compile the C++ program, and return its path."""
+    python = f"-DONNXRuntime_PYTHON={sys.executable}"
+    for words in (["--preset", "fuzz", f"-DCMAKE_CXX_COMPILER={compiler}", python], ["--build", "--preset", "fuzz"]):
+        done = subprocess.run(["cmake", *words], cwd=ROOT, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"cmake {' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return ROOT / ".build/cmake/fuzz/runtime/cpp/fuzz/hydrant-fuzz"
+
+
 def run(name: str, options: argparse.Namespace) -> dict[str, object]:
-    """Fuzz one target in a process of its own, again after each finding, until it has run as often as asked."""
+    """Fuzz one target from its seeds, in a folder of its own."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory, prefix="hydrant-fuzz-") as folder:
-        subprocess.run([sys.executable, __file__, "--run", name, folder, "prepare"], check=True)
-        command = [sys.executable, __file__, "--run", name, folder]
-        largest = max(path.stat().st_size for path in (Path(folder) / "corpus").iterdir())
-        flags = (f"-max_len={max(4096, 4 * largest)}",)  # what is longer takes longer, and says nothing new
-        limits = Limits(options.executions, options.seconds, options.seed, flags=flags)
-        return campaign(name, command, Path(folder), limits, options.found)
+        place, environment = Path(folder), {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder}
+        if options.cpp:
+            shutil.copytree(FUZZ / "corpus" / name, place / "corpus")
+            environment |= {"HYDRANT_FUZZ_TARGET": name, "HYDRANT_FUZZ_BUNDLE": str(FUZZ / "bundle")}
+            command = [str(options.program), "-max_len=65536", "-print_funcs=0"]
+            command += [f"-dict={FUZZ}/json.dict"] * (name in JSON)
+            command += ["-detect_leaks=0"] * (name in OPENSSL)  # but at the end, which campaign() looks at
+        else:
+            command = [sys.executable, __file__, "--run", name, folder]
+            subprocess.run([*command, "prepare"], check=True)
+            largest = max(path.stat().st_size for path in (place / "corpus").iterdir())
+            command.append(f"-max_len={max(4096, 4 * largest)}")  # longer inputs take longer, and say nothing new
+        return campaign(name, command, place, environment, options)
 
 
 def fuzz(name: str, folder: str, flags: list[str]) -> int:
-    """In the process of one target: make its corpus, or run it."""
+    """In the process of one target in Python: make its corpus, or run it."""
     place = Path(folder)
     if flags == ["prepare"]:
-        sys.path.insert(0, str(HERE.parent / "tests"))
+        sys.path.insert(0, str(ROOT / "tests"))
         from fuzz_bundle import make_given
         from fuzz_targets import targets
 
@@ -77,7 +127,7 @@ def fuzz(name: str, folder: str, flags: list[str]) -> int:
         return 0
     import atheris
 
-    logging.disable()  # what is told of a file is told a million times
+    logging.disable()  # warnings about a file come a million times
     with atheris.instrument_imports(include=["hydrant"]):
         from fuzz_targets import targets
 
@@ -85,6 +135,68 @@ def fuzz(name: str, folder: str, flags: list[str]) -> int:
     atheris.Setup([sys.argv[0], *flags], read)
     atheris.Fuzz()
     return 0
+
+
+def campaign(
+    name: str, command: Sequence[str], place: Path, environment: Mapping[str, str], options: argparse.Namespace
+) -> dict[str, object]:
+    """Run a program that takes libFuzzer's flags until it has run as often as asked, and count its findings."""
+    done, starts, coverage, started = 0, 0, 0, time.monotonic()
+    findings: list[dict[str, str]] = []
+    while done < options.executions and len(findings) < MOST:
+        left = options.seconds - (time.monotonic() - started) if options.seconds else 0
+        if options.seconds and left <= 1:
+            break
+        flags = [
+            f"-runs={options.executions - done}", f"-seed={options.seed + starts}", f"-timeout={SECONDS}",
+            f"-rss_limit_mb={MEGABYTES + OVERHEAD}", f"-max_total_time={int(left)}", "-print_final_stats=1",
+            f"-artifact_prefix={place}/found-",
+        ]  # fmt: skip
+        starts += 1
+        ran = subprocess.run(
+            [*command, *flags, str(place / "corpus")],
+            env=environment, check=False, capture_output=True, text=True, errors="replace",
+        )  # fmt: skip
+        counted = re.search(r"number_of_executed_units: *(\d+)", ran.stderr)
+        last = re.findall(r"^#(\d+)\t", ran.stderr, flags=re.M)
+        ran_now = int(counted.group(1)) if counted else int(last[-1]) if last else 0
+        done += max(ran_now, 1)
+        coverage = max([coverage, *map(int, re.findall(r"cov: (\d+)", ran.stderr))])
+        artifacts = list(place.glob("found-*"))
+        for path in artifacts:
+            kept = options.found / f"{name}-{path.name.removeprefix('found-')}"
+            kept.write_bytes(path.read_bytes())
+            path.unlink()
+            if path.name.startswith(("found-timeout", "found-slow")):
+                (place / "empty").write_bytes(b"")
+                took, start = (alone([*command, str(each)], environment) for each in (kept, place / "empty"))
+                if took - start < SECONDS:
+                    kept.unlink()  # the machine was slow, not the reader
+                    continue
+            findings.append({"input": kept.name, "why": reason(ran.stderr)})
+        if not artifacts and "detected memory leaks" in ran.stderr:
+            findings.append({"input": "none: seen at the end", "why": reason(ran.stderr)})
+        if ran.returncode and not counted and not last:
+            raise SystemExit(f"{name}: the fuzzer failed:\n{ran.stderr[-3000:]}")
+    facts = {"executions": done, "seconds": round(time.monotonic() - started), "coverage": coverage}
+    return {**facts, "findings": findings}
+
+
+def alone(command: Sequence[str], environment: Mapping[str, str]) -> float:
+    """Seconds of the processor that a program takes with one input, its start included; endless if it fails."""
+    words = [*command, "-timeout=600"]
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return used.ru_utime + used.ru_stime if process.returncode == 0 else math.inf
+
+
+def reason(said: str) -> str:
+    """A fuzzer's words about its finding, on one line."""
+    for pattern in (r"Uncaught Python exception: ===\n(?:.*\n.*)", r"what\(\): .*", r"runtime error: .*", r"ERROR: .*"):
+        if why := re.search(pattern, said):
+            return " ".join(why.group(0).split())[:300]
+    return "?"
 
 
 if __name__ == "__main__":

@@ -27,11 +27,7 @@ READERS = [
 
 
 def asked(place: Path) -> dict[str, Made]:
-    """The targets, by name.
-
-    Args:
-        place: what ``fuzz_bundle.make_given`` made there.
-    """
+    """The targets, by name."""
     return {
         "infer": partial(_infer, place),
         "binary": partial(_binary, place / "bundle"),

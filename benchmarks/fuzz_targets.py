@@ -1,7 +1,7 @@
 """What is fuzzed: every reader of what comes from elsewhere, with the seeds that its corpus begins with.
 
 A target takes bytes. It reads them as one file of a bundle (its digest fixed in the manifest, as an attacker would), as
-data of a user, as what an interrupted command left (fuzz_kept.py), or as a request (fuzz_asked.py). It may refuse them
+data of a user, as what travels with them (fuzz_given.py), or as a request (fuzz_asked.py). It may refuse them
 with one of hydrant's errors; whatever else is raised is a finding, and so is what is taken and then does not say the
 same twice, or holds numbers that are not finite.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_asked import asked
-from fuzz_kept import kept
+from fuzz_given import given
 from fuzz_target import Made, Target, begun, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
@@ -32,7 +32,7 @@ from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.onnx_message import graph_tensors
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
-from hydrant.bundle.tasks import TASKS, Task
+from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.verification import REPORT
 from hydrant.bundle.weights import check_fused
@@ -60,19 +60,21 @@ TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, Tru
 
 
 def targets(place: Path) -> dict[str, Made]:
-    """Every target by its name.
-
-    Args:
-        place: what ``fuzz_bundle.make_given`` made there; where each target keeps its files, too.
-    """
-    return {**_bundled(place / "bundle", place), **_data(place), **kept(place), **asked(place)}
+    """Every target by its name."""
+    return {**_bundled(place / "bundle", place), **_data(place), **given(place), **asked(place)}
 
 
-def copy(bundle: Path, place: Path, name: str) -> Path:
-    """A bundle for one target alone."""
+def copy(bundle: Path, place: Path, name: str, files: Sequence[str] | None = None) -> Path:
+    """A bundle for one target alone, of all files or some: further ones take long to look at."""
     folder = place / "bundles" / name
     if not folder.exists():
+        manifest = json.loads((bundle / MANIFEST).read_bytes())
+        left = [] if files is None else set(manifest["files"]) - set(files)
         shutil.copytree(bundle, folder)
+        for file in left:
+            (folder / file).unlink()
+            del manifest["files"][file]
+        (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
 
 
@@ -91,14 +93,19 @@ def _bundled(bundle: Path, place: Path) -> dict[str, Made]:
     }
     found: dict[str, Made] = {"manifest": partial(_manifest, bundle, place)}
     for name, (file, use, more) in files.items():
-        found[name] = partial(_forged, bundle, place, name, file, use, more)
-    use = partial(_checkpoint, _tensors(), itertools.count())
-    found["checkpoint"] = partial(begun, partial(_forged, place / "traced", place, "checkpoint", CHECKPOINT, use, ()))
-    found["verified"] = partial(begun, partial(_verified, bundle, place))
-    beside = (ARCHITECTURE, PLAN, CALIBRATION, WEIGHTS)  # what `inspect` needs: further files take long to look at
-    for name, file, needed in (("weights", WEIGHTS, beside), ("graph", GRAPH, (*beside, DENSITY))):
-        small = partial(_few, bundle, place / "bundles" / f"inspected-{name}", needed)
-        found[f"inspected-{name}"] = partial(begun, partial(_inspected, small, place, file))
+        source = place / file if file == GRAPH else bundle / file
+        seeds = [*(SEEDS.get(name) or [source.read_bytes()]), *(seed for other in more for seed in seeds_of(other))]
+        found[name] = partial(_forged, partial(copy, bundle, place, name), file, use, seeds)
+    beside = (ARCHITECTURE, PLAN, CALIBRATION, WEIGHTS)
+    traced = place / "traced"
+    for name, whole, needed, file, use, seeds in (
+        ("checkpoint", traced, None, CHECKPOINT, partial(_checkpoint, _tensors(), itertools.count()), ()),
+        ("verified", bundle, (PLAN,), REPORT, _verified, _reports(bundle)),
+        ("inspected-weights", bundle, beside, WEIGHTS, _inspected, ()),
+        ("inspected-graph", bundle, (*beside, DENSITY), GRAPH, _inspected, found["graph"].args[-1]),  # type: ignore[attr-defined]
+    ):
+        made = partial(copy, whole, place, name, needed)
+        found[name] = partial(begun, partial(_forged, made, file, use, seeds or [(whole / file).read_bytes()]))
     for name in ("weights", "inspected-weights"):
         found[name] = partial(_header, found[name])
     found["journal"] = partial(_journal, bundle, place)
@@ -120,11 +127,9 @@ def _data(place: Path) -> dict[str, Made]:
     return {**found, "parquet": partial(begun, found["parquet"])}
 
 
-def _forged(
-    bundle: Path, place: Path, name: str, file: str, use: Callable[[Bundle], Any], more: Sequence[str]
-) -> Target:
+def _forged(made: Callable[[], Path], file: str, use: Callable[[Bundle], Any], seeds: Sequence[bytes]) -> Target:
     """Reads a bundle in which one file is what is given, with the digest that fits."""
-    folder = copy(bundle, place, name)
+    folder = made()
     manifest = json.loads((folder / MANIFEST).read_bytes())
     (folder / file).parent.mkdir(exist_ok=True)
 
@@ -133,9 +138,7 @@ def _forged(
         with may_refuse("use"):
             use(Bundle(folder, _fixed(folder, manifest, file, data)))
 
-    seed = place / file if file.endswith(".onnx") else bundle / file
-    own = SEEDS[name] if name in SEEDS else (seed.read_bytes(),)
-    return Target(run, (*own, *(seed for other in more for seed in seeds_of(other))), deep=file.endswith(".json"))
+    return Target(run, tuple(seeds), deep=file.endswith(".json"))
 
 
 def _fixed(folder: Path, manifest: Mapping[str, Any], file: str, data: bytes) -> dict[str, Any]:
@@ -266,143 +269,86 @@ def _checkpoint(tensors: dict[str, np.ndarray], calls: Iterator[int], bundle: Bu
     np.testing.assert_allclose(found.probabilities.sum(axis=1), 1, atol=1e-5)
 
 
-def _verified(bundle: Path, place: Path) -> Target:
-    """The report of `verify`, as `inspect` tells it: what it says passed did so, and of these very files."""
-    small = place / "bundles" / "verified"  # of one file: the others take long to look at
-    manifest = json.loads((bundle / MANIFEST).read_bytes())
-    manifest["files"] = {PLAN: manifest["files"][PLAN]}
-    digests = {name: entry["sha256"] for name, entry in manifest["files"].items()}
-    (small / REPORT).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(bundle / PLAN, small)
+def _inspected(bundle: Bundle) -> None:
+    """``inspect`` prints the bundle, and lists a problem if one of its files is unusable."""
+    facts = inspect_bundle(bundle.path)
+    assert inspect_text(facts)
+    assert json_lines([facts])
+    assert any(file["state"] == "unusable" for file in facts["files"].values()) == bool(facts["problems"])
+    if facts["problems"]:
+        raise BundleError(facts["problems"][0])
 
-    def run(data: bytes) -> None:
-        (small / REPORT).write_bytes(data)
-        _fixed(small, manifest, REPORT, data)
-        facts = inspect_bundle(small)
-        assert facts["files"][REPORT]["state"] != "altered"
-        inspect_text(facts)
-        json.dumps(facts)
-        with may_refuse("tell what passed"):
-            if not facts["verified"].startswith("passed: "):
-                raise BundleError(facts["verified"])
-            told = json.loads(data)
-            assert told["files"].items() >= digests.items()
-            for each in facts["verified"].split(" (against")[0].split(";")[0].removeprefix("passed: ").split(", "):
-                assert any(f"{one['backend']} {one['precision']}" == each and one["passed"] for one in told["backends"])
 
+def _verified(bundle: Bundle) -> None:
+    """The report of ``verify``, as ``inspect`` prints it: what it says passed did so, and of these very files."""
+    facts = inspect_bundle(bundle.path)
+    assert inspect_text(facts)
+    assert facts["files"][REPORT]["state"] != "altered"
+    if not facts["verified"].startswith("passed: "):
+        raise BundleError(facts["verified"])
+    report, files = bundle.read_json(REPORT), bundle.manifest["files"]
+    assert all(report["files"][name] == entry["sha256"] for name, entry in files.items() if name != REPORT)
+    for each in facts["verified"].split(" (against")[0].split(";")[0].removeprefix("passed: ").split(", "):
+        assert any(f"{one['backend']} {one['precision']}" == each and one["passed"] for one in report["backends"])
+
+
+def _reports(bundle: Path) -> list[bytes]:
+    """Reports of ``verify``: passed, failed, and of another plan."""
+    digests = {PLAN: json.loads((bundle / MANIFEST).read_bytes())["files"][PLAN]["sha256"]}
     gate = {"name": "max_abs", "value": 1e-6, "limit": 1e-4, "passed": True}
     backend = {"backend": "onnxruntime", "precision": "fp32", "outputs": {"probabilities": {"max_abs": 1e-6}},
                "agreement": {"labels": 1.0}, "tolerances": {}, "gates": [gate], "bisection": None,
                "passed": True}  # fmt: skip
     report = {"hydrant": "0.2.0", "passed": True, "reference": "torch", "inputs": "256 synthetic inputs",
-              "files": digests, "backends": [backend], "skipped": []}  # fmt: skip
+              "files": dict(digests), "backends": [backend], "skipped": []}  # fmt: skip
     failed = {**report, "passed": False, "backends": [backend, {**backend, "backend": "openvino", "passed": False}]}
-    old = {**report, "files": {**digests, PLAN: "0" * 64}}
-    return Target(run, tuple(json.dumps(each).encode() for each in (report, failed, old)), deep=True)
-
-
-def _few(bundle: Path, folder: Path, names: Sequence[str]) -> Path:
-    """A bundle of some files of another."""
-    manifest = json.loads((bundle / MANIFEST).read_bytes())
-    manifest["files"] = {name: manifest["files"][name] for name in names}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        shutil.copy(bundle / name, folder)
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    return folder
-
-
-def _inspected(made: Callable[[], Path], place: Path, file: str) -> Target:
-    """What `inspect` tells of a bundle that has this file: that it is unusable, or what it tells of the whole one."""
-    folder = made()
-    whole = (place / file if file == GRAPH else folder / file).read_bytes()
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-
-    def told(data: bytes) -> dict[str, Any]:
-        (folder / file).write_bytes(data)
-        _fixed(folder, manifest, file, data)
-        facts = inspect_bundle(folder)
-        assert inspect_text(facts)
-        assert json_lines([facts])
-        return facts
-
-    def run(data: bytes) -> None:
-        facts = told(data)
-        state = facts["files"][file]["state"]
-        assert (state == "unusable") == bool(facts["problems"])
-        with may_refuse("tell what it holds"):
-            if state != "ok":
-                raise BundleError(facts["problems"][0])
-            assert all(facts[key] == right[key] for key in facts.keys() - {"files", "graphs"})
-            assert all(words.startswith("opset ") for words in facts["graphs"].values())
-
-    right = told(whole)
-    return Target(run, (whole, *(seeds_of("graph") if file == GRAPH else ())))
+    return [json.dumps(each).encode() for each in (report, failed, {**report, "files": {PLAN: "0" * 64}})]
 
 
 def _rows(path: Path) -> Target:
-    """Rows to predict, or labelled ones of a task, which the number of bytes chooses: seeds come in several lengths.
+    """Rows to predict, and labelled ones of every task.
 
-    Of ``.npz`` files, which are read as both, the arrays are damaged as well: in the archive a checksum would tell.
+    Of ``.npz`` files the arrays are damaged as well: in the archive a checksum would tell.
     """
-
-    def stream() -> None:
-        with may_refuse("stream"):
-            for _ in itertools.islice(stream_rows(path, Columns()), ROWS):
-                pass
-
-    def arrays() -> None:
-        with may_refuse("read arrays"):
-            read_npz(path)
-
-    def examples(task: Task) -> None:
-        with may_refuse(f"read for {task}"):
-            found = read_examples(path, ["score"] if task == "score" else ["a", "b"], task=task, limit=ROWS)
-            assert found.labels is not None
-            assert len(found.labels) == len(found.inputs)
-
-    tasks = [task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]]
-    uses = [stream, *(partial(examples, task) for task in tasks)]
 
     def run(data: bytes) -> None:
         archived = path.suffix == ".npz" and not data.startswith(b"PK")
         path.write_bytes(_archive(data) if archived else data)
-        for use in (stream, arrays) if path.suffix == ".npz" else (uses[len(data) % len(uses)],):
-            use()
+        with may_refuse("stream"):
+            for _ in itertools.islice(stream_rows(path, Columns()), ROWS):
+                pass
+        if path.suffix == ".npz":
+            with may_refuse("read arrays"):
+                read_npz(path)
+            return
+        for task in (task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]):
+            with may_refuse(f"read for {task}"):
+                names = ["score"] if task == "score" else ["a", "b"]
+                found = read_examples(path, names, task=task, limit=ROWS)
+                assert found.labels is not None
+                assert len(found.labels) == len(found.inputs)
 
     if path.suffix == ".parquet":
-        return Target(run, tuple(_tables(len(uses))))
-    seeds = SEEDS[path.suffix[1:]]
-    if path.suffix == ".npz":
-        return Target(run, seeds + seeds_of("arrays"))
-    padded = (seed + b"\n" * more for seed in seeds for more in range(len(uses)))
-    return Target(run, tuple(padded), deep=path.suffix == ".jsonl")
+        return Target(run, tuple(_tables()))
+    more = seeds_of("arrays") if path.suffix == ".npz" else ()
+    return Target(run, SEEDS[path.suffix[1:]] + more, deep=path.suffix == ".jsonl")
 
 
-def _tables(lengths: int) -> Iterator[bytes]:
-    """Parquet files: whole pages, compressed ones, lists, texts by their places in a dictionary or by what is new.
-
-    Args:
-        lengths: so many of each, in lengths that differ by one.
-    """
+def _tables() -> Iterator[bytes]:
+    """Parquet files of texts and labels, whole and compressed, and of lists."""
     import pyarrow
     from pyarrow import parquet
 
-    def written(compression: str, shared: str = "", **columns: Any) -> Iterator[bytes]:
-        table = pyarrow.table(columns)
-        others = {"use_dictionary": False, "data_page_version": "2.0", "column_encoding": {shared: "DELTA_BYTE_ARRAY"}}
-        for more in range(lengths):
-            file, padding = io.BytesIO(), {"padding": "x" * more}
-            padded = table.replace_schema_metadata(padding)
-            parquet.write_table(padded, file, compression=compression, row_group_size=2, **(others if shared else {}))
-            yield file.getvalue()
-
-    yield from written("none", text=["a", "b"], label=[1, 0])
-    yield from written("snappy", text=["a", "b", "c"], label=["a", "b", "a"])
-    yield from written("zstd", tokens=[["a", "b"], ["c"]], label=[["a", "b"], ["b"]])
-    yield from written("gzip", text=pyarrow.array(["a", "a", "b"]).dictionary_encode(), label=[0.5, 1.0, 2.0])
-    yield from written("none", "tokens.list.element", tokens=[["a", "ab"], ["abc"]], label=[["a", "b"], ["b"]])
-    yield from written("none", text=["a", None], label=["a", "b"])
+    for compression, columns in (
+        ("none", {"text": ["a", "b"], "label": [1, 0]}),
+        ("snappy", {"text": ["a", "b", "c"], "label": ["a", "b", "a"]}),
+        ("zstd", {"tokens": [["a", "b"], ["c"]], "label": [["a", "b"], ["b"]]}),
+        ("gzip", {"text": pyarrow.array(["a", "a", "b"]).dictionary_encode(), "label": [0.5, 1.0, 2.0]}),
+        ("none", {"text": ["a", "b"], "label": [["a", "b"], ["b"]]}),
+    ):
+        file = io.BytesIO()
+        parquet.write_table(pyarrow.table(columns), file, compression=compression, row_group_size=2)
+        yield file.getvalue()
 
 
 def _npz(**arrays: Any) -> bytes:

@@ -7,14 +7,12 @@ built (its attention must be fused), compared with PyTorch by the gates of ``hyd
 the single model and a Deep Ensemble (M runs of the single model), interleaved in one process. A ViT-B/16 with random
 weights, M = 3, 4 of 12 heads from the first layer on and in the last third alone; the classifier is scaled up, or its
 near ties would decide. Where a library or GPU is missing the step says so and is skipped. Writes
-``benchmarks/results/GPU.json`` and prints a table.
+``benchmarks/results/GPU.json`` (without ``-o``) and prints a table.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
 import re
 import sys
 import tempfile
@@ -23,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import harness
 import hydrant
-import torch
-from about import command_line, versions
+from harness import MEMBERS, architecture, random_plan, random_transformer
 from hydrant import (
     Bundle,
     GraphForm,
@@ -45,8 +43,6 @@ from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraE
 from hydrant.metrics.timing import Latency, Rules, Run, interleave
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.registry import open_backend
-from latency import MEMBERS, architecture, random_plan
-from transformers import ViTConfig, ViTForImageClassification
 
 BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
 KEEP = 4
@@ -63,10 +59,8 @@ def gpu_name() -> str:
 
 def make_bundles(folder: Path) -> dict[str, Path]:
     """The ensembles and the single model in every precision."""
-    torch.manual_seed(0)
-    model = ViTForImageClassification(ViTConfig(num_labels=1000)).eval()
-    with torch.no_grad():
-        model.classifier.weight.mul_(30.0)
+    model = random_transformer("ViT-B/16")
+    model.classifier.weight.data.mul_(30.0)
     plans = {name: random_plan(SHAPE, KEEP, fork) for name, fork in FORKS.items()}
     plans[SINGLE] = HeadPlan.all_heads(SHAPE.family, SHAPE.layers, SHAPE.heads)
     paths = {}
@@ -142,12 +136,11 @@ def timed(runners: dict[str, Backend], batch: int, rules: Rules) -> dict[str, An
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=list(BACKENDS))
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
     parser.add_argument("--seconds", type=float, default=3.0, help="that every case runs at least (default 3)")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file (default benchmarks/results/GPU.json)")
     options = parser.parse_args()
     if this_gpu() is None:
         print("every step is skipped: there is no NVIDIA GPU with its driver here")
@@ -167,18 +160,18 @@ def main() -> int:
                     results[key]["reason"] = results[key]["reason"].replace(folder, "BUNDLES")
                 show(key, results[key])
     facts = {
-        "command": command_line(),
+        "command": harness.command_line(),
         "gpu": gpu,
         "compute_capability": this_gpu(),
         "versions": {
             "hydrant": hydrant.__version__,
-            **versions(("torch", "tensorrt", "tensorrt-rtx", "onnxruntime-gpu", "onnxruntime")),
+            **harness.versions(("torch", "tensorrt", "tensorrt-rtx", "onnxruntime-gpu", "onnxruntime")),
         },
         "results": results,
     }
     name = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
     output = options.output or Path(__file__).parent / "results" / f"{name}.json"
-    output.write_text(json.dumps(facts, indent=1) + "\n")
+    harness.save(output, facts)
     print(f"wrote {output}")
     return 0 if all(found["state"] == "skipped" or found.get("verified") for found in results.values()) else 1
 

@@ -1,40 +1,35 @@
 """Latency of fused ensembles on a CUDA GPU: PyTorch (BF16, CUDA graphs) and ONNX Runtime's CUDA provider (FP16).
 
-    python benchmarks/latency_cuda.py -o benchmarks/results/latency-GPU.json
-
-Random weights: latency does not depend on them. PyTorch runs the trainable module: one stream up to the fork, but no
-other rewrite; ONNX Runtime runs the exported graph. Inputs and outputs stay on the GPU, so that transfers are not
-counted. All cases of a table are interleaved in one process and timed with CUDA events (PyTorch) or around a
-synchronised run (ONNX Runtime); figures are ratios of medians to the single model. ``--device cpu`` runs the
-PyTorch part without CUDA graphs, to try the script itself.
+Random weights. PyTorch runs the trainable module: one stream up to the fork, but no other rewrite; ONNX Runtime runs
+the exported graph. Inputs and outputs stay on the GPU, so that transfers are not counted. Runs are timed with CUDA
+events (PyTorch) or around a synchronised run (ONNX Runtime). ``graph_latency.py cuda`` races them; without a GPU it
+runs the PyTorch part on the CPU, without CUDA graphs, to try the program itself.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from about import about
+from harness import MEMBERS, random_plan
 from hydrant import HeadPlan
 from hydrant.bundle.architecture import Architecture
 from hydrant.export.random_model import random_model, random_weights
 from hydrant.fusion import FusedClassifier
-from hydrant.metrics.timing import Rules, Run, interleave
-from latency import CASES, MEMBERS, MODELS, architecture, inputs, random_plan
+from hydrant.metrics.timing import Run
+
+ENSEMBLES = [(4, 0), (6, 0), (8, 0), (4, 6), (4, 9), (4, 11)]
+"""(heads kept of 12, layer of the fork)."""
 
 
 def plans(shape: Architecture) -> dict[str, HeadPlan]:
     """Name → plan of every case but the Deep Ensemble."""
     single = HeadPlan.all_heads(shape.family, shape.layers, shape.heads)
     return {"single": single} | {
-        f"fused, {keep} of 12 heads, fork {fork}": random_plan(shape, keep, fork) for keep, fork in CASES
+        f"fused, {keep} of 12 heads, fork {fork}": random_plan(shape, keep, fork) for keep, fork in ENSEMBLES
     }
 
 
@@ -124,16 +119,6 @@ def repeated(run: Run) -> Run:
     return all_members
 
 
-def race(found: dict[str, Run], events: bool, rounds: int) -> list[dict[str, Any]]:
-    """One run of every case in turn, ``rounds`` times after a warm-up."""
-    seconds = interleave(list(found.values()), Rules(0.0, rounds), timed=by_events if events else None)
-    medians = dict(zip(found, np.median(seconds, axis=0).tolist(), strict=True))
-    return [
-        {"case": name, "time": round(median / medians["single"], 3), "milliseconds": round(median * 1e3, 4)}
-        for name, median in medians.items()
-    ]
-
-
 def by_events(run: Run) -> float:
     """Seconds on the GPU."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -142,54 +127,3 @@ def by_events(run: Run) -> float:
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1e3
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
-    parser.add_argument("--sequence", type=int, default=128, help="tokens per text (default 128)")
-    parser.add_argument("--rounds", type=int, default=200, help="of every case (default 200)")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
-    options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print("every step is skipped: PyTorch sees no NVIDIA GPU here")
-        return
-    engines = ["PyTorch, BF16"]
-    if options.device == "cuda" and has_cuda_provider():
-        engines.append("ONNX Runtime CUDA, FP16")
-    else:
-        print("ONNX Runtime's CUDA provider: skipped, not available here")
-    report: dict[str, Any] = {
-        **about({"rounds": options.rounds}),
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        "tables": [],
-    }
-    for engine, model, size in itertools.product(engines, options.models, options.batch):
-        shape = architecture(model)
-        batch = inputs(shape, size, options.sequence)
-        ours = engine.startswith("PyTorch")
-        found = torch_cases(shape, batch, options.device) if ours else ort_cases(shape, batch)
-        rows = race(found, ours and options.device == "cuda", options.rounds)
-        del found
-        report["tables"].append({"engine": engine, "model": model, "batch": size, "rows": rows})
-        print(f"{engine}, {model}, batch {size}")
-        for row in rows:
-            print(f"  {row['case']:32} {row['milliseconds']:9.3f} ms  {row['time']:.2f}", flush=True)
-        if options.output:  # after every table, so that what is interrupted keeps what it has
-            report["complete"] = len(report["tables"]) == len(engines) * len(options.models) * len(options.batch)
-            options.output.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def has_cuda_provider() -> bool:
-    """Whether an ONNX Runtime with the CUDA provider is installed."""
-    try:
-        import onnxruntime as ort
-    except ImportError:
-        return False
-    return "CUDAExecutionProvider" in ort.get_available_providers()
-
-
-if __name__ == "__main__":
-    main()

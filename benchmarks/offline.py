@@ -13,10 +13,7 @@ Ray listens on all interfaces: run this where there is a loopback alone, after `
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,10 +22,11 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
+from harness import has
 from hydrant.data.columns import Reading
 from hydrant.data.sources import named_rows
-from serving_systems import has
 
 
 def ways(actors: list[int]) -> dict[str, list[str]]:
@@ -52,14 +50,13 @@ def predicted(bundle: Path, data: Path, options: list[str], chunk: int) -> tuple
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path, help="bundle of a model of texts")
     parser.add_argument("--data", required=True, help="file of texts, repeated until there are enough rows")
     parser.add_argument("--rows", type=int, default=20_000, help="that are predicted (default 20000)")
     parser.add_argument("--chunk", type=int, default=512, help="rows of a chunk (default 512)")
     parser.add_argument("--actors", type=int, nargs="+", default=[1, 2], help="of Ray (default: 1 2)")
     parser.add_argument("--rounds", type=int, default=3, help="of every way (default 3)")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     bundle = options.bundle.resolve()
     texts = list(islice(cycle([row.input for row in named_rows(options.data, Reading())]), options.rows))
@@ -89,10 +86,8 @@ def main() -> int:
                 }
                 for way, of in taken.items()
             ]
-            facts = {"rows": len(texts), "chunk": options.chunk, "rounds": each + 1, "same": same}
-            facts |= {"cores": os.cpu_count(), "load": os.getloadavg(), "ways": told}
-            if options.output:
-                options.output.write_text(json.dumps(facts, indent=1) + "\n")
+            facts = harness.about({"rows": len(texts), "chunk": options.chunk, "rounds": each + 1})
+            harness.save(options.output, {**facts, "same": same, "ways": told})
     for row in told:
         print(f"{row['way']:28} starts in {row['start_s']:6.2f} s, then {row['rows_a_second']:8.1f} rows a second")
     print("the same bytes" if same else "rows differ")

@@ -20,8 +20,6 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,16 +30,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import harness
 import hydrant
 import numpy as np
-from about import versions
+from harness import has
 from hydrant.data.columns import Reading
 from hydrant.data.sources import named_rows
 from serving_systems import (
     PLAIN,
     Service,
     Wire,
-    has,
     litserve_service,
     ray_service,
     runner_service,
@@ -50,6 +48,7 @@ from serving_systems import (
 )
 
 CLIENTS = (1, 8, 32)
+PACKAGES = ("fastapi", "starlette", "litserve", "numpy", "onnxruntime", "ray", "uvicorn")
 LOOP = "plain loop"
 DIFFERENCE = 1e-6
 """Between what a service answers and what the predictor says of the input alone, relative beyond 1."""
@@ -144,29 +143,6 @@ def rows_of(cells: Cells) -> list[dict[str, Any]]:
     return rows
 
 
-def table(found: dict[str, Any]) -> str:
-    lines = [f"{'':24} {'clients':>7} {'CPU ms':>7} {'÷ plain':>7} {'req/s':>7} {'p99 ms':>7}"]
-    for row in found["rows"]:
-        rest = f"{row['of_plain']:7.2f} {row['rate']:7.1f} {row['p99_ms']:7.1f}"
-        lines.append(f"{row['system']:24} {row['clients']:7} {row['cpu_ms']:7.2f} {rest}")
-    lines += [
-        f"{name}: ready after {facts['start_s']} s, {facts['memory_mb']} MB"
-        for name, facts in found["services"].items()
-    ]
-    return "\n".join(lines)
-
-
-def about(options: argparse.Namespace) -> dict[str, Any]:
-    """What was run, on what."""
-    return {
-        "command": f"python benchmarks/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
-        "cores": os.cpu_count(),
-        "load": os.getloadavg(),
-        "requests": options.requests,
-        "versions": versions(("fastapi", "litserve", "numpy", "onnxruntime", "ray", "uvicorn")),
-    }
-
-
 def systems(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     """What is measured, by name."""
     bundle = options.bundle
@@ -186,7 +162,7 @@ def systems(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path, help="bundle of a model of texts")
     parser.add_argument("--data", required=True, help="file of texts")
     parser.add_argument("--requests", type=int, default=320, help="in a round, of every system (default 320)")
@@ -194,7 +170,6 @@ def main() -> None:
     parser.add_argument("--triton", action="store_true", help="install and measure Triton with its Python backend, too")
     parser.add_argument("--ray", action="store_true", help="measure Ray Serve, too; see above")
     parser.add_argument("--runner", type=Path, help="hydrant-run, whose server is measured, too")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     texts = [row.input for row in islice(named_rows(options.data, Reading()), options.requests)]
 
@@ -210,10 +185,11 @@ def main() -> None:
                 for name, each in services.items()
             }
             counted = len(cells[LOOP][CLIENTS[0]].cpu_ms)
-            found = {**about(options), "rounds": counted, "rows": rows_of(cells), "services": started}
-            if options.output:
-                options.output.write_text(json.dumps(found, indent=1) + "\n")
-    print(table(found))
+            facts = harness.about({"requests": options.requests, "rounds": counted}, PACKAGES)
+            rows = rows_of(cells)
+            harness.save(options.output, {**facts, "rows": rows, "services": started})
+    print(harness.table(list(rows[0]), [[str(value) for value in row.values()] for row in rows]))
+    print(started)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,38 @@
-"""Many clients at once over every front of ``hydrant serve``: answers are what the predictor says of each input alone.
+"""Many clients at once over every front of ``hydrant serve``: answers equal the predictor's for each input alone.
 
     python benchmarks/serving_load.py --requests 100000
 
-Clients ask over REST (JSON, binary tensors, ``/predict``) and gRPC, with one to four texts of mixed lengths each. All
-the while versions are swapped, clients leave amid their requests, and nonsense comes. Each answer is compared with
+Clients ask over REST (JSON, binary tensors, ``/predict``) and gRPC, with one to four texts of mixed lengths each, while
+versions are swapped, clients leave amid their requests, and nonsense comes. Each answer is compared with
 ``Predictor.predict`` of its version, made beforehand one input at a time. ``models/`` holds bundles of texts as
-NAME/VERSION/; without it, two versions of a tiny model with random weights are made. Exits 1 where an answer was wrong,
-missing, or an unexpected refusal.
+NAME/VERSION/; without it, two versions of a tiny model with random weights are made. Exits with 1 if an answer was
+wrong, missing, or an unexpected refusal.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import contextlib
+import http.client
 import json
 import random
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
+import harness
 import hydrant
 import numpy as np
 from hydrant.serving.grpc_messages import SERVICE, message_classes
 from hydrant.serving.messages import HEADER
+from serving_systems import service
 
 FRONTS = ("json", "binary", "grpc", "predict")
 TOLERANCE = 1e-6
@@ -47,35 +49,8 @@ NONSENSICAL = (
 )
 TYPES = {"INT64": "<i8", "FP32": "<f4"}
 
-
-@dataclass
-class Report:
-    """What came of the requests."""
-
-    answers: Counter[str] = field(default_factory=Counter)
-    versions: Counter[str] = field(default_factory=Counter)
-    largest: float = 0.0
-    wrong: list[str] = field(default_factory=list)
-    left: int = 0
-    refused: int = 0
-    asked_again: int = 0
-    swaps: int = 0
-    seconds: float = 0.0
-
-    def facts(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "answers": sum(self.answers.values()),
-            "by front": dict(sorted(self.answers.items())),
-            "by version": dict(sorted(self.versions.items())),
-            "wrong or missing": len(self.wrong),
-            "largest difference": float(f"{self.largest:.2g}"),
-            "clients that left": self.left,
-            "nonsense refused": self.refused,
-            "asked again after 503": self.asked_again,
-            "swaps of versions": self.swaps,
-            "seconds": round(self.seconds, 1),
-        }
+Answer = tuple[str, dict[str, Any]]
+"""The version that answered, and the outputs by name."""
 
 
 def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
@@ -84,7 +59,7 @@ def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
 
 
 def one_by_one(bundle: Path, texts: list[str]) -> dict[str, np.ndarray]:
-    """What the predictor says of each text alone, by the names of outputs."""
+    """The predictor's outputs for each text alone, by name."""
     with hydrant.load(bundle, threads=1) as predictor:
         found = hydrant.Prediction.concatenate([predictor.predict([text]) for text in texts])
     return {name: found.label if name == "label_index" else getattr(found, name) for name in OUTPUTS}
@@ -115,57 +90,6 @@ def tiny_models(folder: Path) -> Path:
     return folder / "models"
 
 
-@contextlib.contextmanager
-def served(models: Path, queue: int) -> Iterator[dict[str, Any]]:
-    """``hydrant serve`` in a process of its own, on ports of the system's choice; it must end well."""
-    words = ["serve", str(models), "--port", "0", "--grpc-port", "0", "--threads", "1", "--queue", str(queue), "--json"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "hydrant", *words], cwd="/", stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.terminate()
-            assert process.wait(120) == 0, "the service did not end well"
-
-
-class Connection:
-    """One connection of HTTP/1.1 that is kept, and opened again once it is gone."""
-
-    def __init__(self, port: int) -> None:
-        self._port, self._streams = port, None
-
-    _streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None
-
-    async def send(self, path: str, body: bytes, header: int | None = None, share: float = 1.0) -> asyncio.StreamReader:
-        """Send a request, or a share of its body."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        more = "" if header is None else f"{HEADER}: {header}\r\n"
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode()
-        writer.write(head + body[: int(len(body) * share)])
-        await writer.drain()
-        return reader
-
-    async def post(self, path: str, body: bytes, header: int | None = None) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of an answer."""
-        reader = await self.send(path, body, header)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
-        found = await reader.readexactly(int(headers["content-length"]))
-        if headers.get("connection", "").lower() == "close":
-            self.leave()
-        return int(head[0].split()[1]), headers, found
-
-    def leave(self) -> None:
-        """Drop the connection, whatever is on its way."""
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
-
-
 class RefusedError(Exception):
     """A status other than 200."""
 
@@ -174,51 +98,48 @@ class RefusedError(Exception):
         self.status = status
 
 
-Answer = tuple[str, dict[str, np.ndarray]]
-"""The version that answered, and the outputs by name."""
+def checked(status: int, body: bytes) -> Any:
+    if status != 200:
+        raise RefusedError(status, body.decode(errors="replace"))
+    return json.loads(body)
 
 
 class Client:
-    """One client that asks over every front in turn.
-
-    Args:
-        ready: what the service told of itself.
-        model: that is asked.
-    """
+    """One client that asks a model over every front in turn."""
 
     def __init__(self, ready: dict[str, Any], model: str) -> None:
         import grpc
 
         self._model, self._path = model, f"/v2/models/{model}/infer"
-        self.http = Connection(ready["port"])
+        self.http = http.client.HTTPConnection("127.0.0.1", ready["port"], timeout=60)
         own = [("grpc.use_local_subchannel_pool", 1)]
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{ready['grpc_port']}", own)
-        self._infer, self._made = self.channel.unary_unary(f"/{SERVICE}/ModelInfer"), message_classes()
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{ready['grpc_port']}", own)
+        self._infer, self._classes = self.channel.unary_unary(f"/{SERVICE}/ModelInfer"), message_classes()
 
-    async def json(self, texts: list[str]) -> Answer:
-        status, _, found = await self.http.post(self._path, self.json_body(texts))
+    def post(self, path: str, body: bytes, header: int | None = None) -> tuple[int, Any, bytes]:
+        """Status, headers and body of an answer."""
+        self.http.request("POST", path, body, {} if header is None else {HEADER: str(header)})
+        answer = self.http.getresponse()
+        return answer.status, answer.headers, answer.read()
+
+    def json(self, texts: list[str]) -> Answer:
+        status, _, found = self.post(self._path, self._json_body(texts))
         message = checked(status, found)
         return message["model_version"], {each["name"]: each["data"] for each in message["outputs"]}
 
-    def json_body(self, texts: list[str]) -> bytes:
-        """A request in JSON."""
+    def _json_body(self, texts: list[str]) -> bytes:
         outputs = [{"name": name} for name in OUTPUTS]
         tensor = {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
         return json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
 
-    async def binary(self, texts: list[str]) -> Answer:
+    def binary(self, texts: list[str]) -> Answer:
         data = b"".join(struct.pack("<I", len(text)) + text.encode() for text in texts)
-        tensor = {
-            "name": "text",
-            "datatype": "BYTES",
-            "shape": [len(texts)],
-            "parameters": {"binary_data_size": len(data)},
-        }
+        tensor: dict[str, Any] = {"name": "text", "datatype": "BYTES", "shape": [len(texts)]}
+        tensor["parameters"] = {"binary_data_size": len(data)}
         head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-        status, headers, found = await self.http.post(self._path, head + data, len(head))
-        end = int(headers.get(HEADER.lower(), len(found)))
-        message = checked(status, found[:end])
-        outputs = {}
+        status, headers, found = self.post(self._path, head + data, len(head))
+        end = int(headers.get(HEADER, len(found)))
+        message, outputs = checked(status, found[:end]), {}
         for each in message["outputs"]:
             size = each["parameters"]["binary_data_size"]
             if each["name"] in OUTPUTS:
@@ -227,63 +148,57 @@ class Client:
         assert end == len(found)
         return message["model_version"], outputs
 
-    def grpc_call(self, texts: list[str]) -> Any:
-        """A call that is on its way."""
-        message = self._made["ModelInferRequest"](model_name=self._model)
+    def _grpc_request(self, texts: list[str]) -> bytes:
+        message = self._classes["ModelInferRequest"](model_name=self._model)
         tensor = message.inputs.add(name="text", datatype="BYTES", shape=[len(texts)])
         tensor.contents.bytes_contents.extend(text.encode() for text in texts)
         for name in OUTPUTS:
             message.outputs.add(name=name)
-        return self._infer(message.SerializeToString(), timeout=60)
+        return message.SerializeToString()
 
-    async def grpc(self, texts: list[str]) -> Answer:
+    def grpc(self, texts: list[str]) -> Answer:
         import grpc
 
         try:
-            raw = await self.grpc_call(texts)
-        except grpc.aio.AioRpcError as error:
+            raw = self._infer(self._grpc_request(texts), timeout=60)
+        except grpc.RpcError as error:
             status = 503 if error.code() is grpc.StatusCode.UNAVAILABLE else 500
             raise RefusedError(status, f"{error.code().name}: {error.details()}") from error
-        message = self._made["ModelInferResponse"].FromString(raw)
+        message = self._classes["ModelInferResponse"].FromString(raw)
         pairs = zip(message.outputs, message.raw_output_contents, strict=True)
         return message.model_version, {each.name: np.frombuffer(data, TYPES[each.datatype]) for each, data in pairs}
 
-    async def predict(self, texts: list[str]) -> Answer:
+    def predict(self, texts: list[str]) -> Answer:
         body = json.dumps({"inputs": texts, "model": self._model, "probabilities": True}).encode()
-        status, _, found = await self.http.post("/predict", body)
+        status, _, found = self.post("/predict", body)
         message = checked(status, found)
         rows = message["predictions"]
         assert [row["input"] for row in rows] == texts
-        outputs = {name: np.array([row[name] for row in rows]) for name in SCORES}
-        outputs["probabilities"] = np.array([list(row["probabilities"].values()) for row in rows])
-        return message["version"], {
-            **outputs,
-            "label_index": np.array([list(row["probabilities"]).index(row["label"]) for row in rows]),
-        }
+        outputs: dict[str, Any] = {name: [row[name] for row in rows] for name in SCORES}
+        outputs["probabilities"] = [list(row["probabilities"].values()) for row in rows]
+        outputs["label_index"] = [list(row["probabilities"]).index(row["label"]) for row in rows]
+        return message["version"], outputs
 
-    async def leave(self, texts: list[str], rng: random.Random) -> None:
+    def leave(self, texts: list[str], rng: random.Random) -> None:
         """Ask, and go before the answer comes: with a part of the request sent, with all of it, or over gRPC."""
         way = rng.randrange(3)
         if way == 2:
-            call = self.grpc_call(texts)
-            await asyncio.sleep(rng.random() * 0.02)
+            call = self._infer.future(self._grpc_request(texts), timeout=60)
+            time.sleep(rng.random() * 0.02)
             call.cancel()
             return
-        await self.http.send(self._path, self.json_body(texts), share=(rng.random(), 1.0)[way])
-        await asyncio.sleep(rng.random() * 0.02)
-        self.http.leave()
-
-
-def checked(status: int, body: bytes) -> Any:
-    if status != 200:
-        raise RefusedError(status, body.decode(errors="replace"))
-    return json.loads(body)
+        body = self._json_body(texts)
+        self.http.putrequest("POST", self._path)
+        self.http.putheader("Content-Length", str(len(body)))
+        self.http.endheaders(body[: int(len(body) * (rng.random(), 1.0)[way])])
+        time.sleep(rng.random() * 0.02)
+        self.http.close()
 
 
 def difference(outputs: dict[str, Any], expected: dict[str, np.ndarray], places: list[int]) -> float:
-    """The largest one of an answer from what the predictor says of its inputs alone, relative beyond 1.
+    """The largest one between an answer and the predictor's for its inputs alone, relative beyond 1.
 
-    Of another label it is infinite.
+    With another label it is infinite.
     """
     found = {name: np.asarray(outputs[name]).reshape(expected[name][places].shape) for name in OUTPUTS}
     if not np.array_equal(found["label_index"], expected["label_index"][places]):
@@ -294,164 +209,148 @@ def difference(outputs: dict[str, Any], expected: dict[str, np.ndarray], places:
 
 @dataclass
 class Load:
-    """Requests of many clients at once, while versions are swapped.
+    """Requests of many clients at once, while versions are swapped; and their outcome.
 
     Attributes:
-        ready: what the service told of itself.
+        ready: ports of the service.
         model: that is asked.
         texts: of which each request takes one to four.
         expected: version → outputs of each text alone.
-        left: answers that are still wanted.
-        swap: answers between two swaps of versions, of which there are two at least.
-        tell: told of the number of answers, every thousand of them.
+        wanted: answers; there may be more, until versions were swapped twice.
+        swap: answers between two swaps of versions.
     """
 
     ready: dict[str, Any]
     model: str
     texts: list[str]
     expected: dict[str, dict[str, np.ndarray]]
-    left: int
+    wanted: int
     swap: int
-    tell: Callable[[int], None]
-    report: Report = field(default_factory=Report)
+    answers: Counter[str] = field(default_factory=Counter)
+    versions: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    largest: float = 0.0
+    ended: Event = field(default_factory=Event)
+    lock: Any = field(default_factory=Lock)
 
-    async def run(self, clients: int) -> Report:
+    def run(self, clients: int) -> Load:
         """Ask with so many clients at once."""
-        wanted, started = self.left, time.perf_counter()
-        swapping = asyncio.create_task(self._swap())
+        with ThreadPoolExecutor(clients + 1) as pool:
+            swapping = pool.submit(self._swap)
+            try:
+                for done in [pool.submit(self._client, number) for number in range(clients)]:
+                    done.result()
+            finally:
+                self.ended.set()
+            if error := swapping.exception():
+                self.wrong.append(f"swapping ended: {error}")
+        return self
 
-        def is_wanted() -> bool:
-            return self.left > 0 or (self.report.swaps < 2 and not swapping.done())
+    def _is_wanted(self) -> bool:
+        missing = self.answers.total() + len(self.wrong) < self.wanted
+        return not self.ended.is_set() and (missing or self.counts["swaps of versions"] < 2)
 
-        await asyncio.gather(*(self._client(number, is_wanted) for number in range(clients)))
-        self.report.seconds = time.perf_counter() - started
-        if swapping.done():
-            self.report.wrong.append(f"swapping ended: {swapping.exception()}")
-        swapping.cancel()
-        count = sum(self.report.answers.values())
-        self.report.wrong += [f"{count} answers of {wanted}"] * (count < wanted)
-        return self.report
-
-    async def _client(self, number: int, is_wanted: Callable[[], bool]) -> None:
-        rng, mine = random.Random(number), Client(self.ready, self.model)
-        async with mine.channel:
-            while is_wanted():
+    def _client(self, number: int) -> None:
+        rng, client = random.Random(number), Client(self.ready, self.model)
+        with client.channel, contextlib.closing(client.http):
+            while self._is_wanted():
                 places = [rng.randrange(len(self.texts)) for _ in range(rng.choice([1, 1, 1, 2, 4]))]
-                given = [self.texts[place] for place in places]
+                texts = [self.texts[place] for place in places]
                 chance = rng.random()
                 if chance < LEAVES:
-                    await mine.leave(given, rng)
-                    self.report.left += 1
+                    client.leave(texts, rng)
+                    self._count("clients that left")
                 elif chance < LEAVES + NONSENSE:
-                    await self._nonsense(mine, rng.choice(NONSENSICAL))
+                    status, _, _ = client.post(f"/v2/models/{self.model}/infer", rng.choice(NONSENSICAL))
+                    self._count("nonsense refused" if status == 400 else "nonsense taken")
+                    self.wrong += [f"nonsense was answered with {status}"] * (status != 400)
                 else:
-                    self.left -= 1
-                    await self._ask(mine, rng.choice(FRONTS), given, places)
-            mine.http.leave()
+                    self._ask(client, rng.choice(FRONTS), texts, places)
 
-    async def _nonsense(self, client: Client, body: bytes) -> None:
-        try:
-            status, _, _ = await client.http.post(f"/v2/models/{self.model}/infer", body)
-        except (OSError, EOFError) as error:
-            status = 0
-            self.report.wrong.append(f"nonsense: {type(error).__name__} {error}")
-            client.http.leave()
-        self.report.refused += status == 400
-        self.report.wrong += [f"nonsense was answered with {status}"] * (status != 400)
+    def _count(self, name: str) -> None:
+        with self.lock:
+            self.counts[name] += 1
 
-    async def _ask(self, client: Client, front: str, given: list[str], places: list[int]) -> None:
+    def _ask(self, client: Client, front: str, texts: list[str], places: list[int]) -> None:
         """One request, until it is answered, and the comparison of its answer."""
-        try:
-            while True:
-                try:
-                    version, outputs = await getattr(client, front)(given)
-                    break
-                except RefusedError as error:
-                    if error.status != 503:
-                        raise
-                    self.report.asked_again += 1
-                    await asyncio.sleep(0.05)
-            found = difference(outputs, self.expected[version], places)
-        except Exception as error:  # whatever happened, this request has no answer
-            self.report.wrong.append(f"{front}: {type(error).__name__} {error}")
-            client.http.leave()
-            return
-        self._note(front, version, found, given)
-
-    def _note(self, front: str, version: str, found: float, given: list[str]) -> None:
-        report = self.report
-        report.answers[front] += 1
-        report.versions[version] += 1
-        if found <= TOLERANCE:
-            report.largest = max(report.largest, found)
-        else:
-            report.wrong.append(f"{front}: differs by {found} from version {version} of {given}")
-        count = sum(report.answers.values())
-        if count % 1000 == 0:
-            self.tell(count)
-
-    async def _swap(self) -> None:
-        connection, versions = Connection(self.ready["port"]), sorted(self.expected)
         while True:
-            before = self.report.answers.total()
-            while self.report.answers.total() < before + self.swap:
-                await asyncio.sleep(0.001)
-            version = versions[self.report.swaps % len(versions)]
+            try:
+                version, outputs = getattr(client, front)(texts)
+                found = difference(outputs, self.expected[version], places)
+                break
+            except Exception as error:  # whatever happened, this request has no answer
+                if getattr(error, "status", None) != 503:
+                    self.wrong.append(f"{front}: {type(error).__name__} {error}")
+                    client.http.close()
+                    return
+                self._count("asked again after 503")
+                time.sleep(0.05)
+        with self.lock:
+            self.answers[front] += 1
+            self.versions[version] += 1
+            self.largest = max(self.largest, found)
+            self.wrong += [f"{front}: differs by {found} from version {version} of {texts}"] * (found > TOLERANCE)
+
+    def _swap(self) -> None:
+        client, versions = Client(self.ready, self.model), sorted(self.expected)
+        while not self.ended.is_set():
+            before = self.answers.total()
+            while self.answers.total() < before + self.swap and not self.ended.wait(0.001):
+                pass
+            version = versions[self.counts["swaps of versions"] % len(versions)]
             body = json.dumps({"parameters": {"version": version}}).encode()
-            status, _, found = await connection.post(f"/v2/repository/models/{self.model}/load", body)
+            status, _, found = client.post(f"/v2/repository/models/{self.model}/load", body)
             checked(status, found)
-            self.report.swaps += 1
+            self._count("swaps of versions")
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "answers": self.answers.total(),
+            "by front": dict(sorted(self.answers.items())),
+            "by version": dict(sorted(self.versions.items())),
+            "wrong or missing": len(self.wrong),
+            "largest difference": float(f"{self.largest:.2g}"),
+            **self.counts,
+        }
 
 
-def _nobody(count: int) -> None:
-    """Told of the number of answers."""
+@contextlib.contextmanager
+def served(models: Path, queue: int) -> Iterator[dict[str, Any]]:
+    """The ports of ``hydrant serve``, which must end well."""
+    with service(models, "--grpc-port", "0", "--queue", str(queue)) as running:
+        yield running.ready
+    assert running.process.returncode == 0, "the service did not end well"
 
 
-def load(
-    models: Path,
-    requests: int,
-    clients: int = 32,
-    swap: int = 1500,
-    queue: int = 1024,
-    tell: Callable[[int], None] = _nobody,
-) -> Report:
-    """Serve a folder of bundles, ask it, and compare.
-
-    Args:
-        models: NAME/VERSION/, whose first name is asked.
-        requests: answers that are wanted; there may be more, until versions were swapped twice.
-        clients: that ask at once.
-        swap: answers between two swaps of versions.
-        queue: most inputs that wait; a request that is refused since it is full is sent again.
-        tell: told of the number of answers.
-    """
+def load(models: Path, requests: int, clients: int = 32, swap: int = 1500, queue: int = 1024) -> Load:
+    """Serve a folder of bundles, ask its first name, and compare; refusals of a full queue are asked again."""
     model = min(each for each in models.iterdir() if each.is_dir())
     texts = texts_of_many_lengths(300)
     expected = {each.name: one_by_one(each, texts) for each in sorted(model.iterdir())}
     with served(models, queue) as ready:
-        return asyncio.run(Load(ready, model.name, texts, expected, requests, swap, tell).run(clients))
+        return Load(ready, model.name, texts, expected, requests, swap).run(clients)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("models", nargs="?", type=Path)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--swap", type=int, default=1500, metavar="ANSWERS")
     parser.add_argument("--queue", type=int, default=1024)
     options = parser.parse_args()
-
-    def tell(count: int) -> None:
-        if count % max(1000, options.requests // 20) == 0:
-            print(f"{count} answers", file=sys.stderr, flush=True)
-
+    begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         models = options.models or tiny_models(Path(scratch))
-        report = load(models, options.requests, options.clients, options.swap, options.queue, tell)
-    print(json.dumps(report.facts(), indent=1))
-    for each in report.wrong[:10]:
+        found = load(models, options.requests, options.clients, options.swap, options.queue)
+    facts = {**found.facts(), "seconds": round(time.perf_counter() - begun, 1)}
+    print(json.dumps(facts, indent=1))
+    harness.save(options.output, facts)
+    for each in found.wrong[:10]:
         print(each, file=sys.stderr)
-    return bool(report.wrong)
+    return bool(found.wrong)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What can stand behind a port for ``benchmarks/serving.py``: hydrant serve, and what else serves the same bundle.
+"""Services for ``benchmarks/serving.py``: hydrant serve, and others that serve the same bundle.
 
 Each is started in processes of its own on 127.0.0.1, with one copy of the predictor on one thread and batches of up to
 32, and is stopped when its block ends.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import importlib.util
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -77,12 +77,14 @@ class Service:
         port: that answers.
         start_s: from the command until it is ready.
         wire: how it is asked.
+        ready: what ``hydrant serve`` prints once it is.
     """
 
     process: Any
     port: int
     start_s: float
     wire: Wire = PLAIN
+    ready: Any = None
 
     def cpu_s(self) -> float:
         """CPU seconds so far, of the process and all that it began."""
@@ -176,7 +178,8 @@ def service(bundle: Path, *options: str) -> Iterator[Service]:
         line = process.stdout.readline()
         if not line:
             raise SystemExit("hydrant serve did not start")
-        yield Service(process, json.loads(line)["port"], time.perf_counter() - begun)
+        ready = json.loads(line)
+        yield Service(process, ready["port"], time.perf_counter() - begun, ready=ready)
 
 
 @contextlib.contextmanager
@@ -229,14 +232,4 @@ def triton_service(bundle: Path) -> Iterator[Service]:
         with running(packages, folder / "repository", folder / "log") as (port, _):
             taken = time.perf_counter() - begun
             first = next(each for each in tree(os.getpid()) if each not in before)
-            yield Service(_Pid(first), port, taken, TRITON)
-
-
-@dataclass(frozen=True)
-class _Pid:
-    pid: int
-
-
-def has(module: str) -> bool:
-    """Whether it is installed."""
-    return importlib.util.find_spec(module) is not None
+            yield Service(SimpleNamespace(pid=first), port, taken, TRITON)

@@ -11,9 +11,7 @@ The file is written after every minute.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 import threading
 import time
@@ -24,6 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import harness
 import hydrant
 import numpy as np
 from hydrant.data.columns import Reading
@@ -86,13 +85,12 @@ def minute(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path, help="bundle of a model of texts")
     parser.add_argument("--data", required=True, help="file of texts")
     parser.add_argument("--minutes", type=int, default=10, help="how long (default 10; 90 is the long form)")
     parser.add_argument("--share", type=float, default=0.8, help="of the load that it can take (default 0.8)")
     parser.add_argument("--seconds", type=float, default=60, help="in a minute, for a quick try (default 60)")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     options = parser.parse_args()
     texts = [row.input for row in islice(named_rows(options.data, Reading()), 1000)]
     with hydrant.load(options.bundle, threads=1) as predictor:
@@ -113,9 +111,8 @@ def main() -> int:
             rows[-1] |= {"memory_mb": served.memory_mb(), "cpu_ms": 1e3 * (served.cpu_s() - cpu) / len(took)}
             told = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {rows[-1]['memory_mb']:.0f} MB"
             print(f"minute {place + 1}: {len(took)} requests, {len(wrong)} errors, {told}", flush=True)
-            if options.output:
-                facts = {"share": options.share, "rate": rate, "cores": os.cpu_count(), "load": os.getloadavg()}
-                options.output.write_text(json.dumps({**facts, **judged(rows, errors), "minutes": rows}, indent=1))
+            facts = {**harness.about(), "share": options.share, "rate": rate}
+            harness.save(options.output, {**facts, **judged(rows, errors), "minutes": rows})
     found = judged(rows, errors)
     print(json.dumps(found))
     return int(bool(errors) or found["memory"] > GROWTH or found["p99"] > SLOWER)

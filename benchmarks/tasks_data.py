@@ -73,9 +73,6 @@ def clinc150(folder: Path) -> dict[str, list[Query]]:
     return {**found, "validation": found["validation"][::2], "calibration": found["validation"][1::2]}
 
 
-# -- several labels ---------------------------------------------------------------------------------------------------
-
-
 def several_domains(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
     """One to three requests of different domains in one text; its labels are the domains.
 
@@ -107,8 +104,6 @@ def _joined(queries: Sequence[Query], count: int, rng: np.random.Generator, apar
             labels[row, [DOMAINS.index(domain) for domain in seen]] = True
     return Examples(texts, labels if apart else None, source)
 
-
-# -- pairs ------------------------------------------------------------------------------------------------------------
 
 Mix = tuple[int, int, int]
 """Documents of a query: of its intent, of other intents of its domain, and of other domains."""
@@ -177,8 +172,6 @@ class _Index:
         return [drawn[place] for place in order]
 
 
-# -- tags -------------------------------------------------------------------------------------------------------------
-
 KNOWN = ("AddToPlaylist", "BookRestaurant", "GetWeather", "PlayMusic", "SearchScreeningEvent")
 """Intents of SNIPS that the tagger learns the slots of."""
 
@@ -190,13 +183,7 @@ Sentence = tuple[list[str], list[str]]
 
 
 def slots(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
-    """Slots of requests as tags of words: the SNIPS benchmark of 2017 (Coucke et al. 2018, CC0).
-
-    Args:
-        folder: ``2017-06-custom-intent-engines`` of github.com/sonos/nlu-benchmark.
-        sizes: of the splits.
-        seed: of the draws.
-    """
+    """Slots of requests as tags of words: the SNIPS benchmark of 2017 (Coucke et al. 2018, CC0)."""
     rng = np.random.default_rng(seed)
     known = distinct(sentence for intent in KNOWN for sentence in read_intent(folder, intent))
     strange = distinct(sentence for intent in STRANGE for sentence in read_intent(folder, intent))

@@ -67,15 +67,7 @@ RECIPES = {
 
 
 class TaskRows:
-    """Makes the rows of one task from one seed, each kept in a folder of ``work``.
-
-    Args:
-        name: of the task, in :data:`RECIPES`.
-        known: its data.
-        base: folder of the base weights and their tokenizer.
-        work: of what takes long.
-        settings: of all rows.
-    """
+    """Makes the rows of one task from one seed, each kept in a folder of ``work``."""
 
     def __init__(self, name: str, known: TaskData, base: Path, work: Path, settings: Settings) -> None:
         self.name, self.known, self.base, self.settings = name, known, base, settings

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from harness import table
 from hydrant.evaluation.figure_names import (
     DETECTION,
     LABEL_QUALITY,
@@ -18,7 +19,6 @@ from hydrant.evaluation.figure_names import (
 from hydrant.evaluation.report import Figure
 from hydrant.evaluation.verdict import BETTER, WORSE, outcome
 from study_rows import TUNED
-from study_table import table
 from tasks_rows import FIRST, NAMES
 
 TITLES = {

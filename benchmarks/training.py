@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -68,11 +69,7 @@ Batches = Callable[[np.random.Generator], Iterable[dict[str, Any]]]
 
 
 def train(model: Any, batches: Batches, steps_per_epoch: int, recipe: Recipe) -> list[float]:
-    """Train what requires a gradient, in place, on a GPU where there is one.
-
-    Returns:
-        the mean loss of every epoch.
-    """
+    """Train what requires a gradient, in place, on a GPU where there is one."""
     torch.manual_seed(recipe.seed)
     place = device()
     model.to(place).train()
@@ -132,18 +129,6 @@ def train_on_texts(model: Any, examples: Examples, tokenizer: Any, recipe: Recip
     return train(model, batches, -(-len(encoded) // recipe.batch_size), recipe)
 
 
-def image_batches(pixels: np.ndarray, labels: np.ndarray, normalize: Callable[[Any], Any], batch_size: int) -> Batches:
-    """Shuffled batches of images [N, H, W, 3] uint8, each moved by up to 4 pixels and mirrored at random."""
-
-    def epoch(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
-        order = rng.permutation(len(pixels))
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            yield {"pixel_values": normalize(augment(pixels[rows], rng)), "labels": torch.from_numpy(labels[rows])}
-
-    return epoch
-
-
 def augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A random crop after 4 pixels of reflected border, and a random mirror image; [B, H, W, 3] → the same."""
     batch, height, width, _ = images.shape
@@ -156,12 +141,7 @@ def augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def cached(folder: Path, recipe: dict[str, Any], make: Callable[[Path], dict[str, Any]]) -> Path:
-    """The folder that ``make`` filled by this recipe: now, or before.
-
-    Args:
-        recipe: everything that decides the result, as JSON.
-        make: fills an empty folder and returns what to remember (losses, seconds), which is not compared.
-    """
+    """The folder that ``make`` filled by this recipe, now or before; it returns notes, which are not compared."""
     recipe = json.loads(json.dumps(recipe))
     note = folder / "recipe.json"
     if note.is_file() and json.loads(note.read_text())["recipe"] == recipe:
@@ -188,25 +168,74 @@ def in_parallel(tasks: Sequence[tuple[Callable[[Any], Any], Any]], jobs: int) ->
         return [function(argument) for function, argument in tasks]
     threads = max(1, (os.cpu_count() or 1) // jobs)
     spawn = multiprocessing.get_context("spawn")
-    with numpy_threads(threads), ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
+    os.environ["OPENBLAS_NUM_THREADS"] = str(threads)  # NumPy reads this as it starts
+    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool:
         futures = [pool.submit(function, argument) for function, argument in tasks]
         return [future.result() for future in futures]
-
-
-@contextmanager
-def numpy_threads(count: int) -> Iterator[None]:
-    """Processes that are started meanwhile multiply on so many threads in NumPy, which reads this as it starts."""
-    name = "OPENBLAS_NUM_THREADS"
-    before = os.environ.get(name)
-    os.environ[name] = str(count)
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
 
 
 def as_json(recipe: Recipe, **more: Any) -> dict[str, Any]:
     """A recipe and what else decides a training, for :func:`cached`."""
     return {**asdict(recipe), **more}
+
+
+class Members:
+    """Trains members from base weights on the training split, and keeps them in ``work``; a subclass knows the model.
+
+    Attributes:
+        recipe: of a checkpoint like the reference, whose seed is 0.
+        lora: of an adapter.
+        adapter_config: of PEFT, which gets a copy, for it adds to the lists.
+        base_name: of the base weights.
+    """
+
+    recipe: Recipe
+    lora: Recipe
+    adapter_config: ClassVar[dict[str, Any]]
+    base_name: str
+
+    def __init__(self, reference: Path, processor: Any, examples: Examples, work: Path, jobs: int) -> None:
+        self.reference, self.processor, self.examples, self.work, self.jobs = reference, processor, examples, work, jobs
+
+    def fresh(self, seed: int) -> Any:
+        """The base weights under a random classifier."""
+        raise NotImplementedError
+
+    def train(self, model: Any, recipe: Recipe) -> list[float]:
+        """Train in place; the mean loss of every epoch."""
+        raise NotImplementedError
+
+    def deep(self, count: int = 3) -> list[Path]:
+        """The Deep Ensemble's checkpoints."""
+        return [self.reference, *in_parallel([(self.full, seed) for seed in range(1, count)], self.jobs)]
+
+    def adapted(self, count: int = 3) -> tuple[Path, list[Path]]:
+        """The LoRA-Ensemble's base model, whose head every adapter replaces, and its adapters."""
+        return self._kept("base", {"head": "random, seed 0"}, 0, None), in_parallel(
+            [(self.adapter, seed) for seed in range(count)], self.jobs
+        )
+
+    def full(self, seed: int) -> Path:
+        """A checkpoint like the reference, from another seed."""
+        recipe = replace(self.recipe, seed=seed)
+        return self._kept(f"member-{seed}", as_json(recipe, examples=len(self.examples)), seed, recipe)
+
+    def adapter(self, seed: int) -> Path:
+        """A PEFT LoRA adapter of the base weights, with a classifier of its own."""
+        recipe = replace(self.lora, seed=seed)
+        facts = as_json(recipe, adapter=self.adapter_config, examples=len(self.examples))
+        return self._kept(f"lora-{seed}", facts, seed, recipe, adapt=True)
+
+    def _kept(self, name: str, facts: dict[str, Any], seed: int, recipe: Recipe | None, adapt: bool = False) -> Path:
+        def make(folder: Path) -> dict[str, Any]:
+            model = self.fresh(seed)
+            if adapt:
+                import peft
+
+                model = peft.get_peft_model(model, peft.LoraConfig(**deepcopy(self.adapter_config)))
+            losses = self.train(model, recipe) if recipe else []
+            model.save_pretrained(folder)
+            self.processor.save_pretrained(folder)
+            return {"losses": losses}
+
+        return cached(self.work / name, {"base": self.base_name, **facts}, make)

@@ -128,7 +128,7 @@ def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int)
     """Numbers that a feature is brought to where none are asked for; ``None`` for the model's whole width.
 
     Where the trunk of a text model is read and many classes were seen, as many as part the classes, but no more than
-    are worth their cost beside a small model; ``benchmarks/distance_rank.py`` has what that does to detection. The
+    are worth their cost beside a small model; docs/explanation/decisions.md has what that does to detection. The
     members' last vectors alone lose by it, and cost little.
 
     Args:

@@ -565,7 +565,7 @@ def test_every_verb_killed_in_its_short_form(bert_checkpoint: Path, text_csv: Pa
     """The program of docs/reliability.md, which kills by itself."""
     place = Path(__file__).parents[1] / "benchmarks" / "crash.py"
     output = tmp_path / "found.json"
-    words = [bert_checkpoint, text_csv, "--verbs", "export", "--kills", "2", "--steps", "3", "-o", output]
+    words = ["kills", bert_checkpoint, text_csv, "--verbs", "export", "--kills", "2", "--steps", "3", "-o", output]
     code = f"import runpy, sys; sys.path.append({str(place.parent)!r})\n"
     code += f"runpy.run_path({str(place)!r}, None, '__main__')"
     done = command.run([str(word) for word in words], os.environ, "/", "", 300, code)

@@ -560,11 +560,11 @@ def test_the_program_that_measures_it(
     bundle: Path, logs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
-    program = importlib.import_module("drift")
+    program = importlib.import_module("drift_alarms")
     monkeypatch.setattr(program, "SHARES", (0.0, 1.0))
     monkeypatch.setattr(program.costs, "__defaults__", (640,))
     given = [str(bundle), str(logs["same"]), str(logs["other"]), "--seeds", "2", "--inputs", "3000"]
-    monkeypatch.setattr("sys.argv", ["drift.py", *given])
+    monkeypatch.setattr("sys.argv", ["drift_alarms.py", *given])
     program.main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| 0% | 0 of 2 | – | – |")

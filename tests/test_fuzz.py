@@ -16,10 +16,8 @@ from fuzz_bundle import make_given
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import fuzz
-import fuzz_mutations
 import fuzz_target
 import fuzz_targets
-import libfuzzer
 
 MUTATIONS = 150
 
@@ -34,9 +32,9 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fuzz_targets.
 @pytest.mark.parametrize("name", fuzz.NAMES)
 def test_damaged_files_are_refused_or_read(name: str, targets: dict[str, fuzz_targets.Made]) -> None:
     target = targets[name]()
-    slowest, memory = cost(target, [*target.seeds, b"", *fuzz_mutations.mutations(target.seeds, MUTATIONS, seed=7)])
-    assert slowest < libfuzzer.SECONDS
-    assert memory < libfuzzer.MEGABYTES
+    slowest, memory = cost(target, [*target.seeds, b"", *fuzz_target.mutations(target.seeds, MUTATIONS, seed=7)])
+    assert slowest < fuzz.SECONDS
+    assert memory < fuzz.MEGABYTES
 
 
 def cost(target: fuzz_target.Target, inputs: Iterable[bytes]) -> tuple[float, float]:
@@ -85,7 +83,7 @@ def test_values_nested_as_deep_as_can_be_read(name: str, targets: dict[str, fuzz
     if not target.deep:
         pytest.skip("no JSON")
     left = sys.getrecursionlimit() - len(inspect.stack(0))
-    for data in fuzz_mutations.nested(target.seeds, range(left - 60, left, 2), seed=3):
+    for data in fuzz_target.nested(target.seeds, range(left - 60, left, 2), seed=3):
         target.read(data)
 
 

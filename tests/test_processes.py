@@ -140,7 +140,7 @@ def test_nothing_is_told_to_the_makers_of_onnx_runtime(bundle: Path, tmp_path: P
 
 
 def test_opened_and_closed_again_and_again_nothing_grows(bundle: Path) -> None:
-    """The short form of benchmarks/openings.py: handles and threads."""
+    """The short form of benchmarks/stability.py: handles and threads."""
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("this system does not list open files")
     seen = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import json
 import shutil
 import sys
@@ -21,25 +20,17 @@ from PIL import Image
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-import study_claims
-import study_clinc150
-import study_control
-import study_draws
+import harness
 import study_figures
-import study_grid
 import study_picture
 import study_run
-import study_shift
 import study_table
-import study_trials
 import study_vision
 import training
 import transformers
-from hydrant.data.corruptions import CORRUPTIONS, corrupt, typos
-from hydrant.data.examples import Examples
 from hydrant.metrics.timing import Rules
 from study import Bundles, Fork
-from study_rows import Rows, Settings, given, results
+from study_rows import Rows, Settings, results
 from support import make_model, random_plan
 
 RECIPE = training.Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=8)
@@ -141,36 +132,6 @@ def _row(name: str, seeds: int = 3, operations: float = 1.0, **changes: float) -
     }
 
 
-FORK = {1.05: "fork at 4, keep 2"}
-
-
-def test_claims_hold_or_not_as_the_figures_say() -> None:
-    rows = [_row("single", 1), _row("fork at 4, keep 2, tuned", operations=1.03, ece=0.02)]
-    rows[1]["latency"] = {"1": {"median": 1.2}, "8": {"median": 1.0}}
-    rows[1]["seeds"][2]["flagged"]["distance_balanced"] = {"test": 0.07, "ood": 0.9}
-    named = {row["name"]: row for row in rows}
-    lines = [line for line in study_claims.claims("clinc150", named, FORK, 4500) if line["claim"].startswith("fork")]
-    found = {line["claim"].partition(": ")[2]: line["holds"] for line in lines}
-    assert found["operations"]
-    assert found["accuracy, at most 0.3 points below the single model"]
-    assert found["AUROC by entropy"]
-    assert not found["ECE"]
-    assert not found["latency at batch 1"]
-    assert found["latency at batch 8"]
-    assert not found["flagged of the test inputs at a false-alarm rate of 5 %, by distance"], "one seed is outside"
-    for name in ("before", "after"):  # members that part at the first layer
-        for figures in (seed[name] for seed in rows[0]["seeds"]):
-            figures.pop("ood.distance_balanced.auroc", None)
-    rows[0]["seeds"][0]["flagged"]["distance_last"] = {"test": 0.06, "ood": 0.9}
-    (flags,) = study_claims.claims("clinc150", {"single": rows[0]}, {}, 4500)
-    assert flags["found"].startswith("6.00 % in")
-    row = _row("fork at 4, keep 2, tuned", ood__predictive_entropy__auroc=0.97)
-    named = {"single": _row("single", 1), "single, tuned": _row("single, tuned"), row["name"]: row}
-    (against,) = [line for line in study_claims.claims("vision", named, FORK, 100) if "tuned alike" in line["claim"]]
-    assert against["found"] == "0.9700 > 0.9800"
-    assert not against["holds"]
-
-
 def test_tables_tell_means_and_ranges() -> None:
     rows = [_row("single", 1), _row("fork at 4, keep 2, tuned")]
     assert "| single | 1.00 | – | 1.50 | 0.949 |" in study_table.main_table(rows)
@@ -190,9 +151,9 @@ def test_the_best_trade_leaves_out_what_is_dearer_and_no_better() -> None:
 
 def test_tables_replace_the_old_ones_in_a_document(tmp_path: Path) -> None:
     document = tmp_path / "docs/study.md"
-    study_table.put_into(document, "old")
+    harness.put_into(document, "old")
     document.write_text(f"# Title\n\n{document.read_text()}\nThe end.\n")
-    study_table.put_into(document, "new")
+    harness.put_into(document, "new")
     text = document.read_text()
     assert text.startswith("# Title\n")
     assert text.endswith("The end.\n")
@@ -254,7 +215,7 @@ def ran(shared: Path) -> argparse.Namespace:
     """The vision study, but for rows that are tuned as others are."""
     options = argparse.Namespace(
         shared=shared, work=shared / "work", jobs=1, resamples=10, seconds=0.01, leave_out=LEFT_OUT, no_latency=False,
-        earlier=None, document=shared / "docs/vision.md", output=shared / "study.json",
+        document=shared / "docs/vision.md", output=shared / "study.json",
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hydrant.evaluation.run.pictures", lambda *_: {})
@@ -291,43 +252,6 @@ def test_a_study_goes_on_where_it_stopped(ran: argparse.Namespace) -> None:
     rows.make([name for name in rows.names() if name not in LEFT_OUT], 1)
     changed = {path.parent.name for path, stamp in notes.items() if path.stat().st_mtime_ns != stamp}
     assert changed == {"lora-1"}
-
-
-def test_further_seeds_are_taken_from_an_earlier_report(ran: argparse.Namespace, tmp_path: Path, undrawn: None) -> None:
-    work = tmp_path / "work"
-    shutil.copytree(ran.work, work)
-    gone = [work / kind / name for kind in ("bundles", "outputs") for name in ("fork-at-1-keep-1-1", "hydra-taylor-1")]
-    for folder in gone:
-        shutil.rmtree(folder)
-    names = subject(ran).rows().names()
-    out = [name for name in names if name not in ("single", "single, tuned", "fork at 1, keep 1", "Hydra Taylor")]
-    own = {"work": work, "earlier": ran.output, "leave_out": out, "no_latency": True}
-    own |= {"output": tmp_path / "study.json", "document": tmp_path / "vision.md"}
-    options = argparse.Namespace(**{**vars(ran), **own})
-    study_run.run(subject(options), options)
-    assert not any(folder.exists() for folder in gone)
-    before, after = (
-        {row["name"]: row["seeds"] for row in json.loads(path.read_text())["rows"]}
-        for path in (ran.output, options.output)
-    )
-    assert after == {name: before[name] for name in after}
-    report = json.loads(ran.output.read_text())
-    assert json.loads(options.output.read_text())["earlier"]["versions"] == report["versions"]
-    fork = next(row for row in report["rows"] if row["name"] == "fork at 1, keep 1")
-    fork["made"]["plan"]["method"] = "taylor"
-    rows = subject(options).rows()
-    rows.take(report)
-    with pytest.raises(ValueError, match=r"made fork at 1, keep 1 in another way: .*taylor.*, and here it is .*random"):
-        rows.known("fork at 1, keep 1", 1)
-    with pytest.raises(ValueError, match=r"other settings: .*'keep': 9.* and here they are .*'keep': 1"):
-        subject(options).rows().take({**report, "settings": {**report["settings"], "keep": 9}})
-
-
-@pytest.mark.parametrize(("name", "study"), [("clinc150", study_clinc150), ("vision", study_vision)])
-def test_published_reports_may_be_gone_on_with(name: str, study: Any) -> None:
-    report = json.loads((Path(study.__file__).parent / f"results/study-{name}.json").read_text())
-    then, now = ({**each, "forks": None} for each in (report["settings"], study.SETTINGS.as_json()))
-    assert given(then) == given(now)
 
 
 def test_forks_of_one_name_are_refused(ran: argparse.Namespace) -> None:
@@ -388,146 +312,6 @@ def test_no_image_stands_in_two_splits(ran: argparse.Namespace) -> None:
         assert len(images) == len(left) + len(right)
 
 
-def test_a_table_of_positions_is_resized_as_transformers_does(shared: Path) -> None:
-    model = transformers.ViTForImageClassification.from_pretrained(shared / "models/vit-tiny-imagenet")
-    embeddings = model.vit.embeddings
-    table = embeddings.position_embeddings.detach()
-    expected = embeddings.interpolate_pos_encoding(torch.zeros(1, 5, 16), 32, 32)
-    torch.testing.assert_close(study_vision.resized(table, 5), expected)
-
-
-def test_trials_are_judged_by_validation_alone_and_leave_out_what_costs_too_much(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trials = study_trials.Trials((Fork(1, 1), Fork(0, 1)), (1,), (1e-3,), 8, seeds=(0,))
-    tiny = Tiny(shared, tmp_path, 1, SIZES)
-    maker = study_trials.Maker(tiny, 8)
-    late, early = (maker.operations(Fork(layer, 1)) for layer in (1, 0))
-    assert late < early
-    monkeypatch.setattr(study_trials, "LIMIT", (late + early) / 2)
-    found = study_trials.run(tiny, trials, 1)
-    assert [row["fork"] and row["fork"]["layer"] for row in found] == [None, 1]
-    assert all(0 <= seed["accuracy"] <= 1 for row in found for seed in row["seeds"])
-    assert late <= found[1]["operations"] == found[1]["seeds"][0]["operations"]
-    outputs = np.load(tmp_path / "outputs/try-random-1-1-3-0-1-0.001-0/outputs.npz")
-    assert {name.split(".")[0] for name in outputs} == {"validation", "ood_validation"}
-    fitted, judged = study_trials.halves(len(outputs["validation.logits"]))
-    assert not set(fitted) & set(judged)
-    assert "fork at 1, keep 1, random, M = 3" in study_trials.render(found)
-
-
-def test_a_grid_leaves_figures_tables_and_a_picture(
-    ran: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study_grid, "SEEDS", (0, 1))
-    grid = study_grid.Grid((1,), (2, 1), (1, 1), hydrant.Jointly(epochs=1), 8, members=(1, 3))
-    options = argparse.Namespace(jobs=1, output=tmp_path / "grid.json", document=tmp_path / "findings.md")
-    study_grid.run(subject(ran), grid, options)
-    report = json.loads(options.output.read_text())
-    assert [(point["fork"], point["keep"], point["tuned"]) for point in report["points"]] == [
-        (1, 2, False), (1, 2, True), (1, 1, False), (1, 1, True),
-    ]  # fmt: skip
-    assert all(len(point["seeds"]) == 2 for point in report["points"])
-    assert [point["members"] for point in report["members"][::2]] == [1, 3]
-    assert [point["method"] for point in report["methods"][::2]] == ["random", "taylor", "circuit"]
-    tuned = [json.loads(note.read_text()) for note in (ran.work / "grid/bundles").glob("grid-*-tuned/recipe.json")]
-    assert {1, 3} == {note["recipe"]["source"]["plan"]["members"] for note in tuned}
-    assert {note["report"]["frozen"] for note in tuned} == {1}, "whatever the members, the same layers are tuned"
-    assert report["points"][3]["operations"] > report["points"][2]["operations"], "tuned, heads are no longer shared"
-    assert report["single_operations"] < 1
-    text = options.document.read_text()
-    assert "| 1 | 2 | tuned |" in text
-    assert "](findings-vision.png)" in text
-    assert "Fork at layer 1, keep 1, by number of members:" in text
-    assert (tmp_path / "findings-vision.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_shifted_inputs_are_measured_at_every_severity(ran: argparse.Namespace, tmp_path: Path) -> None:
-    options = argparse.Namespace(
-        output=tmp_path / "shift.json", document=tmp_path / "findings.md", no_control=False, jobs=1
-    )
-    study_shift.run(subject(ran), options)
-    models = json.loads(options.output.read_text())["models"]
-    assert list(models) == ["single", "single, tuned", "fork at 1, keep 1, tuned"]
-    seeds = models["single"]
-    assert len(seeds) == 2
-    assert seeds[0][0] == seeds[1][0], "the clean inputs of one model"
-    assert seeds[0][3] != seeds[1][3], "noise of another seed"
-    for rows in itertools.chain(*models.values()):
-        assert [row["name"] for row in rows] == ["clean", *(f"severity {severity}" for severity in range(1, 6))]
-        for row in rows:
-            for shares in row["scores"].values():
-                assert 0 <= shares["right_flagged"] <= 1
-    text = options.document.read_text()
-    assert "| severity 5 |" in text
-    assert "| max probability | entropy | mutual information |" in text
-    mean = study_shift.mean_of([rows[5] for rows in seeds])
-    assert f"| severity 5 | {mean['accuracy']:.3f} |" in text
-    assert mean["accuracy"] == pytest.approx(np.mean([rows[5]["accuracy"] for rows in seeds]))
-    assert mean["scores"].keys() == seeds[0][5]["scores"].keys()
-
-
-def test_the_control_is_tuned_at_every_rate_from_a_checkpoint_of_its_own_training(
-    ran: argparse.Namespace, tmp_path: Path
-) -> None:
-    options = argparse.Namespace(
-        rates=(1e-3, 1e-9), epochs=1, jobs=1, output=tmp_path / "control.json", document=tmp_path / "control.md"
-    )
-    study = subject(ran)
-    study.settings = replace(TINY, seeds=(1,))
-    study_control.run(study, options)
-    report = json.loads(options.output.read_text())
-    rows = {(row["model"], row["rate"]): row["seeds"] for row in report["rows"]}
-    assert list(rows) == [
-        ("single", None), ("late fork", None),
-        *((model, rate) for model in ("single", "late fork") for rate in (1e-3, 1e-9)),
-    ]  # fmt: skip
-    assert [len(seeds) for seeds in rows.values()] == [1] * 6
-    assert {seed["tuned"] for seed in rows["single", None]} == {0}
-    for model in ("single", "late fork"):
-        slow, fast = rows[model, 1e-9][0], rows[model, 1e-3][0]
-        assert slow["validation NLL"] == pytest.approx(rows[model, None][0]["validation NLL"], abs=1e-4)
-        assert fast["tuned"] == 0 or fast["validation NLL"] < slow["validation NLL"]
-    notes = [json.loads(note.read_text())["recipe"] for note in ran.work.glob("bundles/control-*-0.001-*/recipe.json")]
-    assert {note["tune"]["learning_rate"] for note in notes} == {1e-3}
-    assert len(notes) == 2
-    trained = json.loads((ran.work / "trained-1-0/recipe.json").read_text())["recipe"]
-    assert (trained["epochs"], report["checkpoint epochs"]) == (1, 1)
-    assert "| late fork, 0.001 | " in options.document.read_text()
-
-
-@pytest.mark.parametrize(("study", "epochs", "message"), [
-    ("clinc150", "3", "leave --epochs out: CLINC150's checkpoint"), ("vision", "0", "expected 1 or more"),
-])  # fmt: skip
-def test_epochs_that_say_nothing_are_refused(
-    study: str, epochs: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["study_control.py", study, "shared", "--epochs", epochs])
-    with pytest.raises(SystemExit) as left:
-        study_control.main()
-    assert left.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-def test_shifted_inputs_are_of_all_classes() -> None:
-    examples = Examples([str(number) for number in range(300)], np.repeat(np.arange(3), 100), "one class after another")
-    some = study_shift.drawn(examples, 60)
-    assert len(set(some.inputs)) == 60
-    assert some.labels is not None
-    assert all(12 <= count <= 28 for count in np.bincount(some.labels))
-    assert some.inputs == sorted(some.inputs, key=int)
-    assert study_shift.drawn(examples, 1000).inputs == examples.inputs
-
-
-def test_texts_and_images_are_corrupted_as_evaluate_does() -> None:
-    texts = study_shift.corrupted(Examples(["what is my balance today", "transfer money"], np.arange(2), "texts"))
-    assert texts["severity 3"].inputs == typos(texts["clean"].inputs, 3)
-    images = list(np.random.default_rng(0).integers(0, 256, (len(CORRUPTIONS) + 1, 16, 16, 3), np.uint8))
-    found = study_shift.corrupted(Examples(images, np.zeros(len(images), np.int64), "images"))["severity 2"].inputs
-    for place, kind in enumerate([*CORRUPTIONS, next(iter(CORRUPTIONS))]):
-        np.testing.assert_array_equal(found[place], corrupt(images, kind, 2)[place])
-
-
 def test_the_timed_batch_is_of_median_length(bert_checkpoint: Path, tmp_path: Path) -> None:
     import transformers
 
@@ -546,42 +330,22 @@ def test_the_study_counts_costs_as_the_estimate_does(tmp_path: Path) -> None:
     assert found == {"operations": cost.ratio, "parameters": cost.fused.parameters / cost.single.parameters}
 
 
-def test_draws_are_set_side_by_side_with_their_ends() -> None:
-    seed = dict.fromkeys(study_draws.FIGURES, 0.5) | {"operations": 1.0}
-    rows = {"systematic": [seed, seed | {"accuracy": 0.75}], "independent": [seed | {"operations": 0.9}]}
-    _, _, first, second = study_draws.render(rows).splitlines()
-    assert first.startswith("| systematic | 1.00 | 2 | 0.625 (0.500–0.750) | 0.500 (0.500–0.500) |")
-    assert second.startswith("| independent | 0.90 | 1 | 0.500 (0.500–0.500) |")
+RESULTS = Path(study_run.__file__).parent / "results"
 
 
-@pytest.mark.parametrize("how", study_draws.DRAWS)
-def test_a_draw_is_planned_and_tuned_as_its_study_does_it(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+@pytest.mark.parametrize("name", study_run.KINDS)
+def test_studies_have_the_tables_of_the_results(name: str) -> None:
+    report = json.loads((RESULTS / f"study-{name}.json").read_text())
+    text = study_table.render(report, ["single, tuned", "Deep Ensemble"])
+    assert text in (harness.ROOT / f"docs/studies/{name}.md").read_text()
 
-    class Made:
-        def pruned(self, name: str, checkpoint: Path, fork: Fork, seed: int, **options: Any) -> Path:
-            asked.update(name=name, fork=fork, seed=seed, options=options)
-            return Path(name)
 
-        def tuned(self, name: str, source: Path, tune: Any, **given: Any) -> Path:
-            asked.update(tune=tune, batch_size=given["batch_size"], tuning_seed=given["seed"])
-            return Path(name)
-
-        def outputs(self, bundle: Path) -> Any:
-            return argparse.Namespace(logits={"validation": np.array([[[2.0, 0.0]], [[0.0, 1.0]], [[1.0, 0.0]]])})
-
-    figures = {name.replace("distance", "distance_last"): 0.5 for name in study_draws.FIGURES}
-    monkeypatch.setattr(study_figures, "measure", lambda *_: dict(figures))
-    monkeypatch.setattr(study_figures, "cost", lambda *_: {"operations": 1.03})
-    settings = study_vision.SETTINGS
-    data = argparse.Namespace(validation=Examples(["a", "b", "c"], np.array([0, 1, 1]), "validation"))
-    subject: Any = argparse.Namespace(
-        bundles=Made(), data=data, single=Path("single"), settings=settings, name="vision"
-    )
-    found = study_draws.Maker(subject, settings.forks[1.05]).measured((how, 3))
-    assert asked["fork"] == settings.forks[1.05] == Fork(10, 1)
-    assert (asked["seed"], asked["tuning_seed"]) == (3, 3)
-    assert asked["options"] == ({"systematic": True} if how == "systematic" else {})
-    assert (asked["tune"], asked["batch_size"]) == (settings.tune, settings.batch_size)
-    assert found["ood.distance.auroc"] == 0.5
-    assert found["operations"] == 1.03
+def test_the_document_says_what_forks_with_their_distance_take() -> None:
+    """Time of a late fork with the distance in its graph, at batch 1 and 8, by fork and set of taps."""
+    rows = json.loads((RESULTS / "distance-price-cpu.json").read_text())["rows"]
+    times = {(row["batch"], row["graph"]): f"{row['time']:.2f}" for row in rows}
+    text = (RESULTS.parents[1] / "docs/studies/latency.md").read_text()
+    ends = ("", ", distance by means, rank 64", ", distance by balanced, rank 64", ", distance by last")
+    for fork in ("fork at 4, keep 2", "fork at 5, keep 4"):
+        cells = [" / ".join(times[batch, fork + end] for batch in (1, 8)) for end in ends]
+        assert f"| {fork} of 12 heads | {' | '.join(cells)} |" in text

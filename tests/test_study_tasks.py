@@ -251,13 +251,6 @@ def test_tables_tell_means_ranges_and_in_how_many_seeds_a_difference_is_shown() 
     assert "| single | – | – | 5.0 % / 50.0 % |" in tasks_table.finding_table(seeds, "tokens")
 
 
-def test_what_fails_is_told_and_the_rest_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    found = dict(study_tasks.called(divmod, [(1, 0), (7, 2)], 1))
-    assert found[7, 2] == (3, 1)
-    assert isinstance(found[1, 0], ZeroDivisionError)
-    assert "FAILED: divmod(0,)" in capsys.readouterr().out
-
-
 def test_a_tagger_without_its_corpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         study_tasks.parsed(["shared"])

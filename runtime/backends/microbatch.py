@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 ROWS = 800
-"""Rows (inputs × tokens × streams) of one run, about: measured in ``benchmarks/microbatch.py``."""
+"""Rows (inputs × tokens × streams) of one run, about: measured in ``benchmarks/graph_latency.py``."""
 
 
 Batch = Mapping[str, np.ndarray]

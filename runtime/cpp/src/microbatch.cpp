@@ -11,7 +11,7 @@
 namespace hydrant {
 namespace {
 
-// Rows (inputs × tokens × streams) of one run, about: measured by benchmarks/microbatch.py.
+// Rows (inputs × tokens × streams) of one run, about: measured by benchmarks/graph_latency.py.
 constexpr double kRows = 800;
 
 // Whether adapters change a module of a layer.

@@ -1,14 +1,10 @@
-"""Further files that are fuzzed: adapters, signatures, keys, settings of processors, images, sounds, what is kept.
-
-That is what interrupted ones go on from, the manifests of parts of a prediction, and logs of predictions.
-"""
+"""Further files that are fuzzed: adapters, signatures, keys, processors, images, sounds, manifests of parts, logs."""
 
 from __future__ import annotations
 
 import io
 import json
 import shutil
-from collections.abc import Callable
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
@@ -16,27 +12,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fuzz_target import CORPUS, Made, Target, begun, may_refuse, refusing, seeds_of
+from fuzz_target import CORPUS, Made, Target, may_refuse, refusing, seeds_of
 from hydrant.bundle.architecture import part_of
 from hydrant.bundle.files import sha256_of
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.signature import SIGNATURE, check_signature
 from hydrant.bundle.store import Bundle
-from hydrant.calib.heads.search_state import SearchState
 from hydrant.data.audio import BLOCK, SoundProcessor
 from hydrant.data.images import ImageProcessor
 from hydrant.data.records import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
-from hydrant.errors import InputError
 from hydrant.measure.drift import drift
 from hydrant.measure.log import Own, rows_of_file
 from hydrant.runtime.observed import observed_rows
-from hydrant.serving.offline.chunks import DESCRIPTION, Chunks, drop, folder_of
-from hydrant.serving.offline.chunks import kept as kept_chunks
 from hydrant.serving.offline.parts import manifest_of, merge_parts
-from hydrant.serving.offline.tables import FORMS, json_line, opened, split
-from hydrant.workflow import told
-from hydrant.workflow.workspace import STATE, Workspace
 
 PIXELS = SimpleNamespace(modality="image", channels=3, image_height=12, image_width=12)
 SOUNDS = (
@@ -53,12 +42,8 @@ SOUND_FILES = {
 """Kinds of sound files, and how each may hold its samples."""
 
 
-def kept(place: Path) -> dict[str, Made]:
-    """The targets, by name.
-
-    Args:
-        place: what ``fuzz_bundle.make_given`` made there.
-    """
+def given(place: Path) -> dict[str, Made]:
+    """The targets, by name."""
     return {
         "adapter": partial(_adapter, place, "adapter_config.json", True),
         "adapter-weights": partial(_adapter, place, "adapter_model.safetensors", False),
@@ -69,12 +54,7 @@ def kept(place: Path) -> dict[str, Made]:
         "signature": partial(_signature, place),
         "trust": partial(_trust, place),
         "part": partial(_part, place / "parts"),
-        "chunk": partial(begun, partial(_chunk, place / "chunks")),
-        "job": partial(_job, place / "jobs"),
         "log": partial(_log, place),
-        "making": partial(_making, place / "making"),
-        "tuning": partial(_tuning, place / "tuning"),
-        "search": partial(_search, place / "search"),
     }
 
 
@@ -242,64 +222,6 @@ def _part(folder: Path) -> Target:
     return refusing(read, _bytes(facts), _bytes(with_errors), _bytes(of_three), deep=True)
 
 
-TOLD = {"index": 0, "input": "a", "label": "a", "confidence": 0.9, "probabilities": {"a": 0.9, "b": 0.1},
-        "prediction_set": ["a"], "abstain": False, "error": None}  # fmt: skip
-"""A row of a prediction."""
-JOB = {"hydrant": "0.2.0", "inputs": "x", "columns": ["text", None], "shard": "1/1", "rows": 4}
-"""What the rows depend on."""
-
-
-def _chunk(folder: Path) -> Target:
-    """The first of two chunks that an interrupted prediction left: it is taken, or predicted again.
-
-    All rows are then written in the form that the number of bytes chooses: seeds come in several lengths.
-    """
-    rows, last = range(4), {name: value for name, value in TOLD.items() if name != "error"}
-    first, again, second = (b"".join(json_line({**row, "index": index}) for index, row in each) for each in (
-        ((0, last), (1, {"input": "b", "error": "it is empty"})), ((0, last), (1, last)), ((2, last), (3, last)),
-    ))  # fmt: skip
-    chunks, forms = Chunks(folder, rows, 2), list(FORMS.values())
-    folder.mkdir(exist_ok=True)
-    chunks.keep(1, second)
-
-    def read(data: bytes) -> None:
-        chunks.file(0).write_bytes(data)
-        missing = chunks.missing()
-        assert missing in ([], [0])
-        with may_refuse("go on"):
-            if missing:
-                raise InputError("it is predicted again")
-        if missing:
-            chunks.file(0).write_bytes(again)
-        taken = list(chunks.answers())
-        assert [row["index"] for row in taken] == list(rows)
-        form = forms[len(data) % len(forms)]
-        with may_refuse(f"write {form.__name__}"), opened(form, io.BytesIO(), TOLD) as table:
-            split(taken, table.write, None)
-
-    surrogate = first.replace(b'"prediction_set": ["a"]', b'"prediction_set": ["\\ud800"]')
-    padded = (seed[:-1] + b" " * more + seed[-1:] for seed in (first, again, surrogate) for more in range(len(forms)))
-    return Target(read, tuple(padded), deep=True)
-
-
-def _job(folder: Path) -> Target:
-    """What an interrupted prediction left of its work in words: chunks of other work are refused, and stay."""
-    folder.mkdir(exist_ok=True)
-    output = folder / "rows.jsonl"
-    file = folder_of(output) / DESCRIPTION
-
-    def read(data: bytes) -> None:
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(data)
-        drop(output, {**JOB, "inputs": b"no JSON"})
-        assert file.exists()
-        with kept_chunks(output, JOB, range(4), 2):
-            assert json.loads(data).items() >= {**JOB, "chunk": 2}.items()
-        assert not file.exists()
-
-    return refusing(read, _bytes({**JOB, "chunk": 2}), _bytes({**JOB, "chunk": 3}), deep=True)
-
-
 def _log(place: Path) -> Target:
     """A log of predictions, held against what the calibration examples looked like."""
     bundle, file = Bundle.open(place / "bundle"), place / "log.jsonl"
@@ -319,98 +241,3 @@ def _log(place: Path) -> Target:
         json.dumps(drift(bundle, file, window=100).to_json(), allow_nan=False)
 
     return refusing(read, *(b"\n".join(map(_bytes, each)) for each in (rows, spans, labels)), deep=True)
-
-
-PLANNED = {"counts": [3, 3, 2], "fork": 2, "sequence": 9, "to_tune": False, "limit": 1.0, "candidates": 4,
-           "held_out": 9, "members": 2, "layers": 3, "heads": 3, "method": "taylor", "ratio": 0.9}  # fmt: skip
-FIGURES = {name: {"value": 0.5, "low": 0.4, "high": None} for name in ("accuracy", "nll", "ece")}
-STAGES: dict[str, tuple[Callable[[Any], str], dict[str, Any]]] = {
-    "plan": (told.planned_line, PLANNED),
-    "fuse": (told.fused_line, {"parameters": 9, "parameters_ratio": 1.1}),
-    "tune": (told.tuned_line, {
-        "fast": False, "tuned": True, "frozen": 2, "why": "", "instead": PLANNED, "same_heads": False, "lost": "",
-        "epochs": 2, "best_epoch": 1,
-        "accuracy_before": 0.9, "accuracy_after": 0.95, "nll_before": 0.4, "nll_after": 0.3, "validation_examples": 9,
-    }),
-    "export": (told.exported_line, {"graph": "model.fp32.onnx"}),
-    "calibrate": (told.calibrated_line, {
-        "temperature": 0.8, "distance": {"taps": ["1.token"], "chosen": "last"},
-        "thresholds": {"abstain": {"score": "confidence"}},
-    }),
-    "verify": (told.verified_line, {"passed": True, "backends": [{"backend": "onnxruntime", "precision": "fp32"}]}),
-    "evaluate": (told.evaluated_line, {
-        "examples": 9, "task": "classification", "notes": [],
-        "verdict": [{"sentence": "as good"}], "models": [{"figures": FIGURES}],
-    }),
-}  # fmt: skip
-"""Stage → what tells of it, and what it records."""
-
-
-def _making(folder: Path) -> Target:
-    """How far a making has come."""
-    folder.mkdir(exist_ok=True)
-    digests = {name: name[:1] * 64 for name in ("model", "data", "options")}
-
-    def read(data: bytes) -> None:
-        (folder / STATE).write_bytes(data)
-        space = Workspace(folder, digests)
-        for name in filter(space.done, STAGES):
-            with may_refuse(f"tell of {name}"):
-                assert space.told(name, STAGES[name][0])
-
-    done = {name: facts for name, (_, facts) in STAGES.items()}
-    seeds = [_bytes({"schema": 1, "digests": digests, "stages": each}) for each in (done, {})]
-    return refusing(read, *seeds, deep=True)
-
-
-def _tuning(folder: Path) -> Target:
-    """How far a tuning has come."""
-    import torch
-    from hydrant.tuning.report import Epoch, best_epoch
-    from hydrant.tuning.state import Point, State
-
-    folder.mkdir(exist_ok=True)
-    state = State(folder / "tune.part", "0" * 64)
-
-    def new() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        module = torch.nn.Linear(3, 2)
-        return module, torch.optim.AdamW(module.parameters())
-
-    module, optimizer = new()
-    history = [Epoch(0, None, 0.5, 0.8, 0.1, 1.0), Epoch(1, 0.4, 0.3, 0.9, 0.05, 1.1)]
-    module(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    seeds = []
-    for point in (
-        Point(),
-        Point(1, 0.5, 2.0, history, {name: each.detach().clone() for name, each in module.named_parameters()}),
-    ):
-        state.save(point, module, optimizer)
-        seeds.append((folder / "tune.part").read_bytes())
-
-    def read(data: bytes) -> None:
-        (folder / "tune.part").write_bytes(data)
-        module, optimizer = new()
-        point = state.restore(module, optimizer)
-        assert point.updates >= 0
-        assert not point.history or best_epoch(point.history) >= 0
-        module(torch.ones(1, 3)).sum().backward()
-        optimizer.step()
-        assert all(torch.isfinite(parameter).all() for parameter in (point.best or {}).values())
-
-    return refusing(read, *seeds)
-
-
-def _search(folder: Path) -> Target:
-    """How far a search for circuits has come."""
-    folder.mkdir(exist_ok=True)
-    file, shape = folder / "plan.json.part", (2, 3)
-    layers = [{"keep": [], "scores": [[0.5, 1, -2], [0, 0, 1e-9]]}, {"keep": [[0, 2]], "scores": [[1, 2, 3]] * 2}]
-
-    def read(data: bytes) -> None:
-        file.write_bytes(data)
-        found = SearchState(file, "0" * 64, shape)
-        for keep in [(), ((0, 2),)]:
-            assert keep not in found or np.isfinite(found[keep]).all()
-
-    return refusing(read, _bytes({"schema": 1, "digest": "0" * 64, "layers": layers}), deep=True)

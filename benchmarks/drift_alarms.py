@@ -2,7 +2,7 @@
 
     hydrant predict out/ --input test.csv --output test.jsonl
     hydrant predict out/ --input oos_test.csv --output oos.jsonl
-    python benchmarks/drift.py out/ test.jsonl oos.jsonl --seeds 50 --inputs 20000
+    python benchmarks/drift_alarms.py out/ test.jsonl oos.jsonl --seeds 50 --inputs 20000
 
 Traffic is drawn with replacement from the rows of the two logs. Every stream is watched as `hydrant serve` does, in
 requests of 8 inputs; it ends with the alarm that comes first. ``--seeds 0`` measures what counting costs alone.
@@ -10,7 +10,6 @@ requests of 8 inputs; it ends with the alarm that comes first. ``--seeds 0`` mea
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import harness
 import numpy as np
 from hydrant import Bundle
 from hydrant.bundle.calibration import Calibration
@@ -32,6 +32,7 @@ from hydrant.serving.stats import Stats
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)
 REQUEST = 8
+HEAD = ["unknown inputs", "streams with an alarm", "inputs until it: median", "worst", "first alarm of"]
 
 
 class Log:
@@ -133,30 +134,27 @@ def prediction_of(path: Path, labels: list[str]) -> Prediction:
 
 
 def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser(__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("known", type=Path, help="log of in-distribution inputs")
     parser.add_argument("strange", type=Path, help="log of out-of-distribution inputs")
     parser.add_argument("--seeds", type=int, default=50, help="streams of each share")
     parser.add_argument("--inputs", type=int, default=20_000, help="inputs of a stream")
-    parser.add_argument("-o", "--output", type=Path, help="also write JSON")
     options = parser.parse_args()
     bundle = Bundle.open(options.bundle)
     reference = reference_of(bundle)
     known, strange = Log(options.known, reference), Log(options.strange, reference)
     rows = measured(reference, known, strange, options.seeds, options.inputs)
-    print("| unknown inputs | streams with an alarm | inputs until it: median | worst | first told of |")
-    print("|---|---|---|---|---|")
+    lines = []
     for row in rows:
         first = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(row["first"].items()))
-        shown = [f"{row['share']:.0%}", f"{row['alarms']} of {row['streams']}"]
-        print(f"| {' | '.join([*shown, str(row['median'] or '–'), str(row['worst'] or '–'), first or '–'])} |")
+        delays = [str(row[name] or "–") for name in ("median", "worst")]
+        lines.append([f"{row['share']:.0%}", f"{row['alarms']} of {row['streams']}", *delays, first or "–"])
+    print(harness.table(HEAD, lines))
     taken = costs(bundle, options.known)
     for name, figure in taken.items():
         print(f"counting and watching take of the CPU: {name} {figure:.1f}")
-    if options.output:
-        options.output.write_text(json.dumps({"rows": rows, "costs": taken}, indent=1) + "\n")
+    harness.save(options.output, {**harness.about(), "rows": rows, "costs": taken})
 
 
 if __name__ == "__main__":

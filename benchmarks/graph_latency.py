@@ -1,0 +1,270 @@
+"""Latency of graphs with random weights, on ONNX Runtime's CPU provider or a GPU, interleaved in one process.
+
+    python benchmarks/graph_latency.py ensembles -o benchmarks/results/latency-cpu.json
+    python benchmarks/graph_latency.py microbatches -o benchmarks/results/microbatch-cpu.json
+    python benchmarks/graph_latency.py distance -o benchmarks/results/distance-cpu.json
+    python benchmarks/graph_latency.py forks -o benchmarks/results/distance-price-cpu.json
+    python benchmarks/graph_latency.py cuda --batch 1 8 32 128 --rounds 200 -o benchmarks/results/latency-GPU.json
+
+``ensembles``: fused ensembles and a Deep Ensemble ÷ the plain single model. ``microbatches``: a batch in parts of
+several sizes ÷ the whole batch; ``hydrant.runtime.backends.microbatch`` aims at the number of rows (inputs × tokens ×
+streams of one run) that is fastest over all cases. ``distance``: three members that fork in the last third and keep 4
+of 12 heads, with energy or a distance ÷ the same graph without. ``forks``: the late forks of CLINC150's study on
+MiniLM's shape, with and without a distance, ÷ the plain single model. ``cuda``: the ensembles on a GPU
+(latency_cuda.py).
+
+Figures are ratios of medians. The addresses of a session's weights move its time by two or three percent; so the last
+two open their sessions anew several times, in an order drawn with seed 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import harness
+import numpy as np
+from harness import MEMBERS, MODELS, architecture, inputs, random_plan, times
+from hydrant import estimate_cost
+from hydrant.bundle.architecture import Architecture
+from hydrant.bundle.density import Density
+from hydrant.calib.taps import named_taps
+from hydrant.export.distance_head import with_distance
+from hydrant.export.random_model import PLAIN, random_model
+from hydrant.metrics.timing import Ratio, Rules, interleave
+from hydrant.runtime.backends.microbatch import Microbatch
+from hydrant.runtime.backends.ort import open_session
+from latency_cuda import ENSEMBLES, by_events, ort_cases, torch_cases
+from onnx import ModelProto
+
+MICROBATCHES = [
+    ("ViT-B/16", 197, 1),
+    ("ViT-B/16", 197, 3),
+    ("BERT-base", 16, 1),
+    ("BERT-base", 16, 3),
+    ("BERT-base", 128, 3),
+]
+"""(model, tokens, members)."""
+SCORED = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}
+"""Model → batch and tokens of ``distance``."""
+RANK = 64
+"""Of the cheaper distance: ``hydrant calibrate --rank``."""
+FORKS = ((4, 2), (5, 4))
+"""(layer, heads kept of 12 from it on) of ``forks``."""
+SETS = (("means", RANK), ("balanced", RANK), ("last", None))
+"""Taps and rank of the distance of ``forks``; ``None`` is the whole width."""
+
+Rows = list[dict[str, Any]]
+
+
+class Case:
+    """A graph, or several that run one after another, in micro-batches as the runtime would."""
+
+    def __init__(self, model: Any, shape: Architecture, streams: float, copies: int, threads: int | None) -> None:
+        data = model.SerializeToString()
+        self.sessions = [open_session(data, threads) for _ in range(copies)]
+        self._micro = Microbatch(shape.max_sequence if shape.modality == "image" else None, streams)
+
+    def run(self, inputs: dict[str, np.ndarray]) -> None:
+        for session in self.sessions:
+            self._micro.run(lambda part, session=session: {"p": session.run(["probabilities"], part)[0]}, inputs)  # type: ignore[misc]
+
+
+def ensemble_cases(shape: Architecture, options: argparse.Namespace) -> dict[str, tuple[Case, float]]:
+    """Name → the case and its FLOPs ÷ those of the plain single model."""
+    plain, exact, threads = random_model(shape, without=PLAIN), random_model(shape), options.threads
+    tokens = None if shape.modality == "image" else options.sequence
+    some = estimate_cost(shape, random_plan(shape, 4, 0), sequence=tokens)
+    found = {
+        "single": (Case(plain, shape, 1.0, 1, threads), 1.0),
+        "single, rewritten": (Case(exact, shape, 1.0, 1, threads), some.single_rewritten.flops / some.single.flops),
+    }
+    if not options.no_deep_ensemble:
+        found["Deep Ensemble"] = (Case(plain, shape, 1.0, MEMBERS, threads), float(MEMBERS))
+    for keep, fork in ENSEMBLES:
+        plan = random_plan(shape, keep, fork)
+        streams = (plan.fork + (shape.layers - plan.fork) * MEMBERS) / shape.layers
+        case = Case(random_model(shape, plan), shape, streams, 1, threads)
+        found[f"fused, {keep} of 12 heads, fork {fork}"] = (case, estimate_cost(shape, plan, sequence=tokens).ratio)
+    return found
+
+
+def ensembles(options: argparse.Namespace) -> Rows:
+    """A table for each model and batch size."""
+    tables = []
+    for model in options.models or MODELS[:2]:
+        shape = architecture(model)
+        found = ensemble_cases(shape, options)
+        for batch in options.batch:
+            rounds = options.rounds if batch == 1 else max(7, options.rounds // 2)
+            runs = [partial(case.run, inputs(shape, batch, options.sequence)) for case, _ in found.values()]
+            columns = dict(zip(found, interleave(runs, Rules(0.0, rounds)).T, strict=True))
+            rows = [
+                {
+                    "case": name,
+                    "flops": round(found[name][1], 3),
+                    **times(Ratio.of(taken, columns["single"])),
+                    "milliseconds": round(float(np.median(taken)) * 1e3, 1),
+                }
+                for name, taken in columns.items()
+            ]
+            tables.append({"model": model, "batch": batch, "rounds": rounds, "rows": rows})
+    return tables
+
+
+def microbatches(options: argparse.Namespace) -> Rows:
+    """A row for each case and size of its parts."""
+    found = []
+    for model, tokens, members in MICROBATCHES:
+        shape = architecture(model)
+        size = 8 if tokens > 100 else 64
+        graph = random_model(shape, random_plan(shape, 4, 0) if members == MEMBERS else None)
+        session, batch = open_session(graph.SerializeToString()), inputs(shape, size, tokens)
+        parts = [part for part in (1, 2, 4, 8, 16, 32, 64) if part <= size]
+        runs = [partial(in_parts, session, batch, part) for part in parts]
+        seconds = dict(zip(parts, np.median(interleave(runs, Rules(0.0, options.rounds)), axis=0), strict=True))
+        for part in parts:
+            row = {"model": model, "tokens": tokens, "streams": members, "batch": size, "part": part}
+            time = round(float(seconds[part] / seconds[size]), 3)
+            found.append(row | {"rows": part * tokens * members, "time": time})
+    return found
+
+
+def in_parts(session: Any, batch: dict[str, np.ndarray], part: int) -> None:
+    for first in range(0, len(next(iter(batch.values()))), part):
+        session.run(["probabilities"], {name: array[first : first + part] for name, array in batch.items()})
+
+
+def distance(options: argparse.Namespace) -> Rows:
+    """For each model a row for energy, and one for the distance by each set of taps and rank."""
+    rows = []
+    for name in options.models or MODELS:
+        shape, (batch, sequence) = architecture(name), SCORED[name]
+        fork, text = shape.layers - max(1, shape.layers // 3), shape.modality == "text"
+        plain = random_model(shape, random_plan(shape, 4, fork))
+        cases = [("last", shape.width), *([("means", RANK)] if text else []), ("all", RANK), ("all", shape.width)]
+        graphs = {"none": plain, "energy": plain}
+        for taps, rank in cases:
+            title = f"distance, taps {taps}" + ("" if rank == shape.width else f", rank {rank}")
+            graphs[title] = with_random_distance(plain, shape, fork, taps, rank)
+        columns = raced(graphs, inputs(shape, batch, sequence), options)
+        for score in list(graphs)[1:]:
+            rows.append(
+                {
+                    "model": name,
+                    "batch": batch,
+                    "tokens": sequence if text else None,
+                    "classes": shape.classes,
+                    "score": score,
+                    **times(Ratio.of(columns[score], columns["none"]), digits=4),
+                    "milliseconds": round(float(np.median(columns["none"])) * 1e3, 2),
+                }
+            )
+    return rows
+
+
+def forks(options: argparse.Namespace) -> Rows:
+    """Time of every graph ÷ the single model's, at each batch size."""
+    shape = architecture("MiniLM")
+    graphs = {"single": random_model(shape, without=PLAIN)}
+    for fork, keep in FORKS:
+        name = f"fork at {fork}, keep {keep}"
+        graphs[name] = random_model(shape, random_plan(shape, keep, fork))
+        for taps, rank in SETS:
+            words = f"{name}, distance by {taps}" + (f", rank {rank}" if rank else "")
+            graphs[words] = with_random_distance(graphs[name], shape, fork, taps, rank or shape.width)
+    rows = []
+    for batch in options.batch:
+        columns = raced(graphs, inputs(shape, batch, SCORED["MiniLM"][1]), options)
+        for name, seconds in columns.items():
+            rows.append({"batch": batch, "graph": name, **times(Ratio.of(seconds, columns["single"]))})
+    return rows
+
+
+def with_random_distance(plain: ModelProto, shape: Architecture, fork: int, taps: str, rank: int) -> ModelProto:
+    """A copy of a graph of members that fork at a layer, with a distance by a set of taps."""
+    model, rng = copy.deepcopy(plain), np.random.default_rng(0)
+    (chosen,) = named_taps(taps, shape, fork, MEMBERS).values()
+    ones = np.ones(len(chosen), np.float32)
+    sizes = [(shape.width,), (shape.width, rank), (shape.classes, rank)]
+    parts = [rng.standard_normal((len(chosen), *size), np.float32) for size in sizes]
+    with_distance(model, shape, Density(chosen, *parts, 0 * ones, ones))
+    return model
+
+
+def raced(
+    graphs: Mapping[str, ModelProto], batch: dict[str, np.ndarray], options: argparse.Namespace
+) -> dict[str, np.ndarray]:
+    """Name → seconds of each run of a graph, asked for the score in its name; sessions are opened anew."""
+    taken: dict[str, list[np.ndarray]] = {name: [] for name in graphs}
+    order = np.random.default_rng(0)
+    for _ in range(options.sessions):
+        turn = [str(name) for name in order.permutation(list(graphs))]
+        runs = []
+        for name in turn:
+            outputs = ["probabilities", *(score for score in ("energy", "distance") if score in name)]
+            runs.append(partial(open_session(graphs[name].SerializeToString(), options.threads).run, outputs, batch))
+        for name, seconds in zip(turn, interleave(runs, Rules(0.2, options.rounds)).T, strict=True):
+            taken[name].append(seconds)
+    return {name: np.concatenate(parts) for name, parts in taken.items()}
+
+
+def cuda(options: argparse.Namespace) -> Rows:
+    """A table for each engine, model and batch size; written as they come."""
+    import onnxruntime
+    import torch
+
+    device, tables = "cuda" if torch.cuda.is_available() else "cpu", []
+    has_provider = device == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    engines = ["PyTorch, BF16", *(["ONNX Runtime CUDA, FP16"] if has_provider else [])]
+    for engine, model, size in itertools.product(engines, options.models or MODELS[:2], options.batch):
+        shape = architecture(model)
+        batch, ours = inputs(shape, size, options.sequence), engine.startswith("PyTorch")
+        found = torch_cases(shape, batch, device) if ours else ort_cases(shape, batch)
+        timed = by_events if ours and device == "cuda" else None
+        seconds = interleave(list(found.values()), Rules(0.0, options.rounds), timed=timed)
+        medians = dict(zip(found, np.median(seconds, axis=0).tolist(), strict=True))
+        rows = [
+            {"case": name, "time": round(median / medians["single"], 3), "milliseconds": round(median * 1e3, 4)}
+            for name, median in medians.items()
+        ]
+        tables.append({"engine": engine, "model": model, "batch": size, "rows": rows})
+        harness.save(options.output, {**harness.about(), "tables": tables})
+    return tables
+
+
+QUESTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
+    "ensembles": ("tables", ensembles),
+    "microbatches": ("rows", microbatches),
+    "distance": ("rows", distance),
+    "forks": ("rows", forks),
+    "cuda": ("tables", cuda),
+}
+"""Key of the results, and what measures them."""
+
+
+def main() -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("question", choices=QUESTIONS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: those of the question")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--sequence", type=int, default=128, help="tokens per text (default 128)")
+    parser.add_argument("--rounds", type=int, default=15, help="of every case or session (default 15)")
+    parser.add_argument("--sessions", type=int, default=8, help="of distance and forks (default 8)")
+    parser.add_argument("--threads", type=int, help="within one run (default: ONNX Runtime's choice)")
+    parser.add_argument("--no-deep-ensemble", action="store_true", help="leave the Deep Ensemble out, for memory")
+    options = parser.parse_args()
+    key, measure = QUESTIONS[options.question]
+    rows = measure(options)
+    for row in rows:
+        for line in row.get("rows", [row]) if key == "tables" else [row]:
+            print(line, flush=True)
+    harness.save(options.output, {**harness.about(), key: rows})
+
+
+if __name__ == "__main__":
+    main()
