@@ -21,7 +21,7 @@ from libfuzzer import Limits, campaign
 HERE = Path(__file__).parent
 BUNDLED = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
 FURTHER = ["engine", "graph", "checkpoint", "verified", "inspected-weights", "inspected-graph", "journal"]
-DATA = ["csv", "tsv", "jsonl", "conll", "npz", "parquet"]
+DATA = ["csv", "tsv", "jsonl", "conll", "npz"]
 GIVEN = ["adapter", "adapter-weights", "image-processor", "sound-processor", "image", "sound", "signature", "trust"]
 KEPT = ["part", "chunk", "job", "log", "making", "tuning", "search"]
 NAMES = [*BUNDLED, *FURTHER, *DATA, *GIVEN, *KEPT, "infer", "binary", "grpc", "predict"]

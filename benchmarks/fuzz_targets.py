@@ -54,8 +54,7 @@ ROWS = 200
 EVERY, ALWAYS = 64, 2
 """Of the original models that were made, every so many predict, for it takes most of the time, and the first two: a
 process that repeats a finding has read one seed before."""
-TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, True), "parquet": (False, True),
-        "npz": (False,)}  # fmt: skip
+TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, True), "npz": (False,)}
 """Whether files of an ending hold texts, or words with their tags, or both."""
 
 
@@ -115,9 +114,7 @@ def _header(whole: Made) -> Target:
 
 def _data(place: Path) -> dict[str, Made]:
     """Files of rows."""
-    endings = ("csv", "tsv", "jsonl", "conll", "npz", "parquet")
-    found: dict[str, Made] = {ending: partial(_rows, place / f"data.{ending}") for ending in endings}
-    return {**found, "parquet": partial(begun, found["parquet"])}
+    return {ending: partial(_rows, place / f"data.{ending}") for ending in ("csv", "tsv", "jsonl", "conll", "npz")}
 
 
 def _forged(
@@ -370,39 +367,11 @@ def _rows(path: Path) -> Target:
         for use in (stream, arrays) if path.suffix == ".npz" else (uses[len(data) % len(uses)],):
             use()
 
-    if path.suffix == ".parquet":
-        return Target(run, tuple(_tables(len(uses))))
     seeds = SEEDS[path.suffix[1:]]
     if path.suffix == ".npz":
         return Target(run, seeds + seeds_of("arrays"))
     padded = (seed + b"\n" * more for seed in seeds for more in range(len(uses)))
     return Target(run, tuple(padded), deep=path.suffix == ".jsonl")
-
-
-def _tables(lengths: int) -> Iterator[bytes]:
-    """Parquet files: whole pages, compressed ones, lists, texts by their places in a dictionary or by what is new.
-
-    Args:
-        lengths: so many of each, in lengths that differ by one.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    def written(compression: str, shared: str = "", **columns: Any) -> Iterator[bytes]:
-        table = pyarrow.table(columns)
-        others = {"use_dictionary": False, "data_page_version": "2.0", "column_encoding": {shared: "DELTA_BYTE_ARRAY"}}
-        for more in range(lengths):
-            file, padding = io.BytesIO(), {"padding": "x" * more}
-            padded = table.replace_schema_metadata(padding)
-            parquet.write_table(padded, file, compression=compression, row_group_size=2, **(others if shared else {}))
-            yield file.getvalue()
-
-    yield from written("none", text=["a", "b"], label=[1, 0])
-    yield from written("snappy", text=["a", "b", "c"], label=["a", "b", "a"])
-    yield from written("zstd", tokens=[["a", "b"], ["c"]], label=[["a", "b"], ["b"]])
-    yield from written("gzip", text=pyarrow.array(["a", "a", "b"]).dictionary_encode(), label=[0.5, 1.0, 2.0])
-    yield from written("none", "tokens.list.element", tokens=[["a", "ab"], ["abc"]], label=[["a", "b"], ["b"]])
-    yield from written("none", text=["a", None], label=["a", "b"])
 
 
 def _npz(**arrays: Any) -> bytes:

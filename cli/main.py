@@ -178,6 +178,13 @@ def _told(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {cut(error, 200)}; run again with -v for details, and report it"
 
 
+def _lacks_temporary_folder(error: BaseException | None) -> bool:
+    """Whether an error comes of Python's search for a folder to put temporary files in."""
+    while error is not None and "No usable temporary directory" not in str(error):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def _is_of_full_disk(error: Exception) -> bool:
     """Whether a library could not write for want of space; those written in Rust say so in words alone."""
     number = error.errno if isinstance(error, OSError) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import threading
@@ -14,7 +15,6 @@ from typing import IO, Any, TypeVar
 from ..errors import InputError, cut, listing, require
 from .arrays import check_regular
 from .label_values import plain
-from .parquet import tables
 from .records import stored_file
 from .text import LONGEST
 
@@ -28,6 +28,12 @@ Named = Callable[[Any, str], Any]
 
 Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]
 """Records of a table, and for columns of class indices the map to class names."""
+
+PARQUET_ROWS = 100
+"""Rows of Parquet in memory at once: a text of its dictionary is repeated for every row that uses it."""
+
+PARQUET_BUFFER = 2**16
+"""Bytes of a Parquet file read at once, except for larger pages; Arrow's default is a whole group of rows."""
 
 
 def _delimited(path: Path) -> Records:
@@ -135,7 +141,7 @@ def _parquet(path: Path) -> Records:
     datasets = require("datasets", "fuse", "read Parquet")
     check_regular(path)
     check_filled(path)
-    parts = _guarded(tables(path), path)
+    parts = _guarded(_arrow_tables(path), path)
     first = next(parts, None)
     if first is None:
         return iter(()), {}
@@ -152,6 +158,20 @@ def _parquet(path: Path) -> Records:
                 yield row | {name: stored_file(row[name]) for name in files} | others
 
     return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
+
+
+def _arrow_tables(path: Path) -> Iterator[Any]:
+    """The rows of a Parquet file as tables of Arrow, ``PARQUET_ROWS`` at a time."""
+    arrow, parquet = (require(name, "fuse", "read Parquet") for name in ("pyarrow", "pyarrow.parquet"))
+    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PARQUET_BUFFER) as file:
+        if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
+            raise ValueError("it has no columns")
+        expected, count = file.metadata.num_rows, 0
+        for batch in file.iter_batches(PARQUET_ROWS, use_threads=False):
+            count += batch.num_rows
+            yield arrow.Table.from_batches([batch])
+    if count != expected:
+        raise ValueError(f"it holds {count} rows; its metadata say {expected}")
 
 
 def undecoded(table: Any, name: str) -> Any:
@@ -217,6 +237,8 @@ def lines(path: Path) -> Iterator[str]:
     with file:
         check_filled(path)
         for number, line in enumerate(_guarded(limited(file, ""), path), start=1):
+            if number == 1 and "\0" in line[:2]:
+                raise _not_utf8(path, encoding_of(line[:2].encode()))
             check_length(len(line), f"data {path}, line {number}")
             yield line
 
@@ -238,6 +260,22 @@ def check_length(found: int, where: str, unit: str = "characters") -> None:
         raise InputError(f"{where} has more than {LONGEST} {unit}; expected shorter ones: cut its texts up")
 
 
+def encoding_of(start: bytes) -> str:
+    """The encoding of a text that is not UTF-8, by its first bytes: UTF-16 or UTF-32, or else probably Latin-1."""
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return {0: "utf-16be", 1: "utf-16le"}.get(start.find(b"\0"), "latin1")
+
+
+def _not_utf8(path: Path, encoding: str, problem: str = "") -> InputError:
+    return InputError(
+        f"cannot read data {path}: it is not UTF-8{problem}, but probably {encoding}; save it as UTF-8, or convert it: "
+        f"iconv -f {encoding} -t utf-8 {path.name} > new{path.suffix}"
+    )
+
+
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
     """The stream, with the reader's errors turned into ours."""
     iterator = iter(stream)
@@ -249,10 +287,7 @@ def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
         except InputError:
             raise
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"cannot read data {path}: it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8 "
-                "(iconv -f latin1 -t utf-8, say)"
-            ) from error
+            raise _not_utf8(path, encoding_of(error.object), f" ({error.reason} at byte {error.start})") from error
         except Exception as error:  # whatever a reader raises for data that it cannot parse
             raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
         yield record

@@ -17,9 +17,8 @@ FLOORS: list[dict[str, str]] = [
         "data": """
             __init__ spec configuration from_torch columns records png images audio mel spectrograms text words
             label_values tags
-            processor batching kept corruptions tables given arrays tensors thrift levels parquet_facts
-            parquet_pages parquet record_files readers hub remote sources label_sets examples fingerprints samples
-            pseudo
+            processor batching kept corruptions tables given arrays tensors record_files readers
+            hub remote sources label_sets examples fingerprints samples pseudo
         """,
         "metrics": """
             __init__ bootstrap classification selective figures gates score_gates label_gates judging resampled timing
