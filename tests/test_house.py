@@ -80,7 +80,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "measure": """
-            __init__ bisect features distance calibrate operators subjects settings report commands cost machine memory
+            __init__ bisect features distance calibrate operators subjects settings report cost machine memory
             plot polygraphy profile verify watch log drift
         """,
         "evaluation": """
