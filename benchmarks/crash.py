@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from crash_verbs import VERBS, Bench, Forked, States, grow_old, hidden, import_all, known, save
+from crash_verbs import VERBS, Bench, Forked, States, hidden, import_all, known, save
 
 Kill = tuple[str, float | int]
 """A verb, and the second (a float) or the step (a whole number) at which it is killed."""
@@ -109,7 +109,6 @@ def trial(kill: Kill, again: bool) -> tuple[Kill, str]:
     if verdict.startswith("fault") or not again:
         return kill, "too late" if late and verdict == "new" else verdict
     left = hidden(now)
-    grow_old(now)
     status, said = Forked(words).end()
     found = states.which(now)
     done = found == "new" or (states.verb.goes_on and verdict == "new" and "a mix" in found)  # of two tunings

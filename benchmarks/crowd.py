@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from crash_verbs import Bench, Forked, grow_old, hidden, import_all, learn, save
+from crash_verbs import Bench, Forked, hidden, import_all, learn, save
 from hydrant import HydrantError, load
 from hydrant.bundle import owned
 from hydrant.bundle.store import MEANWHILE, Bundle
@@ -61,7 +61,6 @@ def main() -> int:
         bundle = Bundle.open(now / "out")
         for name in bundle.manifest["files"]:
             bundle.file(name)
-        grow_old(now / "out")
         Bundle.open(now / "out")
         owned.sweep(now, "out")
         results: dict[str, Any] = {name: dict(sum(map(Counter, counts), Counter())) for name, counts in told.items()}
