@@ -40,7 +40,7 @@ FLOORS: list[dict[str, str]] = [
             unsupported registry checkpoint lora prompts zero_shot
         """,
     },
-    {"tracing": "__init__ written_out unfilled sizes slices loading blocks hidden members stored"},
+    {"tracing": "__init__ written_out unfilled slices loading blocks hidden members stored"},
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
