@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -81,15 +79,12 @@ def _check_whole(fields: Sequence[str], where: str) -> None:
             )
 
 
-_LIMIT = threading.Lock()
-
-
 def _unlimited(found: Iterator[str], separator: str, path: Path) -> Iterator[list[str]]:
     """The rows of a CSV file, with fields as long as a row may be and errors turned into ours.
 
-    The longest field, by default 131,072 characters, is a setting of the whole process: it is lifted for one row at a
-    time, by one thread at a time, and is for everybody else what it was.
+    The longest field is a setting of the whole process, by default 131,072 characters; it is raised for good.
     """
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     length = count = 0
 
     def counted() -> Iterator[str]:
@@ -102,17 +97,13 @@ def _unlimited(found: Iterator[str], separator: str, path: Path) -> Iterator[lis
     reader = csv.reader(counted(), delimiter=separator, strict=True)
     while True:
         length = 0
-        with _LIMIT:
-            before = csv.field_size_limit(2**31 - 1)
-            try:
-                fields = next(reader, None)
-            except csv.Error as error:
-                raise InputError(
-                    f"cannot read data {path}, row {count}: {error}; expected a text that holds a quote or the "
-                    'separator in quotes, with its own doubled ("""so"", he said")'
-                ) from error
-            finally:
-                csv.field_size_limit(before)
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise InputError(
+                f"cannot read data {path}, row {count}: {error}; expected a text that holds a quote or the "
+                'separator in quotes, with its own doubled ("""so"", he said")'
+            ) from error
         if fields is None:
             return
         count += bool(fields)  # as rows are counted everywhere: blank lines are none
@@ -237,8 +228,6 @@ def lines(path: Path) -> Iterator[str]:
     with file:
         check_filled(path)
         for number, line in enumerate(_guarded(limited(file, ""), path), start=1):
-            if number == 1 and "\0" in line[:2]:
-                raise _not_utf8(path, encoding_of(line[:2].encode()))
             check_length(len(line), f"data {path}, line {number}")
             yield line
 
@@ -260,22 +249,6 @@ def check_length(found: int, where: str, unit: str = "characters") -> None:
         raise InputError(f"{where} has more than {LONGEST} {unit}; expected shorter ones: cut its texts up")
 
 
-def encoding_of(start: bytes) -> str:
-    """The encoding of a text that is not UTF-8, by its first bytes: UTF-16 or UTF-32, or else probably Latin-1."""
-    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        return "utf-32"
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    return {0: "utf-16be", 1: "utf-16le"}.get(start.find(b"\0"), "latin1")
-
-
-def _not_utf8(path: Path, encoding: str, problem: str = "") -> InputError:
-    return InputError(
-        f"cannot read data {path}: it is not UTF-8{problem}, but probably {encoding}; save it as UTF-8, or convert it: "
-        f"iconv -f {encoding} -t utf-8 {path.name} > new{path.suffix}"
-    )
-
-
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
     """The stream, with the reader's errors turned into ours."""
     iterator = iter(stream)
@@ -287,7 +260,10 @@ def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
         except InputError:
             raise
         except UnicodeDecodeError as error:
-            raise _not_utf8(path, encoding_of(error.object), f" ({error.reason} at byte {error.start})") from error
+            raise InputError(
+                f"cannot read data {path}: it is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8 "
+                "(iconv -f latin1 -t utf-8, say)"
+            ) from error
         except Exception as error:  # whatever a reader raises for data that it cannot parse
             raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {FORMS}") from error
         yield record
