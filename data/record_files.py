@@ -132,7 +132,7 @@ def _parquet(path: Path) -> Records:
     datasets = require("datasets", "fuse", "read Parquet")
     check_regular(path)
     check_filled(path)
-    parts = _guarded(_arrow_tables(path), path)
+    parts = _guarded(_arrow_batches(path), path)
     first = next(parts, None)
     if first is None:
         return iter(()), {}
@@ -143,40 +143,25 @@ def _parquet(path: Path) -> Records:
     files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
 
     def records() -> Iterator[dict[str, Any]]:
-        for table in chain([first], parts):
-            rows = undecoded(table.select(known), path.name)
-            for row, others in zip(rows, table.drop_columns(known).to_pylist(), strict=True):
-                yield row | {name: stored_file(row[name]) for name in files} | others
+        for batch in chain([first], parts):
+            for row in batch.to_pylist():
+                yield row | {name: stored_file(row[name]) for name in files}
 
     return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
 
 
-def _arrow_tables(path: Path) -> Iterator[Any]:
-    """The rows of a Parquet file as tables of Arrow, ``PARQUET_ROWS`` at a time."""
-    arrow, parquet = (require(name, "fuse", "read Parquet") for name in ("pyarrow", "pyarrow.parquet"))
+def _arrow_batches(path: Path) -> Iterator[Any]:
+    """The rows of a Parquet file as batches of Arrow, of ``PARQUET_ROWS`` each."""
+    parquet = require("pyarrow.parquet", "fuse", "read Parquet")
     with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PARQUET_BUFFER) as file:
         if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
             raise ValueError("it has no columns")
         expected, count = file.metadata.num_rows, 0
         for batch in file.iter_batches(PARQUET_ROWS, use_threads=False):
             count += batch.num_rows
-            yield arrow.Table.from_batches([batch])
+            yield batch
     if count != expected:
         raise ValueError(f"it holds {count} rows; its metadata say {expected}")
-
-
-def undecoded(table: Any, name: str) -> Any:
-    """A table of Arrow as one of ``datasets`` that opens nothing, whatever its metadata say of images and the like.
-
-    By these ``datasets`` would fetch the addresses in such a column, asked for or not, and have programs draw.
-
-    Args:
-        table: of rows.
-        name: tells it from others.
-    """
-    from datasets import Dataset
-
-    return Dataset(table.replace_schema_metadata(None), fingerprint=name)
 
 
 def _is_known(schema: Any) -> bool:

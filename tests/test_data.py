@@ -868,8 +868,8 @@ def test_long_lists_of_parquet_are_read(tmp_path: Path) -> None:
     """Five minutes of silence, in few bytes, and a sound of 20 MB."""
     sounds = [np.zeros(300 * 16_000, np.float32), np.random.default_rng(0).standard_normal(5 * 10**6, np.float32)]
     pyarrow.parquet.write_table(pyarrow.table({"sound": sounds}), tmp_path / "data.parquet")
-    (table,) = record_files._arrow_tables(tmp_path / "data.parquet")
-    assert [len(each) for each in table["sound"]] == [len(each) for each in sounds]
+    (batch,) = record_files._arrow_batches(tmp_path / "data.parquet")
+    assert [len(each) for each in batch["sound"]] == [len(each) for each in sounds]
 
 
 def test_corrupt_json_lines(tmp_path: Path) -> None:
