@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from crash_verbs import VERBS, Bench, Forked, States, grow_old, hidden, import_all, known
+from crash_verbs import VERBS, Bench, Forked, States, hidden, import_all, known
 
 MS_RDONLY, MS_REMOUNT = 1, 32
 DISK = "size=256m"
@@ -134,7 +134,6 @@ def killed(at: float | int, again: bool, place: Path, bench: Bench, states: Stat
     if state.startswith("fault"):
         return f"fault: {at}: {state}"
     if again:
-        grow_old(now)
         status, said = Forked(words).end()
         found = states.which(now)
         done = found == "new" or (states.verb.goes_on and state == "new" and "a mix" in found)  # of two tunings

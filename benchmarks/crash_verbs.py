@@ -26,7 +26,6 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a forked process has none of its parent's threads
 os.environ.update(CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", MPLBACKEND="agg")
 
-from hydrant.bundle import owned
 from hydrant.bundle.store import Bundle
 from hydrant.cli.main import main as command
 from hydrant.errors import HydrantError
@@ -403,10 +402,3 @@ class States:
 
     def _either(self, name: str, found: dict[str, str]) -> bool:
         return found.get(name) in (self.old.get(name), self.new.get(name)) or name in self.varying
-
-
-def grow_old(now: Path) -> None:
-    """Let what is hidden there, and the folder's other things, seem to be from before: litter is a minute old."""
-    past = time.time() - 2 * owned.LITTER_SECONDS
-    for path in [*now.rglob(".*"), *now.rglob("*.json")]:
-        os.utime(path, (past, past), follow_symlinks=False)

@@ -35,7 +35,7 @@ from harness import ROOT
 
 BUNDLED = ["manifest", "plan", "architecture", "calibration", "density", "weights", "tokenizer", "tokenizer-settings"]
 FURTHER = ["engine", "graph", "checkpoint", "verified", "inspected-weights", "inspected-graph", "journal"]
-DATA = ["csv", "tsv", "jsonl", "conll", "npz", "parquet"]
+DATA = ["csv", "tsv", "jsonl", "conll", "npz"]
 GIVEN = ["adapter", "adapter-weights", "image-processor", "sound-processor", "image", "sound", "signature", "trust"]
 NAMES = [*BUNDLED, *FURTHER, *DATA, *GIVEN, "part", "log", "infer", "binary", "grpc", "predict"]
 

@@ -54,7 +54,7 @@ ROWS = 200
 EVERY, ALWAYS = 64, 2
 """Of the original models that were made, every so many predict, for it takes most of the time, and the first two: a
 process that repeats a finding has read one seed before."""
-TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, True), "parquet": (False, True),
+TAGS = {"csv": (False,), "tsv": (False,), "conll": (True,), "jsonl": (False, True),
         "npz": (False,)}  # fmt: skip
 """Whether files of an ending hold texts, or words with their tags, or both."""
 
@@ -122,9 +122,9 @@ def _header(whole: Made) -> Target:
 
 def _data(place: Path) -> dict[str, Made]:
     """Files of rows."""
-    endings = ("csv", "tsv", "jsonl", "conll", "npz", "parquet")
+    endings = ("csv", "tsv", "jsonl", "conll", "npz")
     found: dict[str, Made] = {ending: partial(_rows, place / f"data.{ending}") for ending in endings}
-    return {**found, "parquet": partial(begun, found["parquet"])}
+    return found
 
 
 def _forged(made: Callable[[], Path], file: str, use: Callable[[Bundle], Any], seeds: Sequence[bytes]) -> Target:
@@ -328,27 +328,8 @@ def _rows(path: Path) -> Target:
                 assert found.labels is not None
                 assert len(found.labels) == len(found.inputs)
 
-    if path.suffix == ".parquet":
-        return Target(run, tuple(_tables()))
     more = seeds_of("arrays") if path.suffix == ".npz" else ()
     return Target(run, SEEDS[path.suffix[1:]] + more, deep=path.suffix == ".jsonl")
-
-
-def _tables() -> Iterator[bytes]:
-    """Parquet files of texts and labels, whole and compressed, and of lists."""
-    import pyarrow
-    from pyarrow import parquet
-
-    for compression, columns in (
-        ("none", {"text": ["a", "b"], "label": [1, 0]}),
-        ("snappy", {"text": ["a", "b", "c"], "label": ["a", "b", "a"]}),
-        ("zstd", {"tokens": [["a", "b"], ["c"]], "label": [["a", "b"], ["b"]]}),
-        ("gzip", {"text": pyarrow.array(["a", "a", "b"]).dictionary_encode(), "label": [0.5, 1.0, 2.0]}),
-        ("none", {"text": ["a", "b"], "label": [["a", "b"], ["b"]]}),
-    ):
-        file = io.BytesIO()
-        parquet.write_table(pyarrow.table(columns), file, compression=compression, row_group_size=2)
-        yield file.getvalue()
 
 
 def _npz(**arrays: Any) -> bytes:

@@ -146,7 +146,7 @@ def each_backend(
 
 def crowd(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Writers and readers of one bundle."""
-    from crash_verbs import Bench, grow_old, hidden, import_all, learn
+    from crash_verbs import Bench, hidden, import_all, learn
 
     import_all()
     bench = Bench.prepared(folder, options.model, options.data, [])
@@ -164,7 +164,6 @@ def crowd(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         readers = [pool.submit(read, bundle, each, texts, known[each], ends) for each in READERS]
         writers = [pool.submit(write, bench, commands, ends) for commands in (CALIBRATE, EXPORT)]
         found = [sum((each.result() for each in group), Counter()) for group in (readers, writers)]
-    grow_old(bundle)
     whole = hydrant.Bundle.open(bundle)  # it sweeps
     for name in whole.manifest["files"]:
         whole.file(name)

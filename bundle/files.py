@@ -7,7 +7,6 @@ import errno
 import hashlib
 import io
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InputError
-from .owned import RETIRED, TOKEN_BYTES, exchange, hold, owned_folder, sweep, take_place
+from .owned import RETIRED, owned_folder, sweep, take_place
 from .signals import uninterrupted
 
 
@@ -24,8 +23,8 @@ from .signals import uninterrupted
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears at ``path`` whole when the block ends, or not at all.
 
-    A file that is replaced leaves its permissions. Links are followed and stay; what is no regular file (a device, a
-    FIFO, an open file such as ``/dev/stdout``) is written to as it is, and gets what the block wrote until it failed.
+    A file that is replaced leaves its permissions. Links are followed and stay; a device, a FIFO or ``/dev/stdout`` is
+    appended to, and gets what the block wrote until it failed.
 
     Raises:
         InputError: the place is a folder, its folder is missing, or it cannot be written.
@@ -48,7 +47,7 @@ def _blaming(path: Path) -> Iterator[None]:
 class _Raw(io.FileIO):
     """A file whose failures to write are told as ours; those of its user's other files are not."""
 
-    def __init__(self, file: Path | int, mode: str, path: Path) -> None:
+    def __init__(self, file: Path, mode: str, path: Path) -> None:
         self._path = path
         with _blaming(path):
             super().__init__(file, mode)
@@ -64,12 +63,11 @@ class _Raw(io.FileIO):
 
 @contextmanager
 def _replacing(target: Path, path: Path) -> Iterator[IO[bytes]]:
-    part = beside(target, "part")
-    with contextlib.suppress(OSError):  # the folder is missing or cannot be read: told below
-        sweep(target.parent, target.name, "part")
-    try:
+    with contextlib.ExitStack() as stack:
+        with _blaming(path):
+            sweep(target.parent, target.name)
+            part = stack.enter_context(owned_folder(target.parent, target.name)) / "part"
         with io.BufferedWriter(_Raw(part, "x", path)) as handle:
-            hold(handle.fileno())
             _keep_mode(target, part)
             yield handle
             handle.flush()
@@ -77,9 +75,6 @@ def _replacing(target: Path, path: Path) -> Iterator[IO[bytes]]:
                 os.fsync(handle.fileno())
         with _blaming(path):
             part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _keep_mode(place: Path, part: Path) -> None:
@@ -92,10 +87,7 @@ def _keep_mode(place: Path, part: Path) -> None:
 
 @contextmanager
 def _through(path: Path) -> Iterator[IO[bytes]]:
-    number = _descriptor(path)
-    with _blaming(path):
-        file = path if number is None else os.dup(number)
-    with io.BufferedWriter(_Raw(file, "w", path)) as handle:
+    with io.BufferedWriter(_Raw(path, "a", path)) as handle:
         yield handle
 
 
@@ -111,20 +103,9 @@ def destination(path: Path) -> Path | None:
         return Path(os.path.realpath(path))
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(mode) or _descriptor(path) is not None:
+    if not stat.S_ISREG(mode) or path.parent == Path("/dev"):  # /dev/stdout, though that may lead to a regular file
         return None
     return Path(os.path.realpath(path))
-
-
-def _descriptor(path: Path) -> int | None:
-    """The number of the open file of this process that ``path`` names or links to, as ``/dev/stdout`` does."""
-    while True:
-        place = Path(os.path.realpath(path.parent)) / path.name
-        if place.parent.as_posix() in {f"/proc/{os.getpid()}/fd", "/dev/fd"} and place.name.isdigit():
-            return int(place.name)
-        if not place.is_symlink():
-            return None
-        path = place.parent / place.readlink()
 
 
 def check_file(path: Path) -> None:
@@ -138,18 +119,15 @@ def check_file(path: Path) -> None:
     try:
         target = destination(path)
         if target is None:
-            writable = os.access(path, os.W_OK)  # opening it could wait for a reader, or tell one that all is over
-            problem = None if writable else os.strerror(errno.EACCES)
+            if not os.access(path, os.W_OK):  # opening it could wait for a reader, or tell one that all is over
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         elif not target.parent.is_dir():
             raise InputError(f"folder {target.parent} does not exist; create it, or choose another output")
         else:
-            part, problem = beside(target, "part"), None
-            part.touch(exist_ok=False)
-            part.unlink()
+            with owned_folder(target.parent, target.name):
+                pass
     except OSError as error:
-        problem = str(error.strerror or error)
-    if problem:
-        raise InputError(f"cannot write {path}: {problem}; choose another output")
+        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -266,19 +244,16 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
         flush_all(part)
     try:
         for place, part in parts.items():
-            if place.exists():
-                exchange(part, place)
-                done.append((place, part))
-            else:
-                part.replace(place)
-                done.append((place, None))
+            former = part if place.exists() else None
+            take_place(part, place)
+            done.append((place, former))
             flush(place.parent)
     except BaseException:
         for place, former in reversed(done):
             if former is None:
                 shutil.rmtree(place, ignore_errors=True)
             else:
-                exchange(former, place)
+                take_place(former, place)
         raise
 
 
@@ -335,8 +310,3 @@ def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def beside(path: Path, ending: str) -> Path:
-    """An unused hidden name in the same folder."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(TOKEN_BYTES)}.{ending}")

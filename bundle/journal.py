@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import BundleError, InputError
 from .files import flush, flush_all
 from .names import stays_inside
-from .owned import is_newcomer, locked, stages, sweep
+from .owned import locked, stages, sweep
 
 PURPOSE = "hydrant"
 JOURNAL = "journal.json"
@@ -67,18 +67,13 @@ def recover(folder: Path) -> None:
     except OSError as error:
         raise BundleError(f"{folder} cannot be read ({error.strerror or error}); check its permissions") from error
     if found:
-        with contextlib.suppress(OSError), locked(folder) as held:  # litter of which the folder cannot be rid
-            settle(folder, held)
+        with contextlib.suppress(OSError), locked(folder):  # litter of which the folder cannot be rid
+            settle(folder)
             sweep(folder, PURPOSE)
 
 
-def settle(folder: Path, held: bool) -> None:
-    """Finish what a killed process began in ``folder``.
-
-    Args:
-        folder: the bundle.
-        held: whether the caller holds its lock, so that no writer is about it. Without locks (Windows, NFS) a journal
-            that is a minute old tells of one that is no more.
+def settle(folder: Path) -> None:
+    """Finish what a killed process began in ``folder``, whose lock the caller holds, where folders can be locked.
 
     Raises:
         BundleError: the folder cannot be written, or the journal does not speak of this folder's files.
@@ -86,7 +81,7 @@ def settle(folder: Path, held: bool) -> None:
     for stage in stages(folder, PURPOSE):
         journal = stage / JOURNAL
         try:
-            if journal.is_file() and not stage.is_symlink() and (held or not is_newcomer(journal)):
+            if journal.is_file() and not stage.is_symlink():
                 _finish(folder, stage)
         except OSError as error:
             raise BundleError(
@@ -122,8 +117,8 @@ def _checked(entry: Any) -> dict[str, Any]:
 
 def _forward(folder: Path, stage: Path, entry: dict[str, Any]) -> None:
     for name in entry["names"]:
-        if (stage / NEW / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # it has its place already
             (stage / NEW / name).replace(folder / name)
     for name in entry["gone"]:
         (folder / name).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Hidden folders on which their maker holds a lock for as long as it lives.
 
-A process that is killed leaves such a folder behind, and its lock is gone with it: whoever comes next knows the folder
-for litter and removes it. Where the system has no advisory locks (Windows), age tells instead.
+A process that is killed leaves such a folder behind without a lock, and the next one removes it. Folders cannot be
+locked on Windows and NFS: what is left stays there, and writers at the same time are not kept apart.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,25 +28,18 @@ RETIRED = "retired"
 
 TOKEN_BYTES = 6
 
-LITTER_SECONDS = 60.0
-"""A folder younger than this is let be: its maker may not hold the lock yet."""
-
-UNLOCKED_SECONDS = 86400.0
-"""As old is one that may be removed where there are no locks."""
-
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 _threads = threading.local()
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Keep other processes, and threads, that also ask out of ``folder``; it tells whether it can.
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes and threads that also ask out of ``folder``, where folders can be locked.
 
-    It cannot on Windows, nor on file systems that lock no folders, as NFS. A thread that holds the lock gets it again.
+    A thread that holds the lock gets it again.
     """
     with contextlib.ExitStack() as stack:
-        held = False
         with contextlib.suppress(ImportError):
             import fcntl
 
@@ -56,14 +47,12 @@ def locked(folder: Path) -> Iterator[bool]:
             stack.callback(os.close, descriptor)
             state, mine = os.fstat(descriptor), _threads.__dict__.setdefault("folders", set())
             place = (state.st_dev, state.st_ino)
-            held = place in mine
-            if not held:
+            if place not in mine:
                 with contextlib.suppress(OSError):  # a file system without locks
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
-                    held = True
                     mine.add(place)
                     stack.callback(mine.discard, place)
-        yield held
+        yield
 
 
 @contextmanager
@@ -82,9 +71,7 @@ def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Itera
     descriptor: int | None = None
     try:
         with uninterrupted():
-            made = parent / f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}"
-            made.mkdir()
-            descriptor = _held(made)
+            made, descriptor = _new_folder(parent, purpose)
         yield made
     finally:
         with uninterrupted():
@@ -95,7 +82,7 @@ def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Itera
 
 
 def stages(parent: Path, purpose: str, ending: str = ENDING) -> list[Path]:
-    """The hidden folders (or files) of a purpose in ``parent``, of makers alive or not."""
+    """The hidden folders of a purpose in ``parent``, of makers alive or not."""
     one = rf"\.{re.escape(purpose)}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}"
     ours = re.compile(rf"{one}|\.{one}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}")  # of one that takes the place of one
     return sorted(path for path in parent.iterdir() if ours.fullmatch(path.name))
@@ -108,23 +95,27 @@ def sweep(parent: Path, purpose: str, ending: str = ENDING) -> None:
         OSError: ``parent`` cannot be read.
     """
     for place in stages(parent, purpose, ending):
-        if _is_abandoned(place):
-            if place.is_dir():
-                shutil.rmtree(place, ignore_errors=True)
-            else:
-                place.unlink(missing_ok=True)
+        if place.is_symlink() or not place.is_dir():
+            continue
+        with contextlib.suppress(OSError):  # it is gone meanwhile, or cannot be opened
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                if _hold(descriptor):
+                    shutil.rmtree(place, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
-def hold(descriptor: int) -> bool:
-    """Hold the lock of an open file or folder until it is closed, where there are locks; false where another has it."""
+def _hold(descriptor: int) -> bool | None:
+    """Lock an open folder until it is closed; false where another has the lock, ``None`` where there are no locks."""
     try:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except (ImportError, OSError):  # neither Windows nor some file systems lock folders
-        pass
+    except (ImportError, OSError):
+        return None
     return True
 
 
@@ -140,52 +131,32 @@ def alone_in(folder: Path) -> Iterator[bool]:
         if sys.platform != "win32":  # which opens no folders
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)
-            free = hold(descriptor)
+            free = _hold(descriptor) is not False
             if free and not os.path.samestat(os.fstat(descriptor), folder.stat()):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         yield free
 
 
 def take_place(stage: Path, target: Path) -> None:
-    """Give a folder the name ``target``; what stood there is then under the folder's old name, to be removed.
+    """Give a folder the name ``target``; what had that name then has the folder's old one.
 
-    Linux exchanges the two names at once; elsewhere there is a moment in which nothing has the name ``target``, and
-    what stood there is beside it, under a hidden name that :func:`sweep` passes over.
+    Linux exchanges the two names at once. Elsewhere there is a moment in which nothing has the name ``target``, and
+    what had it has a hidden one that :func:`sweep` passes over.
 
     Raises:
-        OSError: it cannot; what stood there stands there still.
+        OSError: it cannot; both are as before.
     """
     if not target.exists():
         stage.replace(target)
     elif not _exchanged(stage, target):
-        retired = stage.with_name(f".{target.name}.{secrets.token_hex(TOKEN_BYTES)}.{RETIRED}")
+        retired = target.with_name(f".{target.name}.{secrets.token_hex(TOKEN_BYTES)}.{RETIRED}")
         target.replace(retired)
         try:
             stage.replace(target)
         except BaseException:
             retired.replace(target)
             raise
-        shutil.rmtree(retired, ignore_errors=True)
-
-
-def exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders in one folder tree.
-
-    Linux does it at once; elsewhere there is a moment in which ``other`` stands beside its place, under a hidden name.
-
-    Raises:
-        OSError: they cannot be; both are as before.
-    """
-    if _exchanged(one, other):
-        return
-    aside = other.with_name(f".{other.name}.{secrets.token_hex(TOKEN_BYTES)}.{RETIRED}")
-    other.replace(aside)
-    try:
-        one.replace(other)
-    except BaseException:
-        aside.replace(other)
-        raise
-    aside.replace(one)
+        retired.replace(stage)
 
 
 def discard(folder: Path, purpose: str) -> None:
@@ -203,20 +174,6 @@ def discard(folder: Path, purpose: str) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def is_newcomer(place: Path) -> bool:
-    """Whether a file or folder is so young that its maker may still be about it.
-
-    Raises:
-        OSError: it is gone.
-    """
-    return _age(place.lstat()) < LITTER_SECONDS
-
-
-def _age(state: os.stat_result) -> float:
-    """Seconds since a file or folder was changed, or until then: a clock that was set back makes nothing young."""
-    return abs(time.time() - state.st_mtime)
-
-
 def _exchanged(one: Path, other: Path) -> bool:
     """Exchange two names in one step, where the system can."""
     if sys.platform != "linux":
@@ -226,37 +183,17 @@ def _exchanged(one: Path, other: Path) -> bool:
     return rename is not None and rename(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE) == 0
 
 
-def _held(folder: Path) -> int | None:
-    """An open descriptor of the folder that holds its lock; ``None`` where folders cannot be opened."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows
-        return None
-    hold(descriptor)
-    return descriptor
-
-
-def _is_abandoned(place: Path) -> bool:
-    """Whether nobody holds the lock of a file or folder that is no newcomer."""
-    try:
-        state = place.lstat()
-    except FileNotFoundError:  # gone meanwhile
-        return False
-    age = _age(state)
-    if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)) or age < LITTER_SECONDS:
-        return False
-    try:
-        import fcntl
-    except ImportError:
-        return age > UNLOCKED_SECONDS
-    try:
-        descriptor = os.open(place, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # its maker lives, or the file system has no locks
-        return False
-    finally:
+def _new_folder(parent: Path, purpose: str) -> tuple[Path, int | None]:
+    """A new hidden folder, and a descriptor that holds its lock (none on Windows)."""
+    while True:
+        folder = parent / f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}"
+        folder.mkdir()
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # another process found it without a lock, and removed it
+            continue
+        except OSError:  # Windows opens no folders
+            return folder, None
+        if _hold(descriptor) is not False and folder.exists():
+            return folder, descriptor
         os.close(descriptor)
-    return True

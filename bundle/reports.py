@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 from ..errors import HydrantError, InputError
-from .files import beside, folders_above, write_atomically
+from .files import folders_above, write_atomically
+from .owned import owned_folder
 from .store import Bundle
 
 log = logging.getLogger(__name__)
@@ -25,10 +26,9 @@ def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
     if chosen.resolve().is_relative_to(bundle.path.resolve()):
         raise InputError(f"report folder {folder} lies in the bundle, which keeps its own reports; leave it out")
     there = next(place for place in (chosen, *chosen.parents) if place.exists())
-    probe = beside(there / "report", "part")
     try:
-        probe.touch(exist_ok=False)
-        probe.unlink()
+        with owned_folder(there, "report"):
+            pass
     except OSError as error:
         raise InputError(f"cannot write into {folder}: {error.strerror or error}; choose another folder") from error
     return chosen

@@ -304,8 +304,8 @@ class Bundle:
             BundleError: the bundle is gone.
         """
         try:
-            with locked(self.path) as held:
-                settle(self.path, held)
+            with locked(self.path):
+                settle(self.path)
                 return _stamp(self.path)
         except OSError as error:
             raise BundleError(f"bundle {self.path} is gone ({error.strerror or error}); expected it to stay") from error
@@ -327,7 +327,8 @@ class Bundle:
         """
         with contextlib.ExitStack() as stack:
             try:
-                settle(self.path, stack.enter_context(locked(self.path)))
+                stack.enter_context(locked(self.path))
+                settle(self.path)
             except OSError as error:
                 raise BundleError(f"bundle {self.path} is gone ({error.strerror or error})") from error
             yield Bundle._read(self.path)
@@ -359,8 +360,8 @@ class Bundle:
         try:
             with owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage:  # of a way back that failed
                 entries = {name: entry_of(staged(self.path, stage, name, content)) for name, content in files.items()}
-                with locked(self.path) as held, uninterrupted():
-                    settle(self.path, held)  # who held the lock may have been killed
+                with locked(self.path), uninterrupted():
+                    settle(self.path)  # who held the lock may have been killed
                     manifest = dict(Bundle._read(self.path).manifest)
                     if not stage.is_dir():  # it went with the folder that stood here
                         raise InputError(f"bundle {self.path} {MEANWHILE}")

@@ -34,23 +34,21 @@ def arguments(command: Command) -> None:
     command.take(profile, "layers")
     command.take(profile, "memory", "--no-memory", help="Leave peak memory out")
     command.take(profile, "report", metavar="FOLDER")
-    command.add("--commands", action="store_true", help="Show trtexec or polygraphy commands that do the same")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and show the times."""
     report = call(profile, options, timing=call(Timing, options))
-    show(options, report.to_json(), profile_text(report, options.bundle, options.commands))
+    show(options, report.to_json(), profile_text(report, options.bundle))
     return 0
 
 
-def profile_text(report: ProfileReport, path: Path, commands: bool = False) -> str:
+def profile_text(report: ProfileReport, path: Path) -> str:
     """Times, ratios, memory and operators, then what to know when reading them.
 
     Args:
         report: what was measured.
         path: of the bundle.
-        commands: also those of other tools that measure the same.
     """
     parts = [_heading(report), _cases(report)]
     if report.memory:
@@ -59,8 +57,6 @@ def profile_text(report: ProfileReport, path: Path, commands: bool = False) -> s
         parts.append(_layers(report.layers, report.settings))
     lines = [f"warning: {text}" for text in report.warnings] + [f"note: {text}" for text in report.notes]
     lines += [f"skipped {name}: {reason}" for name, reason in report.skipped]
-    if commands:
-        parts.append("\n".join([f"the same with other tools, in {path}:", *report.commands]))
     if report.written:
         lines.append("wrote " + " and ".join(str(path / name) for name in sorted(report.written)))
     return "\n\n".join([*parts, "\n".join(lines)])

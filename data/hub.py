@@ -9,7 +9,6 @@ from typing import Any
 from ..errors import InputError, cut, listing, require
 from .columns import Columns
 from .readers import Row, rows_of_table
-from .record_files import undecoded
 
 PREFIX = "hf:"
 
@@ -64,7 +63,7 @@ def hub_rows(text: str, columns: Columns) -> Iterator[Row]:
             "the data set in the cache of an earlier run"
         ) from error
     split = _split(found, wanted, text)
-    return rows_of_table(undecoded(split.data.table, text), columns, text, split.features)
+    return rows_of_table(_undecoded(split.data.table, text), columns, text, split.features)
 
 
 def _split(found: Any, wanted: HubName, text: str) -> Any:
@@ -77,3 +76,17 @@ def _split(found: Any, wanted: HubName, text: str) -> Any:
             f"hf:{wanted.name}:{wanted.config or ''}:{first}"
         )
     return found[wanted.split]
+
+
+def _undecoded(table: Any, name: str) -> Any:
+    """A table of Arrow as one of ``datasets`` that opens nothing, whatever its metadata say of images and the like.
+
+    By these ``datasets`` would fetch the addresses in such a column, asked for or not, and have programs draw.
+
+    Args:
+        table: of rows.
+        name: tells it from others.
+    """
+    from datasets import Dataset
+
+    return Dataset(table.replace_schema_metadata(None), fingerprint=name)

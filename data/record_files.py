@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -14,7 +13,6 @@ from typing import IO, Any, TypeVar
 from ..errors import InputError, cut, listing, require
 from .arrays import check_regular
 from .label_values import plain
-from .parquet import tables
 from .records import stored_file
 from .text import LONGEST
 
@@ -28,6 +26,12 @@ Named = Callable[[Any, str], Any]
 
 Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]
 """Records of a table, and for columns of class indices the map to class names."""
+
+PARQUET_ROWS = 100
+"""Rows of Parquet in memory at once: a text of its dictionary is repeated for every row that uses it."""
+
+PARQUET_BUFFER = 2**16
+"""Bytes of a Parquet file read at once, except for larger pages; Arrow's default is a whole group of rows."""
 
 
 def _delimited(path: Path) -> Records:
@@ -75,15 +79,12 @@ def _check_whole(fields: Sequence[str], where: str) -> None:
             )
 
 
-_LIMIT = threading.Lock()
-
-
 def _unlimited(found: Iterator[str], separator: str, path: Path) -> Iterator[list[str]]:
     """The rows of a CSV file, with fields as long as a row may be and errors turned into ours.
 
-    The longest field, by default 131,072 characters, is a setting of the whole process: it is lifted for one row at a
-    time, by one thread at a time, and is for everybody else what it was.
+    The longest field is a setting of the whole process, by default 131,072 characters; it is raised for good.
     """
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     length = count = 0
 
     def counted() -> Iterator[str]:
@@ -96,17 +97,13 @@ def _unlimited(found: Iterator[str], separator: str, path: Path) -> Iterator[lis
     reader = csv.reader(counted(), delimiter=separator, strict=True)
     while True:
         length = 0
-        with _LIMIT:
-            before = csv.field_size_limit(2**31 - 1)
-            try:
-                fields = next(reader, None)
-            except csv.Error as error:
-                raise InputError(
-                    f"cannot read data {path}, row {count}: {error}; expected a text that holds a quote or the "
-                    'separator in quotes, with its own doubled ("""so"", he said")'
-                ) from error
-            finally:
-                csv.field_size_limit(before)
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise InputError(
+                f"cannot read data {path}, row {count}: {error}; expected a text that holds a quote or the "
+                'separator in quotes, with its own doubled ("""so"", he said")'
+            ) from error
         if fields is None:
             return
         count += bool(fields)  # as rows are counted everywhere: blank lines are none
@@ -135,7 +132,7 @@ def _parquet(path: Path) -> Records:
     datasets = require("datasets", "fuse", "read Parquet")
     check_regular(path)
     check_filled(path)
-    parts = _guarded(tables(path), path)
+    parts = _guarded(_arrow_batches(path), path)
     first = next(parts, None)
     if first is None:
         return iter(()), {}
@@ -146,26 +143,25 @@ def _parquet(path: Path) -> Records:
     files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
 
     def records() -> Iterator[dict[str, Any]]:
-        for table in chain([first], parts):
-            rows = undecoded(table.select(known), path.name)
-            for row, others in zip(rows, table.drop_columns(known).to_pylist(), strict=True):
-                yield row | {name: stored_file(row[name]) for name in files} | others
+        for batch in chain([first], parts):
+            for row in batch.to_pylist():
+                yield row | {name: stored_file(row[name]) for name in files}
 
     return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
 
 
-def undecoded(table: Any, name: str) -> Any:
-    """A table of Arrow as one of ``datasets`` that opens nothing, whatever its metadata say of images and the like.
-
-    By these ``datasets`` would fetch the addresses in such a column, asked for or not, and have programs draw.
-
-    Args:
-        table: of rows.
-        name: tells it from others.
-    """
-    from datasets import Dataset
-
-    return Dataset(table.replace_schema_metadata(None), fingerprint=name)
+def _arrow_batches(path: Path) -> Iterator[Any]:
+    """The rows of a Parquet file as batches of Arrow, of ``PARQUET_ROWS`` each."""
+    parquet = require("pyarrow.parquet", "fuse", "read Parquet")
+    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PARQUET_BUFFER) as file:
+        if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
+            raise ValueError("it has no columns")
+        expected, count = file.metadata.num_rows, 0
+        for batch in file.iter_batches(PARQUET_ROWS, use_threads=False):
+            count += batch.num_rows
+            yield batch
+    if count != expected:
+        raise ValueError(f"it holds {count} rows; its metadata say {expected}")
 
 
 def _is_known(schema: Any) -> bool:

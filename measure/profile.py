@@ -26,7 +26,6 @@ from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
-from .commands import equivalent_commands
 from .machine import load_average, machine_facts
 from .operators import Breakdown, break_down
 from .plot import draw_latency
@@ -140,8 +139,7 @@ class _Profile:
         warnings += [text for case in cases if (text := self._host_bound(case))]
         report = ProfileReport(
             self.bundle.family, self.bundle.members, self.bundle.digests(), machine_facts(), self.settings, cases,
-            memories, breakdown, warnings, self._notes(subjects), skipped,
-            equivalent_commands(self.bundle, self.architecture, cases, self.settings), PLOT,
+            memories, breakdown, warnings, self._notes(subjects), skipped, PLOT,
         )  # fmt: skip
         return _written(self.bundle, report, self.folder)
 

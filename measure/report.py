@@ -79,7 +79,6 @@ class ProfileReport:
         warnings: signs that the figures are not steady.
         notes: what to know when reading them.
         skipped: (backend, reason) of each one that ``"auto"`` passed over.
-        commands: of the field's own tools that measure the same (``measure.commands``), to be run in the bundle.
         plot: file in the bundle with the plot; ``None`` without matplotlib.
         written: files in the bundle, or paths in a folder of their own; not in the JSON form.
     """
@@ -95,7 +94,6 @@ class ProfileReport:
     warnings: list[str]
     notes: list[str]
     skipped: list[tuple[str, str]]
-    commands: list[str]
     plot: str | None
     written: list[str] = field(default_factory=list)
 

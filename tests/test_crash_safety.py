@@ -54,12 +54,6 @@ def hidden(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob(".*")]
 
 
-@pytest.fixture
-def aged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a killed process left is litter at once, not after a minute."""
-    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
-
-
 def killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
     """Every renaming and removal from the given one on fails as if the process were gone; how many there were."""
     done = 0
@@ -87,7 +81,7 @@ STEPS = 10
 
 @pytest.mark.parametrize("step", range(STEPS + 1))
 def test_after_every_step_the_bundle_is_the_old_or_the_new_one(
-    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aged: None
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = make(tmp_path / "out")
     with monkeypatch.context() as patch:
@@ -107,7 +101,7 @@ for turn in range(10**6):
 """
 
 
-def test_killed_at_random_moments(tmp_path: Path, aged: None) -> None:
+def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Two writers, one of which is killed; whoever opens next finds every file of one turn."""
     make(tmp_path / "out", "0")
     draw = random.Random(3)
@@ -191,7 +185,7 @@ def test_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.Mon
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_living_writer_keeps_what_it_is_about(tmp_path: Path, aged: None) -> None:
+def test_a_living_writer_keeps_what_it_is_about(tmp_path: Path) -> None:
     bundle = make(tmp_path / "out")
     with owned.owned_folder(bundle.path, PURPOSE) as stage:
         (stage / "mine").write_text("x")
@@ -201,26 +195,29 @@ def test_a_living_writer_keeps_what_it_is_about(tmp_path: Path, aged: None) -> N
     assert hidden(bundle.path) == []
 
 
-def test_litter_of_killed_processes_goes(tmp_path: Path, aged: None) -> None:
-    """Folders beside a new bundle, files beside a new file; what only looks alike stays."""
+def test_a_folder_that_is_just_being_made_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process finds it before its maker holds the lock."""
+    hold = owned._hold
+
+    def late(descriptor: int) -> bool | None:
+        monkeypatch.setattr(owned, "_hold", hold)
+        owned.sweep(tmp_path, PURPOSE)
+        return hold(descriptor)
+
+    monkeypatch.setattr(owned, "_hold", late)
+    with owned.owned_folder(tmp_path, PURPOSE) as stage:
+        (stage / "mine").write_text("x")
+
+
+def test_litter_of_killed_processes_goes(tmp_path: Path) -> None:
+    """What only looks alike stays."""
     for place in (".out.0123456789ab.stage", "..out.0123456789ab.stage.ab0123456789.stage", ".out.note.stage"):
         (tmp_path / place).mkdir()
-    for place in (".plan.json.0123456789ab.part", ".plan.json.txt"):
-        (tmp_path / place).write_bytes(b"")
+    (tmp_path / ".plan.json.0123456789ab.stage").mkdir()
+    (tmp_path / ".plan.json.txt").write_bytes(b"")
     make(tmp_path / "out")
     write_atomically(tmp_path / "plan.json", b"{}")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.note.stage", ".plan.json.txt", "out", "plan.json"]
-
-
-def test_litter_from_a_clock_that_was_set_back_goes(tmp_path: Path) -> None:
-    stage = make(tmp_path / "out").path / f".{PURPOSE}.0123456789ab.stage"
-    stage.mkdir()
-    os.utime(stage, (time.time() + 30,) * 2)
-    Bundle.open(tmp_path / "out")
-    assert stage.exists(), "a clock may be half a minute off"
-    os.utime(stage, (time.time() + 86400,) * 2)
-    Bundle.open(tmp_path / "out")
-    assert not stage.exists()
 
 
 def hostile(folder: Path, **entry: object) -> None:
@@ -370,22 +367,7 @@ def test_a_bundle_that_is_kept_is_opened_again_while_a_writer_waits(tmp_path: Pa
     assert opened.wait(10)
 
 
-def test_without_locks_a_young_journal_is_its_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(9, "Bad file descriptor")  # what NFS says of folders
-
-    monkeypatch.setattr("fcntl.flock", refused)
-    make(tmp_path / "out")
-    interrupted(tmp_path / "out")
-    Bundle.open(tmp_path / "out")
-    (kept,) = (path for path in (tmp_path / "out").glob(".*"))
-    assert (kept / JOURNAL).is_file()
-    os.utime(kept / JOURNAL, (0, 0))
-    opened = Bundle.open(tmp_path / "out")
-    assert opened.file("one.json").read_text() == "new"
-
-
-def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aged: None) -> None:
+def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between two renamings where names cannot be exchanged, and then a writer that fails."""
     make(tmp_path / "out", "mine")
     monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
@@ -507,7 +489,7 @@ def test_a_file_that_another_process_replaced_is_not_told_as_altered(tmp_path: P
 
 
 def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aged: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its folder is there with what it did, or not at all; what was about to be removed is litter."""
     folder, digests = tmp_path / "out.make", {"model": "0"}
@@ -533,7 +515,7 @@ def killed(*_: object, **__: object) -> None:
     raise SystemExit
 
 
-def test_chunks_of_a_part_that_is_whole_go_with_the_next_run(tmp_path: Path, aged: None) -> None:
+def test_chunks_of_a_part_that_is_whole_go_with_the_next_run(tmp_path: Path) -> None:
     """Killed after the part took its place, or while its chunks were removed."""
     output, job = tmp_path / "part.jsonl", {"inputs": "0"}
     with pytest.raises(SystemExit), chunks.kept(output, job, range(4), 2) as found:

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import json
 import math
 import os
 import pickle
+import re
 import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,7 @@ from hydrant.data import record_files
 from hydrant.data.columns import Columns
 from hydrant.data.examples import Examples, check_apart, label_index, random_parts, read_examples
 from hydrant.data.given import given_inputs
-from hydrant.data.levels import Budget
-from hydrant.data.parquet_facts import COLUMN, COLUMNS, GROUPS, read_facts
-from hydrant.data.parquet_pages import HEADER, PAGE, STORED, UNPACKED, pages_of
 from hydrant.data.readers import stream_lines, stream_rows
-from hydrant.data.thrift import struct_at
 from hydrant.errors import InputError
 from PIL import Image
 
@@ -532,27 +527,9 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     assert [row.input for row in stream_lines(io.BytesIO(marked))] == ["a", "\ufeffb"], "a mark at the beginning alone"
 
 
-def test_long_texts_change_no_setting_of_the_process(tmp_path: Path) -> None:
-    before = csv.field_size_limit()
-    (tmp_path / "data.csv").write_text(f"text,label\n{'a' * (before + 1)},pear\n{'b' * (before + 1)},pear\n")
-
-    def lengths(_: int) -> list[int]:
-        found = []
-        for row in stream_rows(tmp_path / "data.csv"):
-            assert csv.field_size_limit() in (before, 2**31 - 1)  # another thread may be reading a row
-            found.append(len(row.input))
-        return found
-
-    rows = stream_rows(tmp_path / "data.csv")
-    next(rows)
-    assert csv.field_size_limit() == before  # also while a file is being read
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lengths, range(8))) == [[before + 1] * 2] * 8
-    assert csv.field_size_limit() == before
-    (tmp_path / "data.csv").write_text('text,label\n"a" b,pear\n')
-    with pytest.raises(InputError, match="cannot read data"):
-        list(stream_rows(tmp_path / "data.csv"))
-    assert csv.field_size_limit() == before
+def test_a_field_may_be_longer_than_csv_reads_by_default(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(f"text,label\n{'a' * 200_000},pear\n")
+    assert [len(row.input) for row in stream_rows(tmp_path / "data.csv")] == [200_000]
 
 
 # Labels
@@ -901,79 +878,25 @@ def test_a_pipe_is_read_where_lines_are(name: str, line: str, tmp_path: Path) ->
     writer.join()
 
 
-@pytest.mark.parametrize("content", [b"PAR1 broken", b"not parquet at all"])
-def test_corrupt_parquet(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "data.parquet").write_bytes(content)
-    with pytest.raises(InputError, match=r"cannot read data .*data\.parquet"):
-        read_examples(tmp_path / "data.parquet", LABELS)
+MILLION = "x" * 10**6
+LARGE: dict[str, Callable[[], dict[str, Any]]] = {
+    "a dictionary": lambda: {"text": pyarrow.DictionaryArray.from_arrays(np.zeros(2000, np.int32), [MILLION])},
+    "values of one length": lambda: {
+        "text": ["x"] * 1000,
+        "key": pyarrow.array([MILLION] * 1000, pyarrow.binary(10**6)),
+    },
+}
+"""Columns of one or two gigabytes in files of a few kilobytes."""
 
 
-def test_a_group_of_alike_texts_is_not_read_at_once(tmp_path: Path) -> None:
-    """A file of a few kilobytes may hold gigabytes, each text by its place in a dictionary."""
-    texts = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 40_000])
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "data.parquet", row_group_size=20_000)
-    assert (tmp_path / "data.parquet").stat().st_size < 200_000
-    before = pyarrow.total_allocated_bytes()
-    rows = stream_rows(tmp_path / "data.parquet")
-    assert next(rows).input == "x" * 40_000
-    assert pyarrow.total_allocated_bytes() - before < 400e6, "of 800 MB in all"
-
-
-@pytest.mark.parametrize(
-    ("length", "rows", "settings", "words"),
-    [
-        (10**8, 1, {"use_dictionary": False}, "bytes that unpack to 100000"),  # a page that is one text
-        (10**6, 1999, {}, None),  # a dictionary of one text
-    ],
-)
-def test_memory_of_parquet_is_bounded(
-    length: int, rows: int, settings: dict[str, bool], words: str | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", LARGE)
+def test_memory_of_parquet_is_bounded(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["x" * length] * rows}), path, compression="zstd", **settings)
+    pyarrow.parquet.write_table(pyarrow.table(LARGE[kind]()), path, compression="zstd")
     assert path.stat().st_size < 10_000
     before = pyarrow.total_allocated_bytes()
-    found = stream_rows(path)
-    if words:
-        with pytest.raises(InputError, match=words):
-            next(found)
-    else:
-        assert len(next(found).input) == 10**6
-        assert pyarrow.total_allocated_bytes() - before < 2**28  # all at once are 2 GB
-
-
-def test_pages_are_measured_as_the_writer_tells(tmp_path: Path) -> None:
-    path = tmp_path / "data.parquet"
-    texts = [f"{number} {'long ' * number}" for number in range(3000)]
-    table = pyarrow.table({"text": texts, "n": range(3000), "words": [["a", "b"]] * 3000})
-    for settings in ({"data_page_version": "1.0"}, {"data_page_version": "2.0", "use_dictionary": False}):
-        pyarrow.parquet.write_table(table, path, row_group_size=1000, **settings)
-        told = pyarrow.parquet.read_metadata(path)
-        with path.open("rb") as file:
-            groups = read_facts(path, file)[GROUPS]
-            for group, place in product(range(3), range(3)):
-                column = told.row_group(group).column(place)
-                pages = list(pages_of(file, groups[group][COLUMNS][place][COLUMN], Budget(path, path.stat().st_size)))
-                headers = column.total_compressed_size - sum(page.stored for page in pages)
-                assert sum(page.unpacked for page in pages) == column.total_uncompressed_size - headers
-                assert 0 < headers < 200 * len(pages)
-        assert [row.input for row in stream_rows(path)] == texts
-
-
-@pytest.mark.parametrize("kind", ["columns", "fixed"])
-def test_memory_of_parquet_is_bounded_over_all_columns(kind: str, tmp_path: Path) -> None:
-    """Many columns of dictionaries, and values that all have one length."""
-    rows, path = 1000, tmp_path / "data.parquet"
-    one = pyarrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["x" * 60_000])
-    wide = {f"column {number}": one for number in range(20)}  # 1.2 GB
-    fixed = {"bytes": pyarrow.array([b"x" * 10**6] * rows, pyarrow.binary(10**6))}  # 1 GB
-    table = pyarrow.table({"text": ["x"] * rows, **(wide if kind == "columns" else fixed)})
-    pyarrow.parquet.write_table(table, path, compression="zstd")
-    del table, fixed
-    assert path.stat().st_size < 10_000
-    before = pyarrow.total_allocated_bytes()
-    rows_found = stream_rows(path)
-    assert next(rows_found).input == "x"
+    rows = stream_rows(path)
+    assert next(rows).input.startswith("x")
     assert pyarrow.total_allocated_bytes() - before < 150e6
 
 
@@ -1019,7 +942,6 @@ def test_groups_without_rows_are_read(dictionary: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_encrypted_parquet_is_refused(plain: bool, tmp_path: Path) -> None:
-    """Also with facts that are not: Arrow's reader of these would end the process."""
     encryption = pyarrow.parquet.encryption
     wrap = {"wrap_key": lambda self, key, name: base64.b64encode(key)}
     keys = type("Keys", (encryption.KmsClient,), wrap)
@@ -1030,32 +952,58 @@ def test_encrypted_parquet_is_refused(plain: bool, tmp_path: Path) -> None:
     path, table = tmp_path / "data.parquet", pyarrow.table({"text": ["a"], "label": ["b"]})
     with pyarrow.parquet.ParquetWriter(path, table.schema, encryption_properties=made) as writer:
         writer.write_table(table)
-    with pytest.raises(InputError, match=r"data\.parquet is encrypted; expected a file that is not: decrypt it"):
+    with pytest.raises(InputError, match=r"data\.parquet.*crypt"):
         next(stream_rows(path))
 
 
-@pytest.mark.parametrize(
-    ("header", "words"),
-    [
-        ("15 00 15 0a 05 04 15 0e 15 0e 00", "out of order"),  # its bytes twice
-        ("15 00 15 0a 15 8e80808020 00", "larger than its kind"),  # 7, of which a reader keeps 32 bits
-        ("15 00 15 0a 05 868008 0e 00", "larger than its kind"),  # a field of 17 bits
-    ],
+NO_COLUMNS = (
+    b"PAR1\x15\x04\x19\xfc\x015\x00\x18\x06schema\x15\x00\x00\x16\x80\xc0\xa8\xca\x9a:\x19\xfc\x01\x19\xf5\x00\x16\x08"
+    b"\x16\x80\xc0\xa8\xca\x9a:\x00\x00*\x00\x00\x00PAR1"
 )
-def test_headers_that_readers_read_otherwise_are_refused(header: str, words: str) -> None:
-    plain = {PAGE: 0, UNPACKED: 5, STORED: 7}
-    assert struct_at(bytes.fromhex("15 00 15 0a 15 0e 00"), 0, HEADER) == (plain, 7)
-    assert struct_at(bytes.fromhex("15 00 15 0a 16 0e 00"), 0, HEADER)[0] == {PAGE: 0, UNPACKED: 5}, "of another kind"
-    with pytest.raises(ValueError, match=words):
-        struct_at(bytes.fromhex(header), 0, HEADER)
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "another form": (lambda content: b"not parquet at all", "footer"),
+    "cut off": (lambda content: content[: len(content) // 2], "footer"),
+    "a row that is not there": (lambda content: content.replace(b"\x16\x04\x19", b"\x16\x06\x19"), "2 rows.* say 3"),
+    "longer pages": (lambda content: content.replace(b"\x15\x14\x15\x18", b"\x15\x14\x15\x1a"), "snappy"),
+    "a trillion rows of no columns": (lambda content: NO_COLUMNS, "no columns"),
+}
+"""Changes of the bytes of a file of two rows, and a word of the cause."""
 
 
-def test_truncated_parquet(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "data.parquet")
-    content = (tmp_path / "data.parquet").read_bytes()
-    (tmp_path / "data.parquet").write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError, match=r"cannot read data .*data\.parquet"):
-        read_examples(tmp_path / "data.parquet", LABELS)
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_parquet_is_refused_with_its_cause(kind: str, tmp_path: Path) -> None:
+    path, (damage, cause) = tmp_path / "data.parquet", DAMAGES[kind]
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"]}), path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=rf"data\.parquet.*{cause}"):
+        list(stream_rows(path))
+
+
+NESTED = {
+    "struct": pyarrow.array([{"a": "x"}]),
+    "map": pyarrow.array([[("a", "b")]], pyarrow.map_(pyarrow.string(), pyarrow.string())),
+    "list": pyarrow.array([[["a"], ["b"]]]),
+    "structs": pyarrow.array([[{"a": "x"}]]),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_columns_of_nested_values_are_no_texts_and_no_labels(kind: str, tmp_path: Path) -> None:
+    path, shown = tmp_path / "data.parquet", re.escape(str(NESTED[kind].to_pylist()[0])[:8])
+    pyarrow.parquet.write_table(pyarrow.table({"text": NESTED[kind], "label": ["a"]}), path)
+    with pytest.raises(InputError, match=rf"row 1 .*text.*{shown}"):
+        list(stream_rows(path))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"], "label": NESTED[kind]}), path)
+    with pytest.raises(InputError, match=rf"label .*{shown}"):
+        read_examples(path, LABELS)
+
+
+def test_long_lists_of_parquet_are_read(tmp_path: Path) -> None:
+    """Five minutes of silence, in few bytes, and a sound of 20 MB."""
+    sounds = [np.zeros(300 * 16_000, np.float32), np.random.default_rng(0).standard_normal(5 * 10**6, np.float32)]
+    pyarrow.parquet.write_table(pyarrow.table({"sound": sounds}), tmp_path / "data.parquet")
+    (batch,) = record_files._arrow_batches(tmp_path / "data.parquet")
+    assert [len(each) for each in batch["sound"]] == [len(each) for each in sounds]
 
 
 def test_corrupt_json_lines(tmp_path: Path) -> None:

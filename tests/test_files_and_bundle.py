@@ -92,7 +92,7 @@ def test_what_replaces_a_file_keeps_its_permissions(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         (tmp_path / name).chmod(0o640 if name == "a" else 0o600)
     with atomic_file(tmp_path / "a") as handle:
-        (part,) = [path for path in tmp_path.iterdir() if path.name.startswith(".a.")]
+        (part,) = tmp_path.glob(".a.*/*")
         assert part.stat().st_mode & 0o777 == 0o640, "nobody else can read it meanwhile"
         handle.write(b"new")
     bundle.add({"reports/x.json": b"{}"})

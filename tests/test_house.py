@@ -15,11 +15,10 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec configuration from_torch columns records png images audio mel spectrograms text words
+            __init__ spec configuration from_torch columns records images audio mel spectrograms text words
             label_values tags
-            processor batching kept corruptions tables given arrays tensors thrift levels parquet_facts
-            parquet_pages parquet record_files readers hub remote sources label_sets examples fingerprints samples
-            pseudo check_inputs
+            processor batching kept corruptions tables given arrays tensors record_files readers
+            hub remote sources label_sets examples fingerprints samples pseudo check_inputs
         """,
         "metrics": """
             __init__ label_order bootstrap classification selective figures gates score_gates label_gates judging
@@ -41,7 +40,7 @@ FLOORS: list[dict[str, str]] = [
             siglip vit tokens unsupported weight_files registry lora checkpoint prompts zero_shot
         """,
     },
-    {"tracing": "__init__ written_out unfilled sizes slices loading blocks hidden members stored"},
+    {"tracing": "__init__ written_out unfilled slices loading blocks hidden members stored"},
     {
         "export": """
             graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
@@ -81,7 +80,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "measure": """
-            __init__ bisect features distance calibrate operators subjects settings report commands cost machine memory
+            __init__ bisect features distance calibrate operators subjects settings report cost machine memory
             plot polygraphy profile verify watch log drift
         """,
         "evaluation": """

@@ -285,7 +285,6 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
     folder = tmp_path / "cut.jsonl.chunks"
     damaged = folder / "chunk-000001.jsonl"
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    (folder / ".chunk-000004.jsonl.0.part").write_bytes(b"half")
     predicted: list[int] = []
 
     def counting(chunks: Chunks, missing: list[int], survey: Survey) -> Iterable[int]:

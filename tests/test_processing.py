@@ -15,14 +15,11 @@ import numpy as np
 import pytest
 from hydrant.bundle.architecture import Architecture
 from hydrant.data.images import KINDS, ImageProcessor, upright
-from hydrant.data.png import PASSES, size_of_rows
 from hydrant.data.processor import from_transformers, load_processor, save_processor
 from hydrant.data.text import TextProcessor
 from hydrant.data.words import WordProcessor
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from support import WORDS, make_model, make_tokenizer, many_scans
 from transformers import AutoTokenizer, CLIPImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil
@@ -531,10 +528,10 @@ def test_order_of_a_batch_is_kept() -> None:
         ("https://example.org/cat.png", "cannot read image https://.*: it is an address, which is not fetched; expect"),
         ("", "cannot read image input 7: 'its path is empty'; expected a whole image"),
         (b"\x89PNG", "cannot read image input 7: bytes of no known kind; expected a whole image"),
-        (png_of(125), "cannot read image input 7: 'its pixels end after 125 of 200 bytes'; expected a whole image"),
-        (png_of(107, interlaced=True), "its pixels end after 107 of 207 bytes"),
-        (png_of(125)[:33] + png_of(200)[8:], "'its header is damaged'; expected a whole image"),
-        (many_scans(96), "cannot read image input 7: 'it has more than 100 scans'; expected a whole image"),
+        (png_of(125), "input 7: .*pixels end early"),
+        (png_of(107, interlaced=True), "input 7: .*pixels end early"),
+        (png_of(126), "input 7: .*truncated"),
+        (many_scans(1000), "input 7: .*1000 scans"),
     ],
 )
 def test_unusable_image_is_named(image: Any, message: str) -> None:
@@ -543,39 +540,12 @@ def test_unusable_image_is_named(image: Any, message: str) -> None:
         processor.encode([image], first=7)
 
 
-def test_a_black_image_has_all_of_its_rows() -> None:
-    """Of one whose last row is black, the rows are counted."""
-    assert not np.asarray(upright(png_of(200), 7)).any()
-
-
-@given(
-    mode=st.sampled_from(["1", "L", "LA", "RGB", "RGBA"]), width=st.integers(1, 20), height=st.integers(1, 20)
-)  # fmt: skip
-def test_how_many_bytes_the_rows_of_a_png_have(mode: str, width: int, height: int) -> None:
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
+def test_a_black_image_has_all_of_its_rows(mode: str) -> None:
     file = io.BytesIO()
-    Image.new(mode, (width, height)).save(file, "png")
-    content = file.getvalue()
-    start = content.index(b"IDAT")
-    [length] = struct.unpack(">I", content[start - 4 : start])
-    bits = {"1": 1, "L": 8, "LA": 16, "RGB": 24, "RGBA": 32}[mode]
-    assert size_of_rows(width, height, bits, False) == len(zlib.decompress(content[start + 4 : start + 4 + length]))
-
-
-@pytest.mark.parametrize(("width", "height"), [(8, 8), (1, 1), (5, 3), (16, 9)])
-def test_each_pixel_of_an_interlaced_png_is_in_one_pass(width: int, height: int) -> None:
-    rows = sum(
-        len(range(row, height, down)) for column, row, right, down in PASSES if range(column, width, right)
-    )  # fmt: skip
-    assert size_of_rows(width, height, 8, True) == rows + width * height
-
-
-def test_what_looks_like_scans_elsewhere_in_a_file_is_none(tmp_path: Path) -> None:
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    note = b"\xff\xfe\x01\x02" + b"\xff\xda" * 128  # a comment
-    (tmp_path / "a.jpg").write_bytes(many_scans(50))
-    (tmp_path / "b.jpg").write_bytes(many_scans(50).replace(b"\xff\xd8", b"\xff\xd8" + note) + b"\xff\xda" * 128)
-    one, other = (pixels_of(processor, [tmp_path / name])[0] for name in ("a.jpg", "b.jpg"))
-    np.testing.assert_array_equal(one, other)
+    Image.new(mode, (5, 3)).save(file, "png")
+    assert not np.asarray(upright(file.getvalue(), 7)).any()
+    assert not np.asarray(upright(png_of(207, interlaced=True), 7)).any()
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])

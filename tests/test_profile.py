@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 import shutil
 import subprocess
 import sys
@@ -524,45 +523,3 @@ def test_the_command_line_in_json_and_its_refusals(image_bundle: Path) -> None:
 def test_the_load_is_zero_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(machine.os, "getloadavg", raising=False)
     assert machine.load_average() == 0
-
-
-def test_commands_of_other_tools(text_bundle: Path) -> None:
-    from hydrant.measure.commands import trtexec
-
-    report = quick(text_bundle, "onnxruntime", batch=[2], sequence=[8])
-    (command,) = report.commands
-    words = [str(Path(sys.executable).with_name("polygraphy")), *shlex.split(command)[1:]]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=text_bundle)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "input_ids:[2,8]" in command
-    assert command in profile_text(report, text_bundle, commands=True)
-    assert command not in profile_text(report, text_bundle)
-    text = trtexec("engines/x.engine", 1, {"pixel_values": (1, 3, 224, 224)}, report.settings)
-    assert text.startswith(
-        "trtexec --loadEngine=engines/x.engine --useProfile=1 --shapes=pixel_values:1x3x224x224 --warmUp="
-    )
-
-
-def test_the_command_of_an_engine_is_of_what_ran(
-    text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine that fits, the profile that is chosen, and the shapes after padding or splitting."""
-    from fake_tensorrt import Device, add_engine, make_library, text_profile
-    from hydrant.runtime.backends.registry import OPENERS
-    from hydrant.runtime.backends.tensorrt.engine import EngineBackend
-
-    path = Path(shutil.copytree(text_bundle, tmp_path / "bundle"))
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    small, large = text_profile((1, 1, 1), (4, 8, 12), names), text_profile((2, 4, 6), (4, 16, 24), names)
-    add_engine(path, (large,), name="another-gpu", compute_capabilities=("12.0",))
-    add_engine(path, (small, large), name="of-this-gpu")
-    monkeypatch.setitem(sys.modules, "tensorrt", make_library("tensorrt"))
-    for place in ("hydrant.runtime.backends.registry.this_gpu", "hydrant.runtime.backends.tensorrt.choose.this_gpu"):
-        monkeypatch.setattr(place, lambda: "8.9")
-    monkeypatch.setitem(OPENERS, "tensorrt", lambda bundle, *_: EngineBackend(
-        bundle, "tensorrt", open_device=lambda _: Device()
-    ))  # fmt: skip
-    report = quick(path, "tensorrt", batch=[1, 8], sequence=[2])
-    for command, (index, shape) in zip(report.commands, [(0, "1x4"), (1, "4x4")], strict=True):
-        shapes = ",".join(f"{name}:{shape}" for name in names)
-        assert f" --loadEngine=engines/of-this-gpu.engine --useProfile={index} --shapes={shapes} " in command

@@ -35,7 +35,6 @@ from hydrant.measure.settings import checked_settings
 from hydrant.tracing.blocks import find_blocks
 from hydrant.tracing.loading import described, load_traced, prepared, rebuild
 from hydrant.tracing.members import all_heads, probes, trace
-from hydrant.tracing.sizes import check_numbers
 from hydrant.tracing.unfilled import Unfilled
 from PIL import Image
 from safetensors.torch import load_file
@@ -475,10 +474,8 @@ def test_a_class_that_is_no_classifier_is_never_made(bundle: Bundle, tmp_path: P
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, beyond 4194304"),
-        ({"num_labels": 4}, "num_labels is 4, beyond 3"),
-        ({"num_hidden_layers": 10**6}, "it asks for a larger model than the weights beside it"),
-        ({"vocab_size": 4 * 10**6, "hidden_size": 4 * 10**6}, "it asks for a larger model than the weights beside it"),
+        ({"num_labels": 4}, r"other names or shapes: classifier\.(bias|weight)"),
+        ({"vocab_size": 4 * 10**6, "hidden_size": 4 * 10**6}, "other names or shapes: classifier.weight"),
         ({"vocab_size": 98}, "have other names or shapes: deberta.embeddings.word_embeddings.weight"),
         ({"num_hidden_layers": 3}, r"have other names or shapes: deberta\.encoder\.layer\.2"),
         ({"model_type": ["deberta"]}, "unhashable"),
@@ -488,7 +485,7 @@ def test_a_class_that_is_no_classifier_is_never_made(bundle: Bundle, tmp_path: P
 def test_a_configuration_of_another_model_is_refused(
     bundle: Bundle, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    """Before anything large is made: a billion layers or words would fill the memory."""
+    """Before anything large is made: a million words would fill the memory."""
     folder = shutil.copytree(bundle.path, tmp_path / "changed")
     changed = Bundle.open(folder)
     changed.add({"checkpoint.json": json.dumps({**bundle.read_json("checkpoint.json"), **change}).encode()})
@@ -496,14 +493,7 @@ def test_a_configuration_of_another_model_is_refused(
         load_reference(Bundle.open(folder))
 
 
-def test_sizes_are_bounded_by_the_weights_beside_them(tmp_path: Path) -> None:
-    known = ("vocab_size", "pad_token_id", "text_config", "max_position_embeddings")
-    large = {"vocab_size": 10**7, "pad_token_id": 10**7 - 1}
-    assert check_numbers(large, known, 2, {"words": (10**7, 1)}) == large
-    with pytest.raises(ValueError, match="vocab_size is 10000000, beyond 5000000"):
-        check_numbers({"text_config": {"vocab_size": 10**7}}, known, 2, {"words": (5 * 10**6, 1), "scale": ()})
-    with pytest.raises(ValueError, match="max_position_embeddings is 2147483648, beyond 2147483647"):
-        check_numbers({"max_position_embeddings": 2**31}, known, 2, {})
+def test_a_text_may_be_as_long_as_positions_tell_apart(tmp_path: Path) -> None:
     config = transformers.Qwen3Config(**{**GROUPED, "max_position_embeddings": 10**7})
     transformers.Qwen3ForSequenceClassification(config).save_pretrained(tmp_path / "long")
     plan = hydrant.plan_heads(tmp_path / "long", method="random", keep=2, traced=True)

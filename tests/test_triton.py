@@ -593,16 +593,13 @@ def test_folders_come_back_when_one_has_no_place(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_killed_writing_leaves_nothing_that_stays(
-    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_writing_leaves_nothing_that_stays(bundles: dict[str, Path], tmp_path: Path) -> None:
     """What it had staged is gone after the next writing; files that others keep beside the versions stay."""
     repository = tmp_path / "models"
     triton_repository(bundles["text"], repository, name="m")
     (repository / "m/notes.txt").write_text("mine")
     first = snapshot(repository / "m/1")
     (tmp_path / f".{writing.STAGE}.0123456789ab.stage").mkdir()
-    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
     triton_repository(bundles["text"], repository, name="m", version=2)
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
     assert (repository / "m/notes.txt").read_text() == "mine"

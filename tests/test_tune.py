@@ -760,9 +760,8 @@ def test_a_state_that_cannot_be_is_refused(change: Callable[..., Any], message: 
         kept.restore(module, optimizer)
 
 
-def test_no_state_stays_that_would_be_refused_ever_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_state_stays_that_would_be_refused_ever_after(tmp_path: Path) -> None:
     """Once a bundle has given way to the tuned one its state fits nothing, and a process may be killed just then."""
-    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
     place, litter = tmp_path / "x.part", tmp_path / ".x.part.0123456789ab.stage"
     place.write_bytes(b"state")
     state = State(place, "digest")
@@ -772,16 +771,14 @@ def test_no_state_stays_that_would_be_refused_ever_after(tmp_path: Path, monkeyp
     assert place.read_bytes() == b"state", "the place could not be taken"
     with state.aside():
         [hidden] = tmp_path.iterdir()
-        left = hidden.read_bytes()
+        assert [path.read_bytes() for path in hidden.iterdir()] == [b"state"]
     assert list(tmp_path.iterdir()) == []
-    hidden.write_bytes(left)  # as of a process that was killed there
-    litter.mkdir()  # and of one that was killed while it wrote its state
+    litter.mkdir()  # as of a process that was killed there
     state.remove()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_look_at_the_place_that_was_killed_leaves_nothing(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
+def test_a_look_at_the_place_that_was_killed_leaves_nothing(bundle: Path) -> None:
     (bundle.parent / f".{bundle.name}.0123456789ab.stage").mkdir()
     check_beside(bundle)
     assert not [path.name for path in bundle.parent.iterdir() if path.name.startswith(".")]
@@ -827,7 +824,6 @@ def test_what_is_written_is_nobodys_litter_while_graphs_are_exported(
 ) -> None:
     """However long that takes: another process that tunes into the same place sweeps beside it."""
     export_onnx(bundle)
-    monkeypatch.setattr(owned, "LITTER_SECONDS", 0.0)
     whole, swept = hydrant.export.export, []
 
     def export(stage: Path, *arguments: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..bundle.traced import Block, Traced
 from ..data.spec import Modality
-from ..errors import InputError, UnsupportedModelError, cut, require
+from ..errors import InputError, UnsupportedModelError, cut, listing, require
 from ..families.checkpoint import (
     READS,
     asking_nowhere,
@@ -26,7 +26,6 @@ from ..families.config import classes, pair, refuse
 from ..families.registry import check_weights
 from ..families.tasks import task_of
 from ..families.unsupported import WRAPPERS
-from .sizes import check_made, check_numbers
 from .slices import own_copy, shared_copy
 from .unfilled import Unfilled
 from .written_out import write_out
@@ -284,10 +283,9 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
     try:
         with quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before there is a parameter
             kind = kinds[configuration.get("model_type")]
-            known = {"num_labels", *inspect.signature(kind).parameters, *kind.attribute_map}
-            config = kind.from_dict(check_numbers(configuration, known, architecture.classes, shapes))
-            made = partial(getattr(transformers, class_name), asking_nowhere(config))
-            check_made(made, shapes)
+            made = partial(getattr(transformers, class_name), asking_nowhere(kind.from_dict(configuration)))
+            with torch.device("meta"), Unfilled():  # without memory
+                _check_shapes(made(), shapes)
             with Unfilled():
                 model = made()
             return prepared(model)
@@ -296,3 +294,11 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
             f"transformers {transformers.__version__} cannot make a {class_name} of the stored configuration "
             f"({cut(error, 120)}); install the version that made the bundle"
         ) from error
+
+
+def _check_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ValueError unless a model has the names and shapes of the stored weights."""
+    found = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    wrong = sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name))
+    if wrong:
+        raise ValueError(f"the weights beside it have other names or shapes: {listing(wrong, 3)}")

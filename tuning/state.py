@@ -27,8 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..bundle.files import beside
-from ..bundle.owned import ENDING, owned_folder, sweep
+from ..bundle.owned import owned_folder, sweep
 from ..errors import InputError, cut, is_whole
 from .optimizer import tuned_parameters
 from .report import Epoch
@@ -92,7 +91,7 @@ class State:
         facts = {key: value for key, value in vars(point).items() if key not in ("best", "history")}
         facts |= {"schema": SCHEMA, "digest": self._digest, "history": [asdict(epoch) for epoch in point.history]}
         try:
-            _sweep(self.path)
+            sweep(self.path.parent, self.path.name)
             with owned_folder(self.path.parent, self.path.name) as stage:
                 save_file(tensors, stage / self.path.name, metadata={"state": json.dumps(facts)})
                 (stage / self.path.name).replace(self.path)
@@ -121,7 +120,7 @@ class State:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # its folder cannot be read
-                _sweep(self.path)
+                sweep(self.path.parent, self.path.name)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -133,14 +132,13 @@ class State:
         if self.path is None or not self.path.exists():
             yield
             return
-        hidden = beside(self.path, "part")
-        self.path.replace(hidden)
-        try:
-            yield
-        except BaseException:
-            hidden.replace(self.path)
-            raise
-        hidden.unlink(missing_ok=True)
+        with owned_folder(self.path.parent, self.path.name) as stage:
+            self.path.replace(stage / self.path.name)
+            try:
+                yield
+            except BaseException:
+                (stage / self.path.name).replace(self.path)
+                raise
 
     def abandon(self) -> None:
         """Delete the file and those of the other members: with these settings there is nothing to go on to."""
@@ -189,12 +187,6 @@ class State:
     @staticmethod
     def _damaged(path: Path, error: Exception) -> InputError:
         return InputError(f"{path} is not the state of a tuning ({error}); {_remedy(path)}")
-
-
-def _sweep(path: Path) -> None:
-    """Remove what killed processes left beside a state."""
-    for ending in (ENDING, "part"):
-        sweep(path.parent, path.name, ending)
 
 
 def _remedy(path: Path) -> str:

@@ -70,9 +70,7 @@ class Chunks:
         write_atomically(self.file(number), lines)
 
     def missing(self) -> list[int]:
-        """Chunks that are not there yet; what is left of a write that was cut off is removed."""
-        for part in self.folder.glob(".chunk-*.part"):
-            part.unlink(missing_ok=True)
+        """Chunks that are not there yet."""
         return [number for number in range(len(self)) if not self._whole(number)]
 
     def answers(self) -> Iterator[Answer]:
