@@ -57,18 +57,7 @@ class Compiled:
 def compile_graph(
     trt: ModuleType, graph: Path, settings: Settings, messages: Messages, progress: Progress = no_progress
 ) -> Compiled:
-    """Compile an ONNX file into a strongly typed engine.
-
-    Args:
-        trt: ``tensorrt`` or ``tensorrt_rtx``.
-        graph: the file; external data is found beside it.
-        settings: how.
-        messages: filled with what the builder says, also when it fails.
-        progress: shows the builder's phases.
-
-    Raises:
-        BackendError: the parser or the builder failed; the node, the precision and a remedy are named.
-    """
+    """Compile an ONNX file into a strongly typed engine."""
     logger = make_logger(trt, messages.add)
     try:
         builder = trt.Builder(logger)

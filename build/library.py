@@ -22,12 +22,7 @@ TURING = "7.5"
 
 
 def open_library(name: str) -> ModuleType:
-    """Import a library.
-
-    Raises:
-        BackendError: too old.
-        MissingExtraError: not installed.
-    """
+    """Import a library."""
     other = "; --backend tensorrt-rtx builds without a GPU" if name == "tensorrt" else ""
     module = require(MODULES[name], name, f"build engines{other}")
     numbers = tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
@@ -40,11 +35,7 @@ def open_library(name: str) -> ModuleType:
 
 
 def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The GPUs that TensorRT-RTX compiles for: those named, or :data:`RTX_TARGETS`.
-
-    Raises:
-        InputError: malformed, not a target, or one that no graph of hydrant compiles for.
-    """
+    """The GPUs that TensorRT-RTX compiles for: those named, or :data:`RTX_TARGETS`."""
     wanted = [wanted] if isinstance(wanted, str) else wanted
     known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
     targets = ", ".join(sorted(known - {TURING}, key=lambda target: [int(part) for part in target.split(".")]))

@@ -9,11 +9,7 @@ _NO_DRIVER = "catchCudaError"
 
 
 class Messages:
-    """(severity, text) of everything the library said, in order.
-
-    Args:
-        gpu: whether there is one; without, complaints about its absence are not shown.
-    """
+    """(severity, text) of everything the library said, in order."""
 
     def __init__(self, gpu: bool = False) -> None:
         self.lines: list[tuple[str, str]] = []

@@ -87,11 +87,7 @@ LIBRARY_OPTIONS: dict[str, type[TensorRT | TensorRTForRTX]] = {"tensorrt": Tenso
 
 
 def library_of(asked: str | TensorRT | TensorRTForRTX) -> tuple[str, TensorRT | TensorRTForRTX]:
-    """A library's name and options.
-
-    Raises:
-        BackendError: an unknown name.
-    """
+    """A library's name and options."""
     if isinstance(asked, TensorRT | TensorRTForRTX):
         return next(name for name, kind in LIBRARY_OPTIONS.items() if isinstance(asked, kind)), asked
     if asked not in LIBRARY_OPTIONS:

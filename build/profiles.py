@@ -35,11 +35,7 @@ class Range:
 
     @classmethod
     def parse(cls, text: str | int, option: str) -> Range:
-        """From ``"min:opt:max"``, or one size for all three.
-
-        Raises:
-            InputError: not that, not positive, or not in order.
-        """
+        """From ``"min:opt:max"``, or one size for all three."""
         parts = str(text).split(":")
         sizes = [int(part) for part in parts if part.isascii() and part.isdecimal()]
         if len(sizes) != len(parts) or len(sizes) not in (1, 3):
@@ -55,18 +51,7 @@ class Range:
 def optimization_profiles(
     architecture: Architecture, batch: Sequence[str | int], sequence: Sequence[str | int]
 ) -> tuple[Profile, ...]:
-    """The profiles of an engine, one for each batch range.
-
-    Args:
-        architecture: of the model; tells its inputs and their fixed sizes.
-        batch: ranges, as :meth:`Range.parse` reads them; empty for ``1:8:32``.
-        sequence: ranges of text lengths in tokens: one for all profiles, or one for each; empty for ``8:64:128``,
-            or less where the model reads no more.
-
-    Raises:
-        InputError: a malformed range, a sequence for images, longer texts than the model reads, or as many
-            sequence ranges as fit no reading.
-    """
+    """The profiles of an engine, one for each batch range."""
     batches = [Range.parse(text, "--batch") for text in batch or [BATCH]]
     if architecture.modality == "image":
         if sequence:

@@ -221,11 +221,7 @@ class Architecture:
 
     @classmethod
     def from_json(cls, data: Any) -> Architecture:
-        """Rebuild from :meth:`to_json`.
-
-        Raises:
-            BundleError: keys are missing, unknown or of the wrong kind, or a task is not known.
-        """
+        """Rebuild from :meth:`to_json`."""
         data = {name: tuple(value) if isinstance(value, list) else value for name, value in _checked(data).items()}
         needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
         needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
@@ -392,11 +388,7 @@ PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 
 
 def check_parts(names: Iterable[str]) -> frozenset[str]:
-    """Validate the names of parts to keep separate; ``all`` stands for every part.
-
-    Raises:
-        InputError: an unknown part, or no names.
-    """
+    """Validate the names of parts to keep separate; ``all`` stands for every part."""
     if not isinstance(names, Iterable):
         raise InputError(f"keep_separate is {cut(names)}; expected some of {', '.join(PARTS)}, or all")
     wanted = {names} if isinstance(names, str) else set(names)

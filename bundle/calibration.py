@@ -208,11 +208,7 @@ class Calibration:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Calibration:
-        """Read and validate the calibration of a bundle.
-
-        Raises:
-            BundleError: missing, altered, malformed or too new.
-        """
+        """Read and validate the calibration of a bundle."""
         found, file = bundle.calibration(), bundle.path / CALIBRATION
         if not is_read(found.get("schema", SCHEMA), SCHEMA):
             raise BundleError(

@@ -94,11 +94,7 @@ class Density:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Density | None:
-        """That of a bundle; ``None`` where none was fitted.
-
-        Raises:
-            BundleError: altered, malformed, too new, or of other weights.
-        """
+        """That of a bundle; ``None`` where none was fitted."""
         if not bundle.has(DENSITY):
             return None
         path = bundle.file(DENSITY)
@@ -132,11 +128,7 @@ class Density:
 
 
 def fitted_on(bundle: Bundle) -> Mapping[str, Any]:
-    """On what the distance of a bundle was fitted; empty where there is none, or none that can be read.
-
-    Raises:
-        BundleError: altered.
-    """
+    """On what the distance of a bundle was fitted; empty where there is none, or none that can be read."""
     if not bundle.has(DENSITY):
         return {}
     try:

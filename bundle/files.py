@@ -25,9 +25,6 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
     A file that is replaced leaves its permissions. Links are followed and stay; a device, a FIFO or ``/dev/stdout`` is
     appended to, and gets what the block wrote until it failed.
-
-    Raises:
-        InputError: the place is a folder, its folder is missing, or it cannot be written.
     """
     with _blaming(path):
         target = destination(path)
@@ -92,11 +89,7 @@ def _through(path: Path) -> Iterator[IO[bytes]]:
 
 
 def destination(path: Path) -> Path | None:
-    """The regular file that writing to ``path`` makes or replaces, behind all links; ``None`` where there is none.
-
-    Raises:
-        OSError: ``path`` is a folder, or a circle of links.
-    """
+    """The regular file that writing to ``path`` makes or replaces, behind all links; ``None`` where there is none."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:  # nothing, or a link to nothing
@@ -109,11 +102,7 @@ def destination(path: Path) -> Path | None:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a place that :func:`atomic_file` could not fill; meant to be asked before long work.
-
-    Raises:
-        InputError: the folder is missing or cannot be written, or ``path`` is a folder.
-    """
+    """Refuse a place that :func:`atomic_file` could not fill; meant to be asked before long work."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; expected the name of a file to write")
     try:
@@ -131,28 +120,14 @@ def check_file(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``: readers see the old file or the new one, never a part of it.
-
-    Raises:
-        InputError: the folder is missing or cannot be written.
-    """
+    """Write ``data`` to ``path``: readers see the old file or the new one, never a part of it."""
     with atomic_file(path) as handle:
         handle.write(data)
 
 
 @contextmanager
 def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Path]:
-    """A temporary folder beside ``target`` that takes its name when the block ends without error.
-
-    Args:
-        target: the folder to create.
-        marker: name of the file by which an existing folder is known to be ours to replace.
-        force: replace an existing folder that holds ``marker``, or is empty.
-
-    Raises:
-        InputError: ``target`` exists and may not be replaced, its parent cannot be written, or the system
-            refuses the place.
-    """
+    """A temporary folder beside ``target`` that takes its name when the block ends without error."""
     check_replaceable(target, marker, force)
     with folders_above(target), contextlib.ExitStack() as held:
         try:
@@ -176,11 +151,7 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
 
 @contextmanager
 def folders_above(path: Path) -> Iterator[None]:
-    """The folders above ``path``; those that had to be made and are empty are removed again when the block fails.
-
-    Raises:
-        InputError: they cannot be made.
-    """
+    """The folders above ``path``; those that had to be made and are empty are removed again when the block fails."""
     made = [folder for folder in path.parents if not folder.exists()]  # innermost first
     try:
         try:
@@ -196,11 +167,7 @@ def folders_above(path: Path) -> Iterator[None]:
 
 
 def check_replaceable(target: Path, marker: str, force: bool) -> None:
-    """Refuse a target folder that exists and may not, or cannot, be replaced; meant to be asked before long work.
-
-    Raises:
-        InputError: as :func:`staged_folder`.
-    """
+    """Refuse a target folder that exists and may not, or cannot, be replaced; meant to be asked before long work."""
     if target.name in ("", ".."):
         raise InputError(
             f"the output folder is {str(target)!r}, and the result is to take its name, which that is not; write the "
@@ -235,9 +202,6 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
 
     What stood at a place is then under the name of the staged folder. On Linux every place holds one or the other at
     every moment.
-
-    Raises:
-        OSError: a place cannot be taken.
     """
     done: list[tuple[Path, Path | None]] = []
     for part in parts.values():
@@ -258,16 +222,7 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil.copy2) -> None:
-    """Copy a folder, into one that may be there already.
-
-    Args:
-        source: the folder.
-        target: where it goes.
-        copy: makes one file of another.
-
-    Raises:
-        InputError: a file cannot be read or written; the first such is named.
-    """
+    """Copy a folder, into one that may be there already."""
     try:
         shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy)
     except shutil.Error as error:  # an entry for each file that was not copied: from, to, and why
@@ -296,11 +251,7 @@ def flush(path: Path) -> None:
 
 
 def flush_all(folder: Path) -> None:
-    """As :func:`flush`, of a folder and of all files and folders in it.
-
-    Raises:
-        OSError: as there.
-    """
+    """As :func:`flush`, of a folder and of all files and folders in it."""
     for path in (*folder.rglob("*"), folder):
         if not path.is_symlink() and (path.is_file() or path.is_dir()):
             flush(path)

@@ -41,11 +41,7 @@ def graph_metadata(path: Path) -> dict[str, str]:
 
 
 def check_all_graphs(bundle: Bundle) -> None:
-    """Refuse a bundle with a graph that contradicts it, whatever is to run: labels of one of them would be wrong.
-
-    Raises:
-        BundleError: as :func:`check_graph`.
-    """
+    """Refuse a bundle with a graph that contradicts it, whatever is to run: labels of one of them would be wrong."""
     names = [name for name in bundle.manifest["files"] if name.endswith(".onnx") and name != TOKENIZER_GRAPH]
     facts = _expected(bundle) if names else {}
     for name in names:
@@ -63,13 +59,6 @@ def check_graph(bundle: Bundle, name: str) -> None:
     """Refuse a graph whose metadata contradict the bundle that it lies in.
 
     What a graph does not tell, as one that went through another tool may not, is not compared.
-
-    Args:
-        bundle: with the graph.
-        name: of the graph's file.
-
-    Raises:
-        BundleError: the first contradiction, with both values.
     """
     _compare(bundle.path / name, _expected(bundle))
 

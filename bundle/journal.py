@@ -30,15 +30,6 @@ def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[s
     """Give every file of ``stage/new`` its place in ``folder``; if one cannot have it, all are as before.
 
     The caller holds the lock of ``folder``.
-
-    Args:
-        folder: the bundle.
-        stage: a folder that this process owns, in it.
-        names: of the files, relative to ``folder``, in the order in which they take their places.
-        gone: files that then go.
-
-    Raises:
-        OSError: a place cannot be taken.
     """
     for name in names:
         _keep(folder / name, stage / NEW / name, stage / OLD / name)
@@ -57,11 +48,7 @@ def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[s
 
 
 def recover(folder: Path) -> None:
-    """Finish what a killed process began in ``folder``, and remove what it left.
-
-    Raises:
-        BundleError: the folder cannot be read, or as :func:`settle`.
-    """
+    """Finish what a killed process began in ``folder``, and remove what it left."""
     try:
         found = stages(folder, PURPOSE)
     except OSError as error:
@@ -73,11 +60,7 @@ def recover(folder: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Finish what a killed process began in ``folder``, whose lock the caller holds, where folders can be locked.
-
-    Raises:
-        BundleError: the folder cannot be written, or the journal does not speak of this folder's files.
-    """
+    """Finish what a killed process began in ``folder``, whose lock the caller holds, where folders can be locked."""
     for stage in stages(folder, PURPOSE):
         journal = stage / JOURNAL
         try:

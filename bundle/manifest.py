@@ -26,11 +26,7 @@ LARGEST_FILE = 2**63 - 1
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a bundle.
-
-    Raises:
-        BundleError: not a bundle, or its manifest is malformed, too new or unsafe.
-    """
+    """The manifest of a bundle."""
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
@@ -48,11 +44,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def validated(manifest: Any, file: Path) -> dict[str, Any]:
-    """The decoded manifest of a file, as it is.
-
-    Raises:
-        BundleError: malformed, too new, or with names that no bundle may have.
-    """
+    """The decoded manifest of a file, as it is."""
     if not isinstance(manifest, dict):
         raise BundleError(f"{file} is a JSON {type(manifest).__name__}; expected an object")
     schema = manifest.get("schema")

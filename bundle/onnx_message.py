@@ -32,12 +32,7 @@ class GraphTensor:
 
 
 def graph_tensors(path: Path) -> tuple[list[GraphTensor], list[GraphTensor]]:
-    """Inputs and outputs of a graph, in its order.
-
-    Raises:
-        ValueError: this is no ONNX file.
-        OSError: it cannot be read.
-    """
+    """Inputs and outputs of a graph, in its order."""
     with path.open("rb") as file:
         whole = file.seek(0, os.SEEK_END)
         start, end = next(_places(file, GRAPH, 0, whole), (0, 0))
@@ -48,11 +43,7 @@ def graph_tensors(path: Path) -> tuple[list[GraphTensor], list[GraphTensor]]:
 
 
 def fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
-    """Contents of a message's fields of one number, which must hold bytes; all others are passed over.
-
-    Raises:
-        ValueError: this is no such message.
-    """
+    """Contents of a message's fields of one number, which must hold bytes; all others are passed over."""
     yield from _parts(file, wanted, 0, file.seek(0, os.SEEK_END))
 
 

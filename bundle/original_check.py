@@ -89,16 +89,9 @@ def check_to_json(check: OriginalCheck) -> dict[str, Any]:
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:
     """Prepare the stored inputs again, and compare the tensors with the stored ones.
 
-    Args:
-        bundle: that may have the file.
-        processor: of the bundle.
-
     Returns:
         ``inputs``, their number, and ``different``, a line for each that this machine prepares otherwise; ``None`` for
         a bundle without the file or without a processor.
-
-    Raises:
-        BundleError: the file is altered or malformed.
     """
     if processor is None or not bundle.has(ORIGINAL_CHECK):
         return None

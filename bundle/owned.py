@@ -57,16 +57,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Iterator[Path]:
-    """A new hidden folder in ``parent`` that is this process's own; gone when the block ends, however it ends.
-
-    Args:
-        parent: folder that it is made in.
-        purpose: part of its name.
-        unless: it stays where it then holds a file of this name.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """A new hidden folder in ``parent`` that is this process's own; gone when the block ends, however it ends."""
     made: Path | None = None
     descriptor: int | None = None
     try:
@@ -89,11 +80,7 @@ def stages(parent: Path, purpose: str, ending: str = ENDING) -> list[Path]:
 
 
 def sweep(parent: Path, purpose: str, ending: str = ENDING) -> None:
-    """Remove what makers that are no more left behind.
-
-    Raises:
-        OSError: ``parent`` cannot be read.
-    """
+    """Remove what makers that are no more left behind."""
     for place in stages(parent, purpose, ending):
         if place.is_symlink() or not place.is_dir():
             continue
@@ -121,11 +108,7 @@ def _hold(descriptor: int) -> bool | None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[bool]:
-    """Whether no other process, nor thread, is in such a block with ``folder``; none waits for it.
-
-    Raises:
-        OSError: the folder is not there, or another took its name meanwhile.
-    """
+    """Whether no other process, nor thread, is in such a block with ``folder``; none waits for it."""
     with contextlib.ExitStack() as stack:
         free = True
         if sys.platform != "win32":  # which opens no folders
@@ -142,9 +125,6 @@ def take_place(stage: Path, target: Path) -> None:
 
     Linux exchanges the two names at once. Elsewhere there is a moment in which nothing has the name ``target``, and
     what had it has a hidden one that :func:`sweep` passes over.
-
-    Raises:
-        OSError: it cannot; both are as before.
     """
     if not target.exists():
         stage.replace(target)
@@ -160,12 +140,7 @@ def take_place(stage: Path, target: Path) -> None:
 
 
 def discard(folder: Path, purpose: str) -> None:
-    """Remove a folder: at once for whoever looks for its name; what a killed process leaves of it, :func:`sweep` finds.
-
-    Args:
-        folder: it may be absent.
-        purpose: that :func:`sweep` is then called with.
-    """
+    """Remove a folder: at once for whoever looks for its name; what a killed process leaves of it, :func:`sweep` finds."""
     doomed = folder.with_name(f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}")
     try:
         folder.replace(doomed)

@@ -89,11 +89,7 @@ class TrafficReference:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> TrafficReference:
-        """Read and validate it.
-
-        Raises:
-            MalformedReferenceError: an entry is missing or is none.
-        """
+        """Read and validate it."""
         inputs = _whole(found, "inputs", 1)
         rates = {name: _rate(name, entry) for name, entry in _object(found, "rates").items()}
         histograms = {name: _histogram(name, entry) for name, entry in _object(found, "histograms").items()}

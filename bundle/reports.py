@@ -15,11 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
-    """The folder that reports go to instead of the bundle; ``None`` stays. Meant to be asked before long work.
-
-    Raises:
-        InputError: it cannot be made or written, or lies in the bundle.
-    """
+    """The folder that reports go to instead of the bundle; ``None`` stays. Meant to be asked before long work."""
     if folder is None:
         return None
     chosen = Path(folder).absolute()
@@ -42,17 +38,8 @@ def store_reports(
     A bundle that cannot be written, or is no longer what was measured, is no error: the figures are in the caller's
     hands, and a warning is logged.
 
-    Args:
-        bundle: that they speak of, as it was opened.
-        files: name in the bundle, as ``reports/verify.json`` → bytes.
-        folder: of :func:`report_folder`.
-        remove: names of earlier reports that leave the bundle.
-
     Returns:
         The names in the bundle, or the paths in the folder; none where nothing was stored.
-
-    Raises:
-        InputError: the folder cannot be written.
     """
     if folder is None:
         try:

@@ -8,10 +8,6 @@ import numpy as np
 def frequencies(base: float, head_width: int) -> np.ndarray:
     """Radians a token, [d_h/2] float32: θ^(−2i/d_h) for the pair (i, i + d_h/2) (RoFormer, Su et al. 2021).
 
-    Args:
-        base: θ.
-        head_width: d_h, even.
-
     >>> frequencies(100.0, 4).tolist()
     [1.0, 0.10000000149011612]
     """

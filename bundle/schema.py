@@ -16,13 +16,7 @@ def is_read(found: Any, reads: int) -> bool:
 
 
 def remedy(found: Any, reads: int, writer: Any = None) -> str:
-    """The end of a refusal, after "has schema 2; this hydrant reads schema 1".
-
-    Args:
-        found: the schema of the file.
-        reads: the one that is read here.
-        writer: version of hydrant that wrote it, where the file says so.
-    """
+    """The end of a refusal, after "has schema 2; this hydrant reads schema 1"."""
     if not is_whole(found, reads + 1):
         return "make it again"
     if isinstance(writer, str) and VERSION.fullmatch(writer):

@@ -61,15 +61,6 @@ GIVES: dict[str, str] = {
 
 
 def check_classifies(task: Task, what: str, instead: str) -> None:
-    """Refuse a model of another task where only classifiers, of which one class is right, are served.
-
-    Args:
-        task: of the model.
-        what: cannot be done, as "hydrant make".
-        instead: what to do.
-
-    Raises:
-        InputError: it gives something else than one class for each input.
-    """
+    """Refuse a model of another task where only classifiers, of which one class is right, are served."""
     if task != "classification":
         raise InputError(f"{what} is for classifiers of one class each, and this model gives {GIVES[task]}; {instead}")

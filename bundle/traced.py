@@ -137,11 +137,7 @@ class Traced:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Traced:
-        """Rebuild from :meth:`to_json`.
-
-        Raises:
-            BundleError: too new, or malformed.
-        """
+        """Rebuild from :meth:`to_json`."""
         if not is_read(data.get("traced"), SCHEMA):
             raise BundleError(
                 f"the bundle's config.json has traced = {cut(data.get('traced'))}; this hydrant reads {SCHEMA}; "
@@ -166,11 +162,7 @@ AnyArchitecture = Architecture | Traced
 
 
 def read_architecture(data: Any) -> AnyArchitecture:
-    """What a decoded ``config.json`` describes.
-
-    Raises:
-        BundleError: malformed, or of another version.
-    """
+    """What a decoded ``config.json`` describes."""
     return Traced.from_json(data) if isinstance(data, Mapping) and "traced" in data else Architecture.from_json(data)
 
 

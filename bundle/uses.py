@@ -55,18 +55,7 @@ def overlaps(
     anew: Collection[str] = (),
     refused: Collection[str] = (),
 ) -> list[str]:
-    """Warn of data that an earlier step has seen, in the log and as sentences for a report.
-
-    Args:
-        bundle: whose earlier steps count.
-        doing: what is done now, as in "evaluating".
-        given: the data that it is done on.
-        anew: steps, of :data:`USES` or :data:`FITTED`, that are done again now: what they saw before no longer counts.
-        refused: uses of labelled data that are an error from :data:`MOST` of the examples on.
-
-    Raises:
-        InputError: most of the labelled data were used so.
-    """
+    """Warn of data that an earlier step has seen, in the log and as sentences for a report."""
     past = {words for step in anew if step in USES for words in USES[step].values()}
     uses = [use for use in _recorded(bundle) if use[0] not in past]
     seen = [(words, f"the bundle was {words}", name, earlier, SEEN) for words, name, earlier in uses]
@@ -100,14 +89,7 @@ def overlaps(
 
 
 def seen_already(doing: str, examples: Examples, share: float, what: str) -> InputError:
-    """The error for data most of which an earlier step has seen.
-
-    Args:
-        doing: what is done now.
-        examples: the data.
-        share: of them that were seen.
-        what: was done with these, and their name.
-    """
+    """The error for data most of which an earlier step has seen."""
     return InputError(
         f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those that {what}; "
         f"{doing} needs data of their own, since its result would not hold for fresh inputs; with force=True (--force) "
@@ -139,14 +121,7 @@ def form_used(bundle: Bundle) -> tuple[bool, str] | None:
 
 
 def warn_of_form(bundle: Bundle, doing: str, name: str, now: Fingerprint | None) -> None:
-    """Warn in the log of single texts for a bundle of pairs, or the other way round.
-
-    Args:
-        bundle: whose earlier steps count.
-        doing: what is done now, as in "tuning".
-        name: of the data that it is done on.
-        now: their fingerprint.
-    """
+    """Warn in the log of single texts for a bundle of pairs, or the other way round."""
     for note in _other_form(_recorded(bundle), f"{doing} {bundle.path.name} on {name}", now):
         log.warning("%s", note)
 

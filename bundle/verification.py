@@ -39,11 +39,7 @@ class Verification:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Verification | None:
-        """Read it; ``None`` where the bundle has none.
-
-        Raises:
-            BundleError: the report is altered, missing or malformed.
-        """
+        """Read it; ``None`` where the bundle has none."""
         if not bundle.has(REPORT):
             return None
         found = bundle.read_json(REPORT)

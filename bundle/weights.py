@@ -46,14 +46,7 @@ def fused_shapes(
 def check_fused(
     shapes: Mapping[str, Sequence[int]], architecture: Architecture, plan: HeadPlan, labels: Sequence[str], members: int
 ) -> None:
-    """Check that weights, architecture, plan, labels and number of members belong together.
-
-    Args:
-        shapes: of the stored tensors, group axis first.
-
-    Raises:
-        BundleError: they do not; the first contradiction is named.
-    """
+    """Check that weights, architecture, plan, labels and number of members belong together."""
     remedy = "make the bundle again with `hydrant fuse`"
     if len(plan.members) != members or len(labels) != architecture.classes:
         raise BundleError(

@@ -18,17 +18,7 @@ from .strict_json import to_json_bytes
 
 @contextmanager
 def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
-    """Create a bundle: fill the folder it yields; on a clean exit it is sealed and renamed.
-
-    Args:
-        target: folder to create.
-        manifest: manifest keys other than ``schema`` and ``files``.
-        force: replace an existing bundle.
-
-    Raises:
-        InputError: ``target`` exists and ``force`` is false, or it is something other than a bundle; or the manifest
-            would be too large to be read.
-    """
+    """Create a bundle: fill the folder it yields; on a clean exit it is sealed and renamed."""
     with staged_folder(Path(target), MANIFEST, force) as stage:
         yield stage
         names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
@@ -44,12 +34,7 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
 
 
 def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
-    """The new content of the file ``name`` of a bundle, ready in ``stage``.
-
-    Raises:
-        BundleError: the name leads out of the bundle's folder, or is not one of its own on every system.
-        OSError: it cannot be written.
-    """
+    """The new content of the file ``name`` of a bundle, ready in ``stage``."""
     path = folder / safe_name(name, folder / MANIFEST)
     if not path.parent.resolve().is_relative_to(folder.resolve()):
         raise BundleError(f"{path.parent} is a link out of the bundle; remove it")

@@ -16,13 +16,7 @@ from ..errors import InputError
 
 
 class DensityFit:
-    """Sums over labelled examples, from which class means and the covariance within classes follow.
-
-    Args:
-        taps: names of the K taps.
-        classes: C.
-        width: d.
-    """
+    """Sums over labelled examples, from which class means and the covariance within classes follow."""
 
     def __init__(self, taps: Sequence[str], classes: int, width: int) -> None:
         self.taps = tuple(taps)
@@ -49,16 +43,7 @@ class DensityFit:
         return int((self._counts > 0).sum())
 
     def density(self, fitted: Mapping[str, Any], rank: int | None = None, taps: Sequence[str] | None = None) -> Density:
-        """The distance, not yet standardised: location 0, scale 1.
-
-        Args:
-            fitted: on what, for people.
-            rank: r, numbers that a feature is brought to (:func:`directions`); without it, and where it is d, all d.
-            taps: K of the names; all without it.
-
-        Raises:
-            InputError: no two examples differ.
-        """
+        """The distance, not yet standardised: location 0, scale 1."""
         taps = self.taps if taps is None else tuple(taps)
         parts = [self._tap(self.taps.index(tap), rank) for tap in taps]
         centre, whitening, means = (np.stack(arrays).astype(np.float32) for arrays in zip(*parts, strict=True))
@@ -130,11 +115,6 @@ def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int)
     Where the trunk of a text model is read and many classes were seen, as many as part the classes, but no more than
     are worth their cost beside a small model; docs/explanation/decisions.md has what that does to detection. The
     members' last vectors alone lose by it, and cost little.
-
-    Args:
-        architecture: of the model.
-        taps: that are read.
-        classes: R, that had examples.
     """
     rank = min(MOST_RANK, classes - 1)
     trunk = any(not tap.startswith(LAST) for tap in taps)
@@ -157,9 +137,6 @@ def directions(apart: np.ndarray, rank: int, parting: int, tap: str) -> np.ndarr
 
     Args:
         apart: whitened class means [R, d] less the centre, each times the root of its class's share.
-        rank: r, 1 to d.
-        parting: how many part the classes, at most R − 1; the others are drawn.
-        tap: name, by which they are drawn.
     """
     width, drawn = apart.shape[1], rank - parting
     first = np.linalg.eigh(apart.T @ apart)[1][:, width - parting :]  # [d, parting]

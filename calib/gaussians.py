@@ -26,9 +26,6 @@ class Gaussians:
     Args:
         features: [N, d] float32.
         labels: [N] class indices; a class may have no example.
-
-    Raises:
-        InputError: no class has two examples that differ.
     """
 
     def __init__(self, features: np.ndarray, labels: np.ndarray) -> None:

@@ -13,11 +13,6 @@ class Neighbours:
 
     Args:
         features: [N, d] float32 of the training data; a copy of length 1 is kept.
-        neighbours: k.
-
-    Raises:
-        InputError: there are fewer than k training examples.
-        MissingExtraError: scikit-learn is not installed.
     """
 
     def __init__(self, features: np.ndarray, neighbours: int) -> None:

@@ -26,11 +26,6 @@ def loss_of(labels: np.ndarray, activation: ScoreActivation, source: str) -> Los
 
     Args:
         labels: [N] numbers.
-        activation: of the model.
-        source: of the labels, for messages.
-
-    Raises:
-        InputError: labels that the model's activation can never give.
     """
     if activation == "sigmoid" and not ((labels >= 0) & (labels <= 1)).all():
         far = labels[(labels < 0) | (labels > 1)][0]

@@ -25,15 +25,9 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     Args:
         asked: ``"auto"``, the name of one of :data:`SETS`, or layers of the trunk, counted from 0: ``"1,3"`` or
             ``[1, 3]``.
-        architecture: of the model.
-        trunk: layers that all members share.
-        members: M.
 
     Returns:
         Name → taps (``bundle.density``); the first is the default where nothing can choose.
-
-    Raises:
-        InputError: a name or layer that there is not.
     """
     ends: tuple[str, ...] = ("",)
     if isinstance(architecture, Traced):
@@ -66,12 +60,7 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
 
 
 def tap_weights(name: str, taps: Sequence[str]) -> np.ndarray:
-    """How much each tap of a set counts in the distance, [K] with mean 1.
-
-    Args:
-        name: of the set; in some (:data:`WEIGHED`) the last vectors together count as much as the trunk's together.
-        taps: of the set.
-    """
+    """How much each tap of a set counts in the distance, [K] with mean 1."""
     last = np.array([tap.startswith("last.") for tap in taps])
     if name not in WEIGHED or last.all():
         return np.ones(len(taps))

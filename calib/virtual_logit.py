@@ -34,9 +34,6 @@ class VirtualLogit:
 
     Attributes:
         dimensions: D.
-
-    Raises:
-        InputError: the training features do not leave the principal space.
     """
 
     def __init__(self, features: np.ndarray, largest: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:

@@ -109,12 +109,7 @@ def _errors(fitted: Mapping[str, Any]) -> list[str]:
 
 
 def inspected_calibration(facts: Mapping[str, Any] | None, score: bool = False) -> list[str]:
-    """Lines for temperature, thresholds, and prediction sets or intervals.
-
-    Args:
-        facts: as in ``calibration.json``; ``None`` where it cannot be read.
-        score: whether the model gives a score, which has no temperature.
-    """
+    """Lines for temperature, thresholds, and prediction sets or intervals."""
     if facts is None:
         return ["temperature   unreadable"]
     fitted = facts["fitted"]
@@ -136,11 +131,7 @@ def inspected_calibration(facts: Mapping[str, Any] | None, score: bool = False) 
 
 
 def distance_text(facts: Mapping[str, Any] | None) -> list[str]:
-    """A line for the distance; none where it was not fitted.
-
-    Args:
-        facts: as of ``bundle.density.Density.to_json``.
-    """
+    """A line for the distance; none where it was not fitted."""
     if facts is None:
         return []
     taps = facts["taps"]

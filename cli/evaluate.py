@@ -74,12 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def evaluation_text(report: EvaluationReport, place: str = "") -> str:
-    """Tables of quality, of detection by each score, of diversity, decisions and corruptions.
-
-    Args:
-        report: of the evaluation.
-        place: put behind the names of its files.
-    """
+    """Tables of quality, of detection by each score, of diversity, decisions and corruptions."""
     models = report.models
     ood = "" if report.ood is None else f", {report.ood_examples} of {report.ood}"
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""

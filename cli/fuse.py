@@ -168,11 +168,7 @@ def _run_traced(options: argparse.Namespace) -> int:
 def _drift_report(
     options: argparse.Namespace, models: list[Any], ensemble: Any, processor: Any, progress: Progress
 ) -> dict[str, Any] | None:
-    """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged.
-
-    Raises:
-        InputError: merging changes too much, unless it is forced; or unusable data.
-    """
+    """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
     from ..data.batching import item_batches
     from ..data.examples import read_examples
     from ..data.processor import from_transformers

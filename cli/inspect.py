@@ -65,15 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
-    """Facts about a bundle as a JSON object; what is altered or malformed is reported under ``problems``, not raised.
-
-    Args:
-        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``, of which the facts are
-            those of its manifest as it was read.
-
-    Raises:
-        BundleError: the manifest cannot be used.
-    """
+    """Facts about a bundle as a JSON object; what is altered or malformed is reported under ``problems``, not raised."""
     found = bundle if isinstance(bundle, Bundle) else resolve(bundle)
     bundle = _ReadOnce(found.path, found.manifest, found.stamp)
     look = _Look(bundle)

@@ -51,11 +51,7 @@ SAME = {"--data": "--input", "--input": "--data"}
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; inputs of ``predict`` may also stand behind its options.
-
-    Args:
-        arguments: words; ``None`` for those of the process.
-    """
+    """Parse the command line; inputs of ``predict`` may also stand behind its options."""
     parser = Parser(
         prog="hydrant", description="One transformer classifier as an uncertainty-aware ensemble in one graph."
     )

@@ -90,18 +90,7 @@ def value(target: Target, name: str, options: argparse.Namespace) -> Any:
 def choose(
     flag: str, kinds: Mapping[str, Target], chosen: Sequence[str], options: argparse.Namespace, **given: Any
 ) -> list[Any]:
-    """Make one or more of several option types, and refuse options that only the others have.
-
-    Args:
-        flag: by which the user chose.
-        kinds: the types by their words.
-        chosen: the words.
-        options: as parsed.
-        given: as of :func:`call`, for the types that have such a parameter.
-
-    Raises:
-        InputError: an unknown word, or an option that no chosen type has a use for.
-    """
+    """Make one or more of several option types, and refuse options that only the others have."""
     for word in chosen:
         if word not in kinds:
             raise InputError(f"{flag} {cut(word)} is unknown; expected one of {', '.join(kinds)}")
@@ -128,9 +117,6 @@ def described(target: Target) -> dict[str, str]:
 
     >>> described(described)
     {'target': 'the function or type.'}
-
-    Args:
-        target: the function or type.
     """
     found: dict[str, str] = {}
     for part in reversed(inspect.getmro(target)) if inspect.isclass(target) else [target]:

@@ -261,12 +261,7 @@ TO_TUNE = (
 
 
 def budget_text(facts: Mapping[str, Any], rows: int = 10) -> str:
-    """The plan chosen under a budget, and the best of those it was compared with.
-
-    Args:
-        facts: what planning recorded; its candidates are in order of their NLL.
-        rows: most candidates to show.
-    """
+    """The plan chosen under a budget, and the best of those it was compared with."""
     others = [row for row in facts["candidates"] if any(row[name] != facts[name] for name in row)]
     single = [facts["single"]] if "single" in facts else []  # older plans record none
     body = []

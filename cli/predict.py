@@ -340,11 +340,7 @@ def _sources(options: argparse.Namespace) -> Sources:
 
 
 def _arguments(given: Sequence[str], modality: str) -> list[str]:
-    """The inputs among the arguments, with the lines of standard input in the place of ``-``.
-
-    Raises:
-        InputError: an argument is the name of a file or folder that is no input itself.
-    """
+    """The inputs among the arguments, with the lines of standard input in the place of ``-``."""
     if given.count("-") > 1:
         raise InputError(f"- is given {given.count('-')} times; standard input can be read once")
     _check_texts(given, modality)

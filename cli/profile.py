@@ -44,12 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def profile_text(report: ProfileReport, path: Path) -> str:
-    """Times, ratios, memory and operators, then what to know when reading them.
-
-    Args:
-        report: what was measured.
-        path: of the bundle.
-    """
+    """Times, ratios, memory and operators, then what to know when reading them."""
     parts = [_heading(report), _cases(report)]
     if report.memory:
         parts.append(_memory(report.memory, report.settings))

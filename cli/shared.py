@@ -51,11 +51,7 @@ def reading(command: Command, also: str = "") -> None:
 
 
 def check_data(data: str | None) -> None:
-    """Refuse data that do not exist, also where they are not needed.
-
-    Raises:
-        InputError: they do not.
-    """
+    """Refuse data that do not exist, also where they are not needed."""
     if data is not None:
         check_named(data)
 

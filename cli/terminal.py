@@ -113,11 +113,7 @@ def json_lines(facts: Iterable[Any]) -> bytes:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Write to standard output, and have it all written at the end.
-
-    Raises:
-        InputError: it cannot be written. (A reader that left is a ``BrokenPipeError`` as ever.)
-    """
+    """Write to standard output, and have it all written at the end."""
     try:
         try:
             yield

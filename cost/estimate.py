@@ -85,19 +85,8 @@ def cost_of(
 ) -> Cost:
     """Estimate what fusing a model by a plan costs, without running anything.
 
-    Args:
-        model: a bundle, or the shapes of a model.
-        plan: the heads of each member; a bundle brings its own.
-        batch: inputs per run B.
-        sequence: tokens per input T, for text (default 128, or the longest the model reads); images have their own.
-        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``: bytes per number.
-
     Returns:
         The figures, as counted in the exported graph (unrolled lowering: no padded heads).
-
-    Raises:
-        InputError: a batch or sequence that the model does not read, or no plan.
-        PlanError: the plan was made for another shape of model.
     """
     if plan is not None and not isinstance(plan, HeadPlan):
         raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan, such as HeadPlan.load reads")
@@ -122,13 +111,7 @@ def cost_of(
 
 
 def separate_ratio(architecture: Architecture, plan: HeadPlan, separate: Collection[str]) -> float:
-    """Operations of one checkpoint a member with some parts kept separate ÷ those of the single model.
-
-    Args:
-        architecture: of every checkpoint.
-        plan: M members.
-        separate: parts other than attention that are not averaged.
-    """
+    """Operations of one checkpoint a member with some parts kept separate ÷ those of the single model."""
     tokens = architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     single = _figures(Sharing(architecture, whole, 1, frozenset(), exact=False), 1, tokens, 4)
@@ -144,12 +127,6 @@ def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, sepa
     its bytes in float32, :data:`OPERATIONS_PER_BYTE` for a byte, whichever is more (the roofline model, Williams et al.
     2009). So updates are kept in the fork layer, where one product of the shared input serves all members, and
     merged behind it, unless texts are so short that reading M weights takes longer than computing.
-
-    Args:
-        architecture: of the base model.
-        plan: M members.
-        forms: module → ``{"rank": r, "low_rank": …}``.
-        separate: parts other than attention that members do not share.
     """
     chosen = dict(forms)
     tokens = architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)

@@ -19,11 +19,7 @@ EXAMPLES, LABELS = "x", "y"
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe or device where a file is read from its end, where its index stands: a pipe would be waited for.
-
-    Raises:
-        InputError: it is there, and no regular file.
-    """
+    """Refuse a pipe or device where a file is read from its end, where its index stands: a pipe would be waited for."""
     if path.exists() and not path.is_file():
         raise InputError(
             f"{path} is no regular file but a folder, pipe or device; expected a file, since {path.suffix} is "
@@ -43,21 +39,13 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a ``.npz`` file: those of the names wanted that it has, or all.
-
-    Raises:
-        InputError: it cannot be read, or one of them holds Python objects.
-    """
+    """The arrays of a ``.npz`` file: those of the names wanted that it has, or all."""
     with _opened(path) as arrays:
         return {name: _checked(arrays[name]) for name in arrays.files if wanted is None or name in wanted}
 
 
 def _checked(array: np.ndarray) -> np.ndarray:
-    """An array whose texts, if it holds texts, are of characters: NumPy reads any four bytes as one.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """An array whose texts, if it holds texts, are of characters: NumPy reads any four bytes as one."""
     if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
         codes = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4")
         if codes.max() > sys.maxunicode:
@@ -66,11 +54,7 @@ def _checked(array: np.ndarray) -> np.ndarray:
 
 
 def array_names(path: Path) -> list[str]:
-    """Names of the arrays of a ``.npz`` file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Names of the arrays of a ``.npz`` file."""
     with _opened(path) as arrays:
         return list(arrays.files)
 
@@ -79,9 +63,6 @@ def read_npz(path: Path) -> tuple[Sequence[Any], np.ndarray | None, str]:
     """Inputs and labels [N] or [N, C] of a ``.npz`` file, and the name of an array that holds inputs, for messages.
 
     Inputs are images, texts, pairs of texts (from ``x`` [N, 2]), or mappings of names to tensors.
-
-    Raises:
-        InputError: it cannot be read, or its arrays are not named or shaped as expected.
     """
     names = set(array_names(path))
     wanted = {EXAMPLES} if EXAMPLES in names else names - {LABELS}
@@ -99,11 +80,7 @@ def read_npz(path: Path) -> tuple[Sequence[Any], np.ndarray | None, str]:
 
 
 def tensor_rows(tensors: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
-    """Ready tensors input by input, without the batch axis.
-
-    Raises:
-        InputError: there are none, or not all have as many inputs.
-    """
+    """Ready tensors input by input, without the batch axis."""
     arrays = {name: as_array(value) for name, value in tensors.items()}
     counts = {len(array) if array.ndim else None for array in arrays.values()}
     if len(counts) != 1 or None in counts:

@@ -54,15 +54,7 @@ class EncodedSound:
 
 
 class SoundProcessor:
-    """Prepares sounds for one model. Safe to use from many threads.
-
-    Args:
-        folder: holds ``preprocessor_config.json``.
-        spec: of the model that reads the waveforms.
-
-    Raises:
-        InputError: the configuration is missing, malformed, or of a feature extractor that makes something else.
-    """
+    """Prepares sounds for one model. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         file = folder / "preprocessor_config.json"
@@ -74,14 +66,6 @@ class SoundProcessor:
         """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.records.Sound`.
 
         Arrays that come without a rate are taken to have the model's.
-
-        Args:
-            sounds: the sounds.
-            first: index of the first one, for messages.
-
-        Raises:
-            InputError: a sound cannot be read, or has the wrong kind, rate or length; its index or path is named.
-            MissingExtraError: files are given, and soundfile is not installed.
         """
         return [EncodedSound(self._prepared(sound, first + offset)) for offset, sound in enumerate(sounds)]
 
@@ -132,11 +116,7 @@ class SoundProcessor:
 
 
 def check_samples(samples: np.ndarray, shortest: int, name: str) -> None:
-    """Refuse samples [samples] that are too few, or not finite.
-
-    Raises:
-        InputError: they are; ``name`` says whose.
-    """
+    """Refuse samples [samples] that are too few, or not finite."""
     if len(samples) < shortest:
         raise InputError(f"{name} has {len(samples)} samples; expected at least {shortest}: a longer sound")
     if not np.isfinite(samples).all():
@@ -152,18 +132,7 @@ def _check_rate(found: int, expected: int, name: str) -> None:
 
 
 def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tuple[np.ndarray, str]:
-    """Samples [samples] float32 at the expected rate, and what messages call them.
-
-    Args:
-        sound: as ``SoundProcessor.encode`` takes it.
-        index: of it, for messages.
-        expected: its rate.
-        most: how many of its samples are wanted, from the first; ``None`` for all, of a file of up to ten minutes.
-
-    Raises:
-        InputError: it cannot be read, is of another kind, or has another rate.
-        MissingExtraError: it is a file, and soundfile is not installed.
-    """
+    """Samples [samples] float32 at the expected rate, and what messages call them."""
     name = f"input {index}"
     if isinstance(sound, Unusable):
         raise InputError(f"{name} {sound.reason}")

@@ -32,20 +32,8 @@ class Prepared:
     Texts are small once tokenised: all of them are, once. Images and sounds are large: they are prepared when they are
     asked for.
 
-    Args:
-        inputs: raw inputs, N of them.
-        processor: of the model.
-        spec: what the model reads.
-        first: index by which messages name the first input.
-        source: what messages call the inputs, as "data train.csv".
-        reader: who sets the longest text, for messages.
-        failed: takes the reason for each input that cannot be used, by its place; without it such an input raises.
-
     Attributes:
         lengths: [N] tokens of each text; all alike for images and sounds.
-
-    Raises:
-        InputError: a text that the model cannot read; it is named by its index.
     """
 
     def __init__(
@@ -73,9 +61,6 @@ class Prepared:
 
         Returns:
             those of the places that can be used, [B], and their tensors: none where B is 0.
-
-        Raises:
-            InputError: an image that the model cannot read; it is named by its index or path.
         """
         found = self.items(places)
         return np.array(list(found), np.int64), self._processor.collate(list(found.values())) if found else {}
@@ -132,16 +117,9 @@ def item_batches(
 ) -> Iterator[tuple[np.ndarray, list[Any], dict[str, np.ndarray]]]:
     """Inputs of similar length together, little padding; of images and sounds, no more than one batch is alive.
 
-    Args:
-        inputs, processor, spec, first, reader, failed: as of :class:`Prepared`.
-        batch_size: inputs per batch.
-
     Yields:
         (places [B] in ``inputs``, prepared texts, tensors) that cover every usable input once. Of images, which are
         large and of which nobody asks more than their tensors, the list is empty.
-
-    Raises:
-        InputError: an input cannot be used, and ``failed`` is not given; it is named by its index.
     """
     ready = Prepared(inputs, processor, spec, first=first, reader=reader, failed=failed)
     for chosen in by_length(ready.lengths, batch_size):

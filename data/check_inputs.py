@@ -23,12 +23,7 @@ SIZES = ((32, 32), (48, 20), (20, 48), (64, 64), (97, 61), (120, 16))
 
 
 def check_inputs(spec: InputSpec, rate: int = 16_000) -> list[Any]:
-    """Raw inputs of the kind that a model reads: about 16 texts, 8 images or 5 sounds.
-
-    Args:
-        spec: of the model.
-        rate: samples a second of the sounds.
-    """
+    """Raw inputs of the kind that a model reads: about 16 texts, 8 images or 5 sounds."""
     if spec.modality == "image":
         return _images()
     return _sounds(rate) if spec.modality == "audio" else _texts(spec.every_token)
@@ -100,11 +95,7 @@ def to_json(item: Any) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Any:
-    """The input that :func:`to_json` describes; images come as the bytes of a file.
-
-    Raises:
-        KeyError, TypeError, ValueError: it describes none.
-    """
+    """The input that :func:`to_json` describes; images come as the bytes of a file."""
     if "pair" in data:
         first, second = data["pair"]
         return (first, second)

@@ -10,11 +10,7 @@ from ..errors import InputError
 
 
 def preprocessor_config(file: Path, kind: str) -> Any:
-    """The decoded ``preprocessor_config.json`` of a ``kind``, as of an image processor.
-
-    Raises:
-        InputError: it cannot be read, or is not JSON.
-    """
+    """The decoded ``preprocessor_config.json`` of a ``kind``, as of an image processor."""
     try:
         return json.loads(file.read_bytes())
     except OSError as error:

@@ -39,15 +39,7 @@ PIXELATE = (0.8, 0.65, 0.5, 0.4, 0.3)
 
 
 def corrupt(images: Sequence[Any], kind: str, severity: int, seed: int = 0, first: int = 0) -> list[np.ndarray]:
-    """Corrupted copies of images, [H, W, 3] uint8 each.
-
-    Args:
-        images: paths, the bytes of image files, PIL images or uint8 arrays.
-        kind: of :data:`CORRUPTIONS`.
-        severity: 1 to 5.
-        seed: of noise.
-        first: index of the first image; its noise does not depend on which others come with it.
-    """
+    """Corrupted copies of images, [H, W, 3] uint8 each."""
     generators = (np.random.default_rng([seed, severity, first + index]) for index in range(len(images)))
     pictures = map(opened, images, range(first, first + len(images)))
     return [CORRUPTIONS[kind](each, severity - 1, rng) for each, rng in zip(pictures, generators, strict=True)]
@@ -132,15 +124,7 @@ _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
 def typos(texts: Sequence[Any], severity: int, seed: int = 0, kinds: Sequence[str] = KINDS) -> list[Any]:
-    """Texts in which some words got one typing error each.
-
-    Args:
-        texts: to change; of pairs both texts are, of lists of words the words.
-        severity: 1 to 5.
-        seed: the same one gives the same errors.
-        kinds: of errors, drawn evenly: two letters swapped, one dropped, one doubled by a neighbour on the keyboard,
-            or replaced by one.
-    """
+    """Texts in which some words got one typing error each."""
     rng = np.random.default_rng([seed, severity])
 
     def mistyped(text: str) -> str:

@@ -62,11 +62,7 @@ class Examples:
         return TensorProcessor(spec) if self.ready else load()
 
     def take(self, places: np.ndarray) -> Examples:
-        """Some of the examples.
-
-        Args:
-            places: indices, in the order in which the examples are wanted.
-        """
+        """Some of the examples."""
         labels = None if self.labels is None else np.asarray(self.labels)[places]
         return Examples([self.inputs[place] for place in places], labels, self.source)
 
@@ -86,15 +82,7 @@ def _units(item: Any) -> int:
 
 
 def random_parts(examples: Examples, count: int, seed: int, task: str = "classification") -> list[Examples]:
-    """All examples in parts of (nearly) the same size, drawn at random; each part in the order of the data.
-
-    Args:
-        examples: to part.
-        count: of the parts.
-        seed: of the draw.
-        task: of the model; of a score, pairs with one first text, which are ranked together, stay together, unless
-            there are too few of these for parts of about one size.
-    """
+    """All examples in parts of (nearly) the same size, drawn at random; each part in the order of the data."""
     groups = _rankings(examples.inputs) if task == "score" else {}
     if 0 < len(groups) < len(examples):
         order = np.random.default_rng([seed, len(examples)]).permutation(len(groups))
@@ -119,15 +107,7 @@ def _rankings(inputs: Sequence[Any]) -> dict[str, list[int]]:
 
 
 def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -> None:
-    """Refuse one file, or one object, given as both in- and out-of-distribution data.
-
-    Args:
-        data, ood: as they are given.
-        roles: what they are given as.
-
-    Raises:
-        InputError: they are the same.
-    """
+    """Refuse one file, or one object, given as both in- and out-of-distribution data."""
     paths = isinstance(ood, str | Path) and isinstance(data, str | Path)
     if (paths and Path(ood).resolve() == Path(data).resolve()) or (ood is data and ood is not None):
         what = ood if paths else f"one {kind_of(ood)}"
@@ -138,11 +118,7 @@ def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -
 
 
 def check_alike(data: Examples, ood: Examples | None) -> None:
-    """Refuse raw inputs beside ready tensors, where one model reads both.
-
-    Raises:
-        InputError: one of them holds ready tensors, and the other does not.
-    """
+    """Refuse raw inputs beside ready tensors, where one model reads both."""
     if ood is not None and data.ready != ood.ready:
         tensors, raw = (data, ood) if data.ready else (ood, data)
         raise InputError(
@@ -228,11 +204,7 @@ def _hint(row: Row, task: str) -> str:
 
 
 def encode_numbers(rows: Sequence[Row]) -> np.ndarray:
-    """Labels [N] float64 of rows for a model of one output.
-
-    Raises:
-        InputError: a label that is no finite number.
-    """
+    """Labels [N] float64 of rows for a model of one output."""
     return np.array([_number(row) for row in rows], np.float64)
 
 
@@ -251,27 +223,14 @@ def _number(row: Row) -> float:
 
 
 def encode_labels(rows: Sequence[Row], labels: Sequence[str], encoded: bool = False) -> np.ndarray:
-    """Class indices [N] int64 of labelled rows, names or numbers as ``data.label_values`` tells them apart.
-
-    Args:
-        rows: labelled.
-        labels: class names, in class order.
-        encoded: whether the labels of the rows are class indices already.
-
-    Raises:
-        InputError: a label that the model does not have, or a number that may be the name or the index of a class.
-    """
+    """Class indices [N] int64 of labelled rows, names or numbers as ``data.label_values`` tells them apart."""
     values, where = [row.label for row in rows], [row.where for row in rows]
     values = values if encoded else meant(values, labels, where)
     return np.array([label_index(value, labels, place) for value, place in zip(values, where, strict=True)], np.int64)
 
 
 def label_index(label: Any, labels: Sequence[str], where: str) -> int:
-    """Class index of one label: a whole number is the index itself, anything else the name of a class.
-
-    Raises:
-        InputError: the model has no such class.
-    """
+    """Class index of one label: a whole number is the index itself, anything else the name of a class."""
     label = plain(label)
     if isinstance(label, float) and label.is_integer() and str(label) not in labels:
         label = int(label)

@@ -17,11 +17,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A value as an array: a tensor from any device, without its gradient, bfloat16 as float32.
-
-    Raises:
-        InputError: lists that are not equally long.
-    """
+    """A value as an array: a tensor from any device, without its gradient, bfloat16 as float32."""
     if not is_tensor(value):
         try:
             return np.asarray(value)

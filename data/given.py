@@ -24,19 +24,7 @@ EXPECTED = "expected texts, images, sounds, a table with a column of them, rows 
 def given_inputs(
     given: Any, modality: Modality | None, text_column: str | None = None, text_pair_column: str | None = None
 ) -> Iterable[Any]:
-    """Raw inputs, one by one and in order.
-
-    Args:
-        given: a text, path, image, sound or row as a dict; any number of them in an ordered iterable or an array; a
-            table; or a dict of columns, each a list.
-        modality: what the model reads; ``None`` where that is not known.
-        text_column: column of a table, or key of rows; ``None`` for what the model reads, ``"text"``, ``"image"``
-            or ``"audio"``, or the only column.
-        text_pair_column: column of the second texts; of rows ``"text_pair"`` without being asked for.
-
-    Raises:
-        InputError: something else, or something that could be meant in several ways.
-    """
+    """Raw inputs, one by one and in order."""
     usual: list[str] = ["text", "image", AUDIO] if modality is None else [modality]
     columns = Columns(text_column or "text", text_pair=text_pair_column)
     known = usual if text_column is None else [text_column]
@@ -110,11 +98,7 @@ def _check_rows(given: Any, text: str | None, text_pair: str | None) -> None:
 
 
 def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
-    """The images of an array [N, …], if it cannot be taken for one image.
-
-    Raises:
-        InputError: it can.
-    """
+    """The images of an array [N, …], if it cannot be taken for one image."""
     shape = list(array.shape)
     last = array.ndim == 3 and shape[2] in (1, 3, 4)
     if last or (array.ndim == 3 and shape[0] == 3):

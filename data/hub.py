@@ -35,9 +35,6 @@ class HubName:
 
         >>> HubName.parse("hf:clinc_oos:plus:test")
         HubName(name='clinc_oos', config='plus', split='test')
-
-        Raises:
-            InputError: it names no data set, or has too many parts.
         """
         name, *rest = text.removeprefix(PREFIX).split(":")
         if not name or len(rest) > 2:
@@ -47,12 +44,7 @@ class HubName:
 
 
 def hub_rows(text: str, columns: Columns) -> Iterator[Row]:
-    """Rows of a data set of the hub; it is downloaded once, and read from the cache of ``datasets`` afterwards.
-
-    Raises:
-        InputError: no such data set, configuration, split or column, or the hub cannot be reached.
-        MissingExtraError: ``datasets`` is not installed.
-    """
+    """Rows of a data set of the hub; it is downloaded once, and read from the cache of ``datasets`` afterwards."""
     wanted = HubName.parse(text)
     datasets = require("datasets", "hub", "read data sets of the hub")
     try:
@@ -82,10 +74,6 @@ def _undecoded(table: Any, name: str) -> Any:
     """A table of Arrow as one of ``datasets`` that opens nothing, whatever its metadata say of images and the like.
 
     By these ``datasets`` would fetch the addresses in such a column, asked for or not, and have programs draw.
-
-    Args:
-        table: of rows.
-        name: tells it from others.
     """
     from datasets import Dataset
 

@@ -72,16 +72,7 @@ class EncodedImage:
 
 
 class ImageProcessor:
-    """Prepares images for one model. Safe to use from many threads.
-
-    Args:
-        folder: holds ``preprocessor_config.json``.
-        spec: of the model that reads the pixels.
-
-    Raises:
-        InputError: the configuration is missing, malformed, asks for a step that hydrant does not
-            know, or gives images of another size than the model reads.
-    """
+    """Prepares images for one model. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         file = folder / "preprocessor_config.json"
@@ -91,15 +82,7 @@ class ImageProcessor:
         self._read(config, file)
 
     def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedImage]:
-        """Preprocess images: paths, bytes of image files, PIL images, or uint8 arrays [H, W] or [H, W, 3].
-
-        Args:
-            images: the images.
-            first: index of the first one, for messages.
-
-        Raises:
-            InputError: an image cannot be read or has the wrong kind; its index or path is named.
-        """
+        """Preprocess images: paths, bytes of image files, PIL images, or uint8 arrays [H, W] or [H, W, 3]."""
         return [EncodedImage(self._pixels(image, first + offset)) for offset, image in enumerate(images)]
 
     def collate(self, items: Sequence[EncodedImage]) -> dict[str, np.ndarray]:
@@ -213,15 +196,7 @@ class ImageProcessor:
 
 
 def upright(image: Any, index: int) -> Any:
-    """The pixels of a file, its bytes, or a PIL image, turned as its EXIF says.
-
-    Args:
-        image: any of them.
-        index: for messages.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """The pixels of a file, its bytes, or a PIL image, turned as its EXIF says."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     given = isinstance(image, Image.Image)
@@ -273,11 +248,7 @@ def _too_deep(what: str) -> InputError:
 
 
 def _check_scans(file: Any) -> None:
-    """Refuse a JPEG file of so many scans that decoding it would take hours.
-
-    Raises:
-        ValueError: it has more than :data:`MOST_SCANS`.
-    """
+    """Refuse a JPEG file of so many scans that decoding it would take hours."""
     place = file.tell()
     file.seek(0)
     scans = file.read().count(b"\xff\xda")
@@ -287,11 +258,7 @@ def _check_scans(file: Any) -> None:
 
 
 def _check_complete(picture: Any, file: Any) -> None:
-    """Refuse a PNG file whose pixels end early, at the end of a row: Pillow leaves the others as they were, black.
-
-    Raises:
-        ValueError: pixels are missing.
-    """
+    """Refuse a PNG file whose pixels end early, at the end of a row: Pillow leaves the others as they were, black."""
     from PIL import Image
 
     last = picture.crop((0, picture.height - 1, *picture.size))

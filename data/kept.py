@@ -18,14 +18,7 @@ MEMORY_BYTES = 256 * 2**20
 
 
 class KeptBatches(Sequence[Batch]):
-    """Batches that are made once and read in any order, any number of times.
-
-    Args:
-        batches: taken one by one, so that those in the file are never in memory together.
-
-    Raises:
-        InputError: there is no room for the file.
-    """
+    """Batches that are made once and read in any order, any number of times."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._file: Any = None

@@ -24,15 +24,6 @@ def encode_label_sets(
     A label is a text that holds a JSON list or names with ``|`` between them, a list or set, or one name or index; an
     empty list is an example to which none applies. How labels are meant is decided once for all rows: rows that all
     hold C numbers, each 0 or 1, are a matrix; others are names or indices (``data.label_values``).
-
-    Args:
-        rows: labelled.
-        labels: names in the order of the model.
-        index_of: finds a label's index by its name or number (``data.examples``).
-
-    Raises:
-        InputError: a label that the model does not have, that is named twice, or that cannot be read; or a number that
-            may be the name or the index of a label.
     """
     values = [_parts(row, labels) for row in rows]
     if all(_is_line(row, value, len(labels)) for row, value in zip(rows, values, strict=True)):

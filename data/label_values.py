@@ -43,14 +43,6 @@ def meant(values: Sequence[Any], labels: Sequence[str], where: Sequence[str]) ->
     >>> stars = ["1", "2", "3"]
     >>> meant([0, 2], stars, ["row 1", "row 2"]), meant([1, 3], stars, ["row 1", "row 2"])
     ([0, 2], ['1', '3'])
-
-    Args:
-        values: of the labels, one by one.
-        labels: class names, in class order.
-        where: each value was found, for messages.
-
-    Raises:
-        InputError: numbers that may be either, and would be other classes.
     """
     names = {name: index for index, name in enumerate(labels)}
     found = _respelled([_number(plain(value), names) for value in values], labels, where)
@@ -123,15 +115,7 @@ def spaced(name: Any) -> Any:
 
 
 def unknown_label(label: Any, labels: Sequence[str], where: str, remedy: str, kind: str = "label") -> InputError:
-    """The error about a label that is not a class.
-
-    Args:
-        label: of the data.
-        labels: class names.
-        where: the label was found.
-        remedy: what to do where neither the label nor the classes are merely spelled otherwise.
-        kind: what to call the label.
-    """
+    """The error about a label that is not a class."""
     names = _by_form(labels)
     numbered = [name for name in labels if re.fullmatch(rf"{re.escape(str(label))} \(\d+\)", name)]
     forms = get_close_matches(folded(str(label)), names, cutoff=0.85)

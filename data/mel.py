@@ -21,8 +21,6 @@ def kaldi_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
 
     Args:
         samples: [samples], at least :data:`WIDTH`.
-        rate: samples a second.
-        bands: number of bands, from 20 Hz to half the rate.
     """
     frames = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), WIDTH)[::HOP]
     frames = frames - frames.mean(axis=1, keepdims=True)
@@ -42,8 +40,6 @@ def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
 
     Args:
         samples: [samples], more than :data:`WIDTH` / 2.
-        rate: samples a second.
-        bands: number of bands.
     """
     padded = np.pad(samples.astype(np.float64), WIDTH // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, WIDTH)[::HOP][:-1]

@@ -47,22 +47,14 @@ def load_processor(folder: Path, spec: InputSpec) -> Processor:
 
 
 def from_transformers(processor: Any, spec: InputSpec) -> Processor:
-    """The same processing as a transformers tokenizer or image processor, through its saved files.
-
-    Raises:
-        InputError: ``processor`` has no ``save_pretrained``, or its files cannot be used.
-    """
+    """The same processing as a transformers tokenizer or image processor, through its saved files."""
     with tempfile.TemporaryDirectory() as folder:
         save_processor(processor, Path(folder))
         return load_processor(Path(folder), spec)
 
 
 def save_processor(processor: Any, folder: Path) -> None:
-    """Write a processor's files of transformers into ``folder``.
-
-    Raises:
-        InputError: ``processor`` is something else.
-    """
+    """Write a processor's files of transformers into ``folder``."""
     if not hasattr(processor, "save_pretrained"):
         raise InputError(
             f"processor is a {type(processor).__name__}; expected a transformers tokenizer, image processor or feature "

@@ -34,17 +34,7 @@ LEAST = 0.5
 
 
 def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Examples:
-    """A made input of every example, but for those that no way of making changes.
-
-    Args:
-        known: in-distribution examples: texts, their words as lists, pairs of texts, or images.
-        modality: what they are.
-        seed: of every draw.
-
-    Raises:
-        InputError: the examples are ready tensors, which cannot be taken apart, fewer than two, or mostly of one
-            character or none that is a letter, of which nothing else can be made.
-    """
+    """A made input of every example, but for those that no way of making changes."""
     if known.ready:
         raise InputError(
             f"data {known.source} holds ready tensors, of which no out-of-distribution inputs can be made; expected "

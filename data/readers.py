@@ -47,16 +47,7 @@ class Row:
 
 
 def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool = False) -> Iterator[Row]:
-    """Rows of a data file or image folder, one at a time.
-
-    Args:
-        path: a file or folder in one of the supported forms.
-        columns: of a table; rows have label ``None`` where there is no column of labels.
-        missing: let rows without a text through, as ``None``, and what is no text as it is.
-
-    Raises:
-        InputError: unreadable, malformed, or a text column is missing.
-    """
+    """Rows of a data file or image folder, one at a time."""
     path = Path(path)
     if columns.text_pair is not None and (path.is_dir() or path.suffix.lower() == ".npz") and path.exists():
         raise InputError(
@@ -77,11 +68,7 @@ def stream_rows(path: str | Path, columns: Columns = Columns(), *, missing: bool
 
 
 def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
-    """A row for each line, without its end.
-
-    Raises:
-        InputError: a line is not UTF-8, or has no end.
-    """
+    """A row for each line, without its end."""
     for number, line in enumerate(limited(file, b""), start=1):
         where = f"line {number} of {name}"
         check_length(len(line), where, "bytes")
@@ -92,17 +79,7 @@ def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
 
 
 def rows_of_table(table: Any, columns: Columns, source: str = "", features: Any = None) -> Iterator[Row]:
-    """Rows of a table in memory (``data.tables``); rows have label ``None`` where there is no such column.
-
-    Args:
-        table: of a kind that is known.
-        columns: of the table.
-        source: what messages call it.
-        features: its columns' features, as of ``datasets``; ``None`` for the table's own, if it has some.
-
-    Raises:
-        InputError: it has neither the text column nor one of images.
-    """
+    """Rows of a table in memory (``data.tables``); rows have label ``None`` where there is no such column."""
     usual, names = usual_keys(columns), column_names(table)
     if WORDS in names and columns.text_pair is None and columns.text == Columns.text:
         usual.append(WORDS)
@@ -125,12 +102,7 @@ def rows_of_table(table: Any, columns: Columns, source: str = "", features: Any 
 
 
 def rows_of_items(items: Iterable[Any], columns: Columns) -> Iterator[Row]:
-    """Rows of a list or stream: dicts, pairs of an input and a whole number as its label, or inputs alone.
-
-    Args:
-        items: in order.
-        columns: keys of the dicts.
-    """
+    """Rows of a list or stream: dicts, pairs of an input and a whole number as its label, or inputs alone."""
     usual = usual_keys(columns)
     for number, item in enumerate(items, start=1):
         if is_table(item):
@@ -240,9 +212,6 @@ def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
 
     Columns are apart by spaces or tabs, and by no other space of Unicode, which may stand in a word; a file of one
     column has no tags. Lines that begin with ``-DOCSTART-`` are left out.
-
-    Raises:
-        InputError: a line has another number of columns than the first.
     """
     columns, begun = 0, 1
     words: list[str] = []
@@ -268,9 +237,6 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
     """Paths of the images or sounds below a folder, in sorted order; the label is the subfolder they lie in.
 
     Those directly in the folder have no label. Paths are no strings, which a text model would read as texts.
-
-    Raises:
-        InputError: there are none, or they lie in the folders of several splits.
     """
     files = (path for path in folder.rglob("*") if has_media_name(path) and path.is_file())
     found = visible_files((path.relative_to(folder).as_posix() for path in files), str(folder))
@@ -291,15 +257,7 @@ SPLITS = {
 
 
 def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
-    """Files below a folder in sorted order, without hidden ones and those in hidden folders.
-
-    Args:
-        names: of the files, relative to the folder.
-        folder: its name.
-
-    Raises:
-        InputError: the files lie in the folders of several splits, such as ``train`` and ``test``.
-    """
+    """Files below a folder in sorted order, without hidden ones and those in hidden folders."""
     files = sorted(map(PurePosixPath, names))
     found = [path for path in files if not any(part.startswith(".") for part in path.parts)]
     splits: dict[PurePosixPath, dict[str, PurePosixPath]] = {}

@@ -59,27 +59,14 @@ def usual_keys(columns: Columns) -> list[str]:
 
 
 def is_record(value: Any, usual: Sequence[str] = ("text", "image", AUDIO)) -> bool:
-    """Whether a value is one row as a dict, and not a dict of ready tensors.
-
-    Args:
-        value: of any kind.
-        usual: keys by which an input is known.
-    """
+    """Whether a value is one row as a dict, and not a dict of ready tensors."""
     if not isinstance(value, Mapping) or set(value) & set(TENSORS):
         return False
     return bool(set(value) & set(usual)) or not all(hasattr(each, "shape") for each in value.values())
 
 
 def column_rows(given: Any, usual: Sequence[str]) -> Any:
-    """Rows of a dict of columns, lists of one length, as a slice of a data set of ``datasets`` is; else what is given.
-
-    Args:
-        given: of any kind.
-        usual: keys by which an input is known.
-
-    Raises:
-        InputError: columns that are not equally long.
-    """
+    """Rows of a dict of columns, lists of one length, as a slice of a data set of ``datasets`` is; else what is given."""
     if not isinstance(given, Mapping) or set(given) & set(TENSORS):
         return given
     name = next((name for name in (*usual, WORDS) if name in given), None)
@@ -105,13 +92,7 @@ def _is_number(column: Sequence[Any]) -> bool:
 
 
 def record_input(record: Mapping[str, Any], columns: Columns, usual: Sequence[str]) -> Any:
-    """The input of one row: a text, a pair of texts or an image, or :class:`Unusable`.
-
-    Args:
-        record: the row.
-        columns: names of its keys. A second text under ``text_pair`` is read without being asked for.
-        usual: keys by which the input is known, the first that is there.
-    """
+    """The input of one row: a text, a pair of texts or an image, or :class:`Unusable`."""
     name = next((name for name in usual if name in record), None)
     if name is None and columns.text == Columns.text and isinstance(record.get(WORDS), list | tuple):
         return list(record[WORDS])
@@ -150,11 +131,6 @@ def as_input(item: Any, columns: Columns, usual: Sequence[str]) -> Any:
     Rows are read by their keys, tensors of torch become arrays, images and sounds that ``datasets`` did not decode
     (``{"bytes": …, "path": …}``) their bytes or path, and ``{"array" or "raw": …, "sampling_rate": …}`` a
     :class:`Sound`; everything else is what it is.
-
-    Args:
-        item: the element.
-        columns: as of :func:`record_input`.
-        usual: as of :func:`record_input`.
     """
     if is_tensor(item):
         return image_array(item)

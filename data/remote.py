@@ -44,16 +44,6 @@ def remote_rows(url: str, columns: Columns, *, missing: bool = False) -> Iterato
     """Rows of the files behind a URL, in the order of their names.
 
     Tables and arrays are copied to a temporary place, one at a time; images are read when their turn comes.
-
-    Args:
-        url: of a file, a folder of images with one subfolder for each class, or a pattern such as
-            ``s3://bucket/train-*.csv``.
-        columns: of tables.
-        missing: as of ``data.readers.stream_rows``.
-
-    Raises:
-        InputError: nothing is there, or it cannot be read.
-        MissingExtraError: ``fsspec``, or its plugin for this kind of URL, is not installed.
     """
     system, place = _opened(url)
     with _guarded(url):

@@ -32,20 +32,7 @@ def model_inputs(
     columns: Columns = Columns(),
     sizes: Sequence[int] = BATCH_SIZES,
 ) -> tuple[Sequence[Batch], str]:
-    """Batches of ready tensors, and what they are in words.
-
-    Args:
-        processor: prepares the data; ``None`` where there is none.
-        spec: what the model reads.
-        data: real inputs (a path or what ``read_examples`` takes); ``None`` for seeded synthetic ones.
-        examples: number of inputs, drawn at random from ``data``; ``None`` for all of them.
-        seed: of the draw, or of the synthetic inputs.
-        columns: of tabular data.
-        sizes: of the batches of real inputs, in turn.
-
-    Raises:
-        InputError: unusable data or options, or no processor to read data with.
-    """
+    """Batches of ready tensors, and what they are in words."""
     if examples is not None and examples < 1:
         raise InputError(f"the number of examples is {examples}; expected at least 1")
     check_seed(seed)
@@ -98,9 +85,6 @@ def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[dict[st
 
     Text: uniform random token ids with random lengths, padded; the last batch holds one text of
     full length. Images: standard normal pixels. Sounds: standard normal samples, padded where the model has a mask.
-
-    Args:
-        examples: how many inputs in all.
     """
     rng = np.random.default_rng(seed)
     text = spec.modality == "text"

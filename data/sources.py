@@ -17,18 +17,7 @@ from .remote import is_url, remote_rows, shown
 
 
 def named_rows(name: str | Path, columns: Columns = Columns(), *, missing: bool = False) -> Iterator[Row]:
-    """Rows of data, one at a time.
-
-    Args:
-        name: a file or image folder (``data.readers``); a pattern such as ``train-*.csv``, which matches files that
-            are read in the order of their names; ``hf:NAME:CONFIG:SPLIT``; or a URL that ``fsspec`` reads.
-        columns: of tables.
-        missing: let rows without a text through, as ``data.readers.stream_rows`` does.
-
-    Raises:
-        InputError: there is nothing of that name, or it cannot be read.
-        MissingExtraError: what reads it is not installed.
-    """
+    """Rows of data, one at a time."""
     if isinstance(name, str) and not os.path.exists(name):  # noqa: PTH110 - of a long text, Path's raises
         if name.startswith(PREFIX):
             return hub_rows(name, columns)
@@ -45,11 +34,7 @@ def source_name(name: str | Path) -> str:
 
 
 def check_named(name: str | Path) -> None:
-    """Refuse what does not exist, is empty, or is no name of data; nothing remote is looked at.
-
-    Raises:
-        InputError: there are no such data.
-    """
+    """Refuse what does not exist, is empty, or is no name of data; nothing remote is looked at."""
     text = str(name)
     if os.path.exists(text):  # noqa: PTH110
         check_filled(Path(text))

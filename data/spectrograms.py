@@ -39,15 +39,7 @@ class EncodedSpectrogram:
 
 
 class SpectrogramProcessor:
-    """Prepares sounds for one model of spectrograms. Safe to use from many threads.
-
-    Args:
-        folder: holds ``preprocessor_config.json``.
-        spec: of the model that reads the spectrograms.
-
-    Raises:
-        InputError: the configuration is missing, malformed, or makes spectrograms of another kind or size.
-    """
+    """Prepares sounds for one model of spectrograms. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         file = folder / "preprocessor_config.json"
@@ -75,14 +67,6 @@ class SpectrogramProcessor:
         """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.records.Sound`.
 
         Arrays that come without a rate are taken to have the model's.
-
-        Args:
-            sounds: the sounds.
-            first: index of the first one, for messages.
-
-        Raises:
-            InputError: a sound cannot be read, or has the wrong kind, rate or length; its index or path is named.
-            MissingExtraError: files are given, and soundfile is not installed.
         """
         found = []
         for offset, sound in enumerate(sounds):

@@ -105,11 +105,7 @@ SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
 
 
 def only_split(given: Any) -> Any:
-    """The table of a data set that has one split; anything else as it is.
-
-    Raises:
-        InputError: it has several splits, or none.
-    """
+    """The table of a data set that has one split; anything else as it is."""
     if SPLITS.isdisjoint(_kinds(given)):
         return given
     if len(given) != 1:
@@ -128,18 +124,7 @@ def column_names(table: Any) -> list[Any]:
 def input_column(
     table: Any, wanted: str | None, usual: Sequence[str], *, only: bool = True, option: str = "text_column=…"
 ) -> Any:
-    """The name of the column that holds the inputs.
-
-    Args:
-        table: one of :data:`TABLES`.
-        wanted: the column asked for; ``None`` for the first usual one there is.
-        usual: names by which it is known without asking.
-        only: otherwise, the only column is the one.
-        option: that names the column, for messages.
-
-    Raises:
-        InputError: there is no such column, there are several of that name, or none stands out.
-    """
+    """The name of the column that holds the inputs."""
     names = column_names(table)
     if wanted is None:
         wanted = next((name for name in usual if name in names), names[0] if only and len(names) == 1 else None)

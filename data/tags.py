@@ -40,19 +40,8 @@ def word_tags(
 
     -100 or ``None`` is no tag; others are names or indices (``data.label_values``).
 
-    Args:
-        inputs: lists of words, or mappings of names to ready tensors, each with a tag for every token.
-        tags: of each input.
-        labels: class names, in class order.
-        where: each input was found, for messages.
-        encoded: whether the tags are class indices already.
-
     Returns:
         [N, W] int64, W the longest; :data:`IGNORED` behind the others.
-
-    Raises:
-        InputError: an input that is no list of words, another number of tags than words, a tag that the model does not
-            have, or a text so much longer than the others that the tags would fill the memory.
     """
     listed = [_listed(item, given, place) for item, given, place in zip(inputs, tags, where, strict=True)]
     _check_room([len(row) for row in listed], where)
@@ -72,10 +61,6 @@ def word_starts(items: Sequence[Any], tokens: int) -> np.ndarray:
     """Which word begins at each token of a batch of prepared inputs, [B, T] int64; elsewhere :data:`NO_WORD`.
 
     Of ready tensors every real token is a word of its own.
-
-    Args:
-        items: B of them, as a processor encodes them.
-        tokens: T.
     """
     found = np.full((len(items), tokens), NO_WORD, np.int64)
     for row, item in enumerate(items):
@@ -96,13 +81,7 @@ def token_labels(starts: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Labels of a batch as its loss reads them: tags of words [B, W] as those of tokens [B, T], others as they are.
-
-    Args:
-        items: B prepared inputs.
-        labels: of these.
-        tensors: of the batch.
-    """
+    """Labels of a batch as its loss reads them: tags of words [B, W] as those of tokens [B, T], others as they are."""
     if not are_tags(labels):
         return labels
     return token_labels(word_starts(items, tensors["input_ids"].shape[1]), labels)
@@ -125,7 +104,6 @@ def at_tokens(outputs: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str
     The ``features`` of taps are [B, K, T, d] → [n, K, d].
 
     Args:
-        outputs: by name.
         tokens: [B, T] bool, which ones.
     """
     return {name: (array.swapaxes(1, 2) if array.ndim == 4 else array)[tokens] for name, array in outputs.items()}

@@ -29,21 +29,13 @@ class EncodedTensors:
 
 
 class TensorProcessor:
-    """Takes inputs that are ready tensors, for a model whose preprocessing is the user's own.
-
-    Args:
-        spec: what the model reads.
-    """
+    """Takes inputs that are ready tensors, for a model whose preprocessing is the user's own."""
 
     def __init__(self, spec: InputSpec) -> None:
         self._spec = spec
 
     def encode(self, items: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
-        """Check each input: a mapping of names to tensors without the batch axis.
-
-        Raises:
-            InputError: a tensor that the model cannot take; its index is named.
-        """
+        """Check each input: a mapping of names to tensors without the batch axis."""
         return [self._checked(item, index) for index, item in enumerate(items, start=first)]
 
     def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
@@ -82,14 +74,6 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) 
 
     ``token_type_ids`` may be left out (zeros); for a family without token types it is accepted when
     all zero.
-
-    Args:
-        inputs: by name, batch axis first.
-        spec: what the model reads.
-        first: index by which messages name the first row.
-
-    Raises:
-        InputError: a name, shape, type or value that the model cannot take.
     """
     if spec.modality == "image":
         _check_names(inputs, {"pixel_values"}, {"pixel_values"})

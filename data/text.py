@@ -53,11 +53,7 @@ def is_pair(item: Any) -> bool:
 
 @contextmanager
 def tokenizing(what: str) -> Iterator[None]:
-    """Refuse what the library ``tokenizers`` gives up on.
-
-    Raises:
-        InputError: with ``what``, and what the library says.
-    """
+    """Refuse what the library ``tokenizers`` gives up on."""
     try:
         yield
     except BaseException as error:
@@ -71,13 +67,6 @@ class TextProcessor:
 
     Token types tell the texts of a pair apart where the tokenizer gives them to models (``typed``); with another, as
     one of no class of its own, models of transformers take type 0 for all.
-
-    Args:
-        folder: holds ``tokenizer.json`` and, optionally, ``tokenizer_config.json``.
-        spec: of the model that reads the tokens.
-
-    Raises:
-        InputError: the tokenizer is missing, unreadable, or larger than the model's vocabulary.
     """
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
@@ -107,16 +96,7 @@ class TextProcessor:
         self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
-        """Tokenise texts; of those longer than the model reads the end is cut off, of pairs that of the longer text.
-
-        Args:
-            texts: texts, or pairs of them as tuples of two.
-            first: index of the first one, for messages.
-
-        Raises:
-            InputError: an item is neither, or is empty, or the tokenizer fails on it, as on an unknown word without a
-                token for such; its index is named.
-        """
+        """Tokenise texts; of those longer than the model reads the end is cut off, of pairs that of the longer text."""
         for index, text in enumerate(texts, start=first):
             self._check(text, index)
         encodings = self._encodings(list(texts), range(first, first + len(texts)))

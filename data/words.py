@@ -67,13 +67,6 @@ class WordProcessor(TextProcessor):
     """Tokenises texts, and texts given as lists of words, and keeps which word each token belongs to.
 
     Of a text words are those that the checkpoint's own tokenizer splits it into before its vocabulary is asked.
-
-    Args:
-        folder: holds ``tokenizer.json`` and, optionally, ``tokenizer_config.json``.
-        spec: of the model that reads the tokens.
-
-    Raises:
-        InputError: as of :class:`TextProcessor`.
     """
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
@@ -86,15 +79,7 @@ class WordProcessor(TextProcessor):
         self._told = False
 
     def encode(self, texts: Sequence[Any], first: int = 0) -> list[EncodedText]:
-        """Tokenise texts; of those longer than the model reads the end is cut off.
-
-        Args:
-            texts: texts, or lists of words.
-            first: index of the first one, for messages.
-
-        Raises:
-            InputError: an item is neither, or is empty, or the tokenizer fails on it; its index is named.
-        """
+        """Tokenise texts; of those longer than the model reads the end is cut off."""
         found: dict[int, EncodedText] = {}
         for split in (False, True):
             places = [place for place, item in enumerate(texts) if isinstance(item, str) is not split]
@@ -123,13 +108,6 @@ class WordProcessor(TextProcessor):
 
         Where the vocabulary marks pieces within words (``##``), one continues a word if it is marked; elsewhere if no
         space stands before it.
-
-        Args:
-            text: that ``encode`` takes.
-            index: of it, for messages.
-
-        Raises:
-            InputError: the tokenizer fails on it, or names other tokens than it gives ids.
         """
         split = not isinstance(text, str)
         encoding = self._encoding(list(text) if split else text, index, is_pretokenized=split)

@@ -15,12 +15,7 @@ _PLACE = re.compile(
 
 
 def make_logger(trt: ModuleType, add: Callable[[str, str], None]) -> Any:
-    """An ``ILogger`` of the library; it must outlive what it is given to.
-
-    Args:
-        trt: the library.
-        add: gets the name of the severity (``"ERROR"``) and the text of every message.
-    """
+    """An ``ILogger`` of the library; it must outlive what it is given to."""
 
     class Logger(trt.ILogger):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:

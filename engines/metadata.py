@@ -85,15 +85,7 @@ class EngineFile:
 
     @classmethod
     def from_json(cls, data: Any, name: str) -> EngineFile:
-        """Rebuild from :meth:`to_json`.
-
-        Args:
-            data: decoded JSON.
-            name: of the file, for messages.
-
-        Raises:
-            BundleError: keys are missing, unknown or of the wrong kind.
-        """
+        """Rebuild from :meth:`to_json`."""
         remedy = "build the engine again with `hydrant build`"
         if not isinstance(data, Mapping):
             raise BundleError(f"{name} is a JSON {type(data).__name__}; expected an object; {remedy}")
@@ -154,11 +146,7 @@ def engine_names(bundle: Bundle) -> list[str]:
 
 
 def read_metadata(bundle: Bundle, name: str) -> EngineFile:
-    """The facts about an engine, after the digest of the file that holds them was checked.
-
-    Raises:
-        BundleError: the file is missing, altered or malformed.
-    """
+    """The facts about an engine, after the digest of the file that holds them was checked."""
     metadata = metadata_path(name)
     return EngineFile.from_json(bundle.read_json(metadata), str(bundle.path / metadata))
 

@@ -81,12 +81,7 @@ UNFITTED = "needs features of training data; give these as well (fit=…, --fit)
 def read_training(
     figures: Figures, bundle: Bundle, known: Examples, ood: Examples | None, reading: Reading
 ) -> Examples | None:
-    """The training data that baselines are fitted on; ``None`` where none are given.
-
-    Raises:
-        InputError: they cannot be used, are too few, or there is nothing out of distribution to find.
-        MissingExtraError: baselines are asked for, and torch is not installed.
-    """
+    """The training data that baselines are fitted on; ``None`` where none are given."""
     if figures.baselines:
         require("torch", "fuse", "compute baselines")
     if figures.baselines and ood is None:
@@ -128,23 +123,7 @@ def measure_baselines(
     seed: int,
     progress: Progress,
 ) -> list[BaselineReport]:
-    """Baselines of the single model behind each model.
-
-    Args:
-        models: rows of the report.
-        known, ood: labelled and out-of-distribution examples.
-        training: labelled, for the scores that are fitted; ``None`` leaves these out.
-        figures: neighbours and resamples.
-        names: of the classes, in the order of the first model.
-        batch_size: examples per run.
-        seed: of the draws, which are those of every other interval.
-        progress: display.
-
-    Raises:
-        InputError: an example cannot be used.
-        BackendError: a model gives values that are not finite.
-        BundleError: a file of a bundle is missing or altered.
-    """
+    """Baselines of the single model behind each model."""
     found = []
     for model in models:
         if model.architecture.every_token:

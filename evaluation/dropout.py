@@ -42,15 +42,7 @@ class Asked:
 
 
 def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
-    """What a competitor's name asks for; ``None`` where it is that of a checkpoint or bundle, or of a folder.
-
-    Args:
-        source: one of ``compare``.
-        compare: all competitors; where the name has no checkpoint, the one among these is meant.
-
-    Raises:
-        InputError: no number of passes, or no checkpoint to run.
-    """
+    """What a competitor's name asks for; ``None`` where it is that of a checkpoint or bundle, or of a folder."""
     word, *rest = str(source).split(":", 2)
     if word != KIND or Path(source).exists():
         return None
@@ -72,18 +64,7 @@ def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
 
 
 class DropoutPasses:
-    """A checkpoint with its dropout on, as ``runtime.backends.reference.TorchModule`` runs a fused module.
-
-    Args:
-        model: transformers classifier; it is put into training mode.
-        name: of it, for messages.
-        architecture: of it.
-        passes: of every input.
-        seed: of the masks.
-
-    Raises:
-        InputError: all its dropout rates are zero.
-    """
+    """A checkpoint with its dropout on, as ``runtime.backends.reference.TorchModule`` runs a fused module."""
 
     distance = None
 

@@ -54,8 +54,6 @@ def detected(
 
     Args:
         known, ood: score → [N] and [K]; higher means out of distribution.
-        resamples, seed, progress, title: as of :func:`resample`.
-        spans: where the scores are of spans, whose texts are drawn whole.
     """
     detectors = {name: Detector(score, ood[name]) for name, score in known.items()}
 

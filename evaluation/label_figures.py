@@ -34,15 +34,7 @@ COMPARED = ("nll", "exact_match", "micro_f1", "macro_f1", "mean_average_precisio
 def label_reports(
     models: Sequence[Model], evidence: Evidence, bootstrap: int, seed: int, progress: Progress
 ) -> list[ModelReport]:
-    """A report for each model, the evaluated bundle first.
-
-    Args:
-        models: multi-label ones of the same labels.
-        evidence: what they say of the data.
-        bootstrap: number of resamples.
-        seed: of the draws.
-        progress: display.
-    """
+    """A report for each model, the evaluated bundle first."""
     found: list[ModelReport] = []
     first: Draws = {}
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
@@ -100,13 +92,7 @@ def label_quality(seen: Observation, known: Examples, calibration: Calibration) 
 
 
 class PerExample:
-    """What each of N labelled examples contributes.
-
-    Args:
-        seen: what a model says of them.
-        known: the examples.
-        calibration: whose thresholds assign labels; 0.5 where there is none.
-    """
+    """What each of N labelled examples contributes."""
 
     def __init__(self, seen: Observation, known: Examples, calibration: Calibration) -> None:
         assert known.labels is not None  # read_examples asks for them

@@ -38,13 +38,7 @@ def plot(source: str, title: str, caption: str, broad: bool) -> str:
 
 
 def table(label: str, headers: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str:
-    """A table.
-
-    Args:
-        label: what a screen reader calls it.
-        headers: of the columns; the first one, of the rows' names, may be empty.
-        groups: title → rows; an empty title stands for none.
-    """
+    """A table."""
     head = "".join(f'<th scope="col">{escape(header)}</th>' if header else "<td></td>" for header in headers)
     body = "".join(f"<tbody>{_group(title, len(headers))}{''.join(rows)}</tbody>" for title, rows in groups.items())
     return _scrolling(label, f"<table><thead><tr>{head}</tr></thead>{body}</table>")

@@ -65,22 +65,7 @@ def open_models(
     examples: Examples,
     seed: int = 0,
 ) -> list[Model]:
-    """Open the bundle and what it is compared with, in this order.
-
-    Args:
-        bundle: under evaluation.
-        compare: paths of bundles, folders or hub names of checkpoints, and ``mc-dropout:PASSES[:CHECKPOINT]``.
-        backend: that runs the bundles; checkpoints run in PyTorch.
-        precision: of the bundles' graphs.
-        opened: closes every model when it ends.
-        examples: that they will read.
-        seed: of dropout.
-
-    Raises:
-        InputError: a checkpoint cannot be loaded, has no processor, or knows other classes; or the examples are ready
-            tensors of another kind than a model reads.
-        BundleError, BackendError, MissingExtraError: a bundle cannot be run.
-    """
+    """Open the bundle and what it is compared with, in this order."""
     models: list[Model] = []
     for source in (bundle, *compare):
         if isinstance(source, Bundle):
@@ -129,11 +114,7 @@ def _open_bundle(
 
 
 def _module_of(bundle: Bundle) -> Any:
-    """The fused module of a bundle.
-
-    Raises:
-        BundleError: a file of the bundle is missing or altered.
-    """
+    """The fused module of a bundle."""
     from ..fusion import load_reference
 
     return load_reference(bundle)
@@ -197,11 +178,7 @@ def _single(source: str | Path, bundle: Bundle, model: Any = None) -> Any:
 
 
 def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:
-    """A checkpoint with its dropout on; its passes are members of all heads.
-
-    Raises:
-        UnsupportedModelError: no declared family takes it; of others it is not known what training switches on.
-    """
+    """A checkpoint with its dropout on; its passes are members of all heads."""
     from ..families.registry import architecture_of
     from ..runtime.backends.reference import TorchModule
 

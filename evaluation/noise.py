@@ -30,14 +30,6 @@ def sweep(
 
     The loss gap is the loss on corrupted minus that on clean inputs: pruning may widen it although it
     costs no accuracy on clean data (Hydra Ensembles, Proposition 1).
-
-    Args:
-        models: of one task.
-        known: labelled examples.
-        names: of the first model's classes.
-        batch_size: examples per run.
-        seed: of the corruptions.
-        progress: display.
     """
     inputs, is_text = known.inputs, models[0].architecture.modality == "text"
     loss, _ = loss_of(models[0].architecture.task)

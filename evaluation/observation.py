@@ -61,12 +61,7 @@ def observe(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> Observation:
-    """Run a model on inputs.
-
-    Raises:
-        InputError: an input cannot be used; it is named by its index.
-        BackendError: the model gave values that are not finite.
-    """
+    """Run a model on inputs."""
 
     def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if "score" in outputs:

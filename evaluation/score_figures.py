@@ -30,16 +30,7 @@ Draws = dict[str, np.ndarray]
 def score_reports(
     models: Sequence[Model], evidence: Evidence, caution: float, bootstrap: int, seed: int, progress: Progress
 ) -> list[ModelReport]:
-    """A report for each model, the evaluated bundle first.
-
-    Args:
-        models: of one output.
-        evidence: what they say of the data.
-        caution: λ of the ranking by score − λ · √variance; 0 for none.
-        bootstrap: number of resamples.
-        seed: of the draws.
-        progress: display.
-    """
+    """A report for each model, the evaluated bundle first."""
     found: list[ModelReport] = []
     first: Draws = {}
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
@@ -76,13 +67,7 @@ def score_quality(seen: Observation, known: Examples, calibration: Calibration) 
 
 
 class PerExample:
-    """What each of N labelled examples contributes.
-
-    Args:
-        seen: what a model says of them.
-        known: the examples.
-        calibration: whose intervals are judged; a model without has neither these nor a likelihood.
-    """
+    """What each of N labelled examples contributes."""
 
     def __init__(self, seen: Observation, known: Examples, calibration: Calibration) -> None:
         prediction = decided(seen.prediction, calibration)

@@ -38,20 +38,7 @@ class SpanScores:
 def scores_of_spans(
     single: TorchSingle, model: Model, examples: Examples, names: Sequence[str], batch_size: int, progress: Progress
 ) -> SpanScores:
-    """The spans that a single model finds, and its scores of them.
-
-    Args:
-        single: the model.
-        model: that it stands behind.
-        examples: texts; those with labels count where they have a tag.
-        names: of the classes, in the order of the first model.
-        batch_size: texts per run.
-        progress: display.
-
-    Raises:
-        InputError: a text cannot be used.
-        BackendError: the model gives values that are not finite.
-    """
+    """The spans that a single model finds, and its scores of them."""
     found = collect_words(
         single, model.processor, model.architecture, examples.inputs, lambda outputs: {"logits": outputs["logits"]},
         batch_size=batch_size, progress=progress, title=f"single model of {model.name} on {examples.name}",

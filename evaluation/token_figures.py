@@ -33,15 +33,7 @@ COMPARED = ("accuracy", "nll", "brier", "ece", "span_precision", "span_recall", 
 def token_reports(
     models: Sequence[Model], evidence: Evidence, bootstrap: int, seed: int, progress: Progress
 ) -> list[ModelReport]:
-    """A report for each model, the evaluated bundle first.
-
-    Args:
-        models: that tag tokens.
-        evidence: what they say of the data.
-        bootstrap: number of resamples.
-        seed: of the draws.
-        progress: display.
-    """
+    """A report for each model, the evaluated bundle first."""
     found: list[ModelReport] = []
     first: Draws = {}
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
@@ -81,8 +73,6 @@ class Found:
     """The spans that a model finds in texts, S of them, and how unsure it is of each.
 
     Args:
-        seen: what it says of N words.
-        names: of the classes.
         kept: [N] bool, which words count; ``None`` for all.
 
     Attributes:
@@ -107,11 +97,6 @@ class Found:
 
 class Tagged(Found):
     """The same beside the tags of the data, of the words that have one.
-
-    Args:
-        seen: what a model says of the words.
-        known: the texts.
-        names: of the classes.
 
     Attributes:
         wrong: [S], which spans are not in the data with their type and both ends.
@@ -150,12 +135,7 @@ class Tagged(Found):
 
 
 class Statistic:
-    """Figures of resamples of the texts.
-
-    Args:
-        tagged: of N texts.
-        outside: spans of K out-of-distribution texts, or ``None``.
-    """
+    """Figures of resamples of the texts."""
 
     def __init__(self, tagged: Tagged, outside: Found | None) -> None:
         self._tagged, self._outside = tagged, outside

@@ -10,12 +10,6 @@ from .rotary import turned
 def choose_attention(asked: str, precision: str, head_width: int, masked: bool) -> tuple[str, str]:
     """How attention is written, and why.
 
-    Args:
-        asked: ``"auto"``, ``"primitive"`` (MatMul-Softmax-MatMul) or ``"onnx"`` (``Attention``, opset 23).
-        precision: of the graph.
-        head_width: d_h.
-        masked: whether there is an additive mask (text).
-
     Returns:
         ``"primitive"`` or ``"onnx"``, and the reason in words.
     """
@@ -52,12 +46,7 @@ def attend(
     """Softmax(scale · Q Kᵀ + mask) V, queries and keys at their rotary positions where there are such.
 
     Args:
-        context: of the graph.
-        name: prefix of the values.
         parts: query [N, h, T_q, d_h], key and value [N, h, T, d_h].
-        copies: N ÷ B, for the mask.
-        part: tells the scale of the scores, θ and the window.
-        queries: T_q: 1, the first token's, which does not turn, or ``TOKENS``.
 
     Returns:
         [N, h, T_q, d_h].

@@ -185,13 +185,7 @@ class Blocks:
 
 
 def read_blocks(architecture: Architecture, plan: HeadPlan, weights: Weights) -> Blocks:
-    """Bring a bundle's fused tensors into blocks; the padding of unequal head counts is left out.
-
-    Args:
-        architecture: of the original model.
-        plan: tells how many of a member's head slots are real.
-        weights: fused tensors, float32 (``bundle.weights.fused_shapes``), validated.
-    """
+    """Bring a bundle's fused tensors into blocks; the padding of unequal head counts is left out."""
     names = [name for name in weights if name.startswith("embeddings.") and not name.startswith("embeddings.norm.")]
     return Blocks(
         architecture=architecture,

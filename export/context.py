@@ -36,15 +36,7 @@ class Stream:
 
 
 class Context:
-    """The graph under construction.
-
-    Args:
-        architecture: of the original model.
-        members: M.
-        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
-        islands: names of the values that are computed in float32 whatever the precision.
-        operator: ``"primitive"`` or ``"onnx"``, for attention.
-    """
+    """The graph under construction."""
 
     def __init__(
         self,

@@ -22,13 +22,7 @@ DISTANCE = "distance"
 
 
 def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density: Density | None) -> None:
-    """Give a graph the distance of a bundle, in place of an earlier one.
-
-    Args:
-        model: is changed.
-        architecture: of the model.
-        density: ``None`` takes the distance away.
-    """
+    """Give a graph the distance of a bundle, in place of an earlier one."""
     _remove(model)
     if density is None:
         return

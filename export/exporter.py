@@ -117,11 +117,7 @@ TRACED = "traced"
 
 
 def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
-    """The lowering for a precision, and why.
-
-    Raises:
-        InputError: it cannot be had in that precision.
-    """
+    """The lowering for a precision, and why."""
     if precision == "int8" and asked == "grouped":
         raise InputError("INT8 quantises 2-D products, which the grouped lowering does not have; use unrolled")
     if asked != "auto":

@@ -24,9 +24,6 @@ Way = Mapping[ir.Node, tuple[Rows, list[Wish]]]
 def keep_first_rows(model: ir.Model) -> int:
     """Have a graph compute of every value only the first rows where nobody reads others.
 
-    Args:
-        model: as torch's exporter writes it; is changed.
-
     Returns:
         Number of operators that compute less.
     """

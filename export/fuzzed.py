@@ -50,13 +50,7 @@ LENGTHS = (99, 100, 101, 199, 200, 201, 600)
 
 
 def fuzzed_texts(count: int, seed: int, special: Sequence[str] = ()) -> list[str]:
-    """Known texts, then random ones, none of them blank, and without NUL.
-
-    Args:
-        count: of random texts.
-        seed: of the draw.
-        special: tokens that stand for themselves within a text.
-    """
+    """Known texts, then random ones, none of them blank, and without NUL."""
     draw = random.Random(seed)  # noqa: S311 (texts to try, the same for everyone)
     texts = [*KNOWN, *("x" * length + " y" for length in LENGTHS), "word " * 700, "日" * 300]
     for token in special:

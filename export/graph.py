@@ -40,9 +40,6 @@ class Graph:
 
     Names are derived from the arguments alone, so the same calls give the same bytes. Floating-point
     weights and numbers are stored in the graph's precision, or in float32 inside :meth:`wide`.
-
-    Args:
-        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
     """
 
     def __init__(self, precision: str = "fp32") -> None:
@@ -79,11 +76,7 @@ class Graph:
         return self.node("Cast", [x], name, to=self.kind)
 
     def weight(self, name: str, values: np.ndarray) -> str:
-        """Store an initializer and return its name; float32 values take the graph's precision.
-
-        Raises:
-            InputError: a value does not fit that precision.
-        """
+        """Store an initializer and return its name; float32 values take the graph's precision."""
         if name in self._used:
             raise ValueError(f"value {name} is defined twice in the graph")
         self._used.add(name)

@@ -59,17 +59,6 @@ def choose_islands(
     bits of mantissa would be rounded anew at every layer; nothing has to be measured. FP16 ends at 65504: a
     residual sum above :data:`RESIDUAL_LIMIT`, attention scores above :data:`SCORE_LIMIT`, and what an MLP's gate or the
     MLP gives where it might overflow, are float32.
-
-    Args:
-        blocks: of the ensemble, rewritten.
-        precision: ``"fp16"`` or ``"bf16"``.
-        batches: calibration inputs.
-        source: what they are, in words.
-        progress: display.
-
-    Raises:
-        InputError: a product that has no float32 form here overflows FP16.
-        MissingExtraError: onnxruntime is not installed, for FP16.
     """
     sums = residuals(blocks)
     if precision == "bf16":

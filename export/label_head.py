@@ -25,11 +25,7 @@ def label_head(
     """Add the head.
 
     Args:
-        graph: to add to.
         logits: value [S, B, C] float32.
-        streams: S: M, or 1 when all members are the same.
-        members: M.
-        temperatures: T > 0 of each of the C labels.
         emit: also emit ``member_probabilities`` [B, M, C].
     """
     _energy(graph, logits)

@@ -51,17 +51,8 @@ def lower(
 ) -> onnx.ModelProto:
     """Build the graph of a fused ensemble.
 
-    Args:
-        blocks: of the ensemble, rewritten or not.
-        temperature: T of the uncertainty head, or one for each label; a score has none.
-        metadata: entries for ``metadata_props``.
-        form: what the graph looks like.
-
     Returns:
         A model with dynamic batch (and sequence). The same arguments give the same bytes.
-
-    Raises:
-        InputError: a weight does not fit the precision.
     """
     architecture, members = blocks.architecture, blocks.members
     context = Context(architecture, members, form.precision, form.islands, form.operator)

@@ -28,11 +28,7 @@ EXTERNAL_DATA_BYTES = 1_800_000_000
 
 
 def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
-    """The bundle's weights as blocks, after they were checked against its plan and labels.
-
-    Raises:
-        BundleError: a file of the bundle is missing, altered or inconsistent.
-    """
+    """The bundle's weights as blocks, after they were checked against its plan and labels."""
     weights, plan = _weights(bundle), bundle.plan()
     shapes = {key: tensor.shape for key, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
@@ -108,15 +104,7 @@ INLINE_BYTES = 1_800_000_000
 
 
 def open_graph(model: onnx.ModelProto, purpose: str) -> Any:
-    """An ONNX Runtime session on the CPU.
-
-    Args:
-        model: of any size; a large one goes through a temporary file.
-        purpose: what it is needed for, for messages.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-    """
+    """An ONNX Runtime session on the CPU."""
     ort = require("onnxruntime", "onnxruntime", purpose)
     options = ort.SessionOptions()
     options.log_severity_level = 4

@@ -43,12 +43,7 @@ Seen = Mapping[str, Channels]
 
 
 def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
-    """The products with a 2-D weight in the first layers: in those that run on every token.
-
-    Args:
-        model: unrolled, float32.
-        layers: how many.
-    """
+    """The products with a 2-D weight in the first layers: in those that run on every token."""
     weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     inner = tuple(f"layers.{index}." for index in range(layers))
     return [
@@ -104,14 +99,7 @@ def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: 
 def quantise(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], seen: Seen, leave: Collection[str]
 ) -> onnx.ModelProto:
-    """The model with its products in INT8, but for those named in ``leave``.
-
-    Args:
-        model: unrolled, float32; left as it is.
-        nodes: of :func:`products`.
-        seen: of :func:`calibrate`.
-        leave: parts (:func:`part_of`) whose products stay float32.
-    """
+    """The model with its products in INT8, but for those named in ``leave``."""
     chosen = [node for node in nodes if part_of(node.name) not in leave]
     weights = _weights(model, chosen)
     factors = smoothing(chosen, weights, seen)

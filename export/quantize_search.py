@@ -64,21 +64,7 @@ class Quantised:
 def search(
     model: onnx.ModelProto, layers: int, batches: Sequence[Batch], source: str, progress: Progress = no_progress
 ) -> Quantised:
-    """Quantise a graph, leaving as few parts of layers in float32 as the gates allow.
-
-    Args:
-        model: unrolled, float32.
-        layers: L', those that run on every token: without the last one where it runs on the first alone.
-        batches: real inputs in random order, in batches of equal size; one half calibrates, the other is held to
-            ``TOLERANCES["int8"]``.
-        source: what they are, in words.
-        progress: display.
-
-    Raises:
-        InputError: too few inputs, or no such layer.
-        GateError: the gates fail with half of the parts in float32; the figures are given.
-        MissingExtraError: onnxruntime or scipy is not installed.
-    """
+    """Quantise a graph, leaving as few parts of layers in float32 as the gates allow."""
     checking, calibrating = batches[::2], batches[1::2]
     checked = sum(len(next(iter(batch.values()))) for batch in checking)
     nodes = products(model, layers)

@@ -61,13 +61,6 @@ def random_model(
     """The graph of a random model, exported as a bundle of the same plan would be.
 
     Its activations are small: in FP16 none has to stay float32.
-
-    Args:
-        architecture: its shape.
-        plan: the heads of each member; ``None`` for the single model with all heads.
-        precision: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
-        lowering: ``"unrolled"`` or ``"grouped"``.
-        without: names of exact rewrites to leave out; all of them for a plain export.
     """
     plan = plan or HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
     weights = random_weights(architecture, plan)

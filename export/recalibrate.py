@@ -27,11 +27,7 @@ GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
 
 
 def check_graphs(bundle: Bundle) -> list[str]:
-    """Names of the bundle's graphs, once each was found fit to be calibrated; meant to be asked before long work.
-
-    Raises:
-        BundleError: a graph was altered, cannot be read, or has no temperature to set.
-    """
+    """Names of the bundle's graphs, once each was found fit to be calibrated; meant to be asked before long work."""
     names = [name for name in GRAPHS if bundle.has(name)]
     for name in names:
         _read(bundle.file(name))
@@ -46,18 +42,7 @@ def write_recalibrated(
     density: Density | None,
     density_sha256: str | None,
 ) -> None:
-    """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``.
-
-    Args:
-        source, target: files.
-        calibration: to put in.
-        architecture: of the model.
-        density: to put in; ``None`` for no distance.
-        density_sha256: of its file.
-
-    Raises:
-        BundleError: it cannot be read, or has no temperature to set.
-    """
+    """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``."""
     model = _read(source)
     for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none of a score
         values = np.array(calibration.temperatures, np.float32)

@@ -7,14 +7,7 @@ from .context import Context
 
 
 def turned(context: Context, name: str, x: str, base: float) -> str:
-    """Queries or keys [N, h, T, d_h] at their positions: x ∘ cos + (its halves changed about) ∘ (−sin, sin).
-
-    Args:
-        context: of the graph.
-        name: prefix of the values.
-        x: in the graph's precision.
-        base: θ.
-    """
+    """Queries or keys [N, h, T, d_h] at their positions: x ∘ cos + (its halves changed about) ∘ (−sin, sin)."""
     graph, (cos, sin) = context.graph, context.once(("rotary", base), lambda: _angles(context, base))
     halves = graph.nodes("Split", [x], [f"{name}.first", f"{name}.second"], axis=-1, num_outputs=2)
     about = graph.node("Concat", halves[::-1], f"{name}.about", axis=-1)

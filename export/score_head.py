@@ -16,9 +16,6 @@ def score_head(graph: Graph, logits: str, streams: int, members: int, activation
 
     Args:
         logits: value [S, B, 1] float32.
-        streams: S: M, or 1 when all members are the same.
-        members: M.
-        activation: of the model.
         emit: also emit ``member_scores`` [B, M].
     """
     scores = graph.node("Squeeze", [logits, graph.constant([2])], "members.logits")  # [S, B]

@@ -29,13 +29,7 @@ def task_head(
     """Add the head of a model's task.
 
     Args:
-        graph: to add to.
         logits: value [S, B, C] float32; of tokens [S, B, T, C].
-        streams: S: M, or 1 when all members are the same.
-        members: M.
-        architecture: of the model.
-        temperature: T > 0, or one for each label; a score has none.
-        emit: also emit what each member says for itself.
     """
     head = (graph, logits, streams, members)
     if architecture.task == "score":

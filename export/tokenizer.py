@@ -49,18 +49,7 @@ class TokenizerExport:
 
 
 def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes, TokenizerExport]:
-    """The bytes of ``tokenizer.onnx``, compared with the bundle's own tokenizer on fuzzed texts.
-
-    Args:
-        bundle: with a tokenizer.
-        seed: of the texts.
-        count: of the texts.
-
-    Raises:
-        InputError: the bundle reads no texts, its tokenizer is of a kind that the operators do not know, or does not
-            tell words by, or the ids of a text differ; that text is named.
-        MissingExtraError: onnxruntime or onnxruntime-extensions is not installed.
-    """
+    """The bytes of ``tokenizer.onnx``, compared with the bundle's own tokenizer on fuzzed texts."""
     processor = bundle.processor()
     folder = bundle.processor_folder()
     if folder is None or not isinstance(processor, TextProcessor):

@@ -46,14 +46,7 @@ class Frame:
 
 
 def frame_of(tokenizer: Any) -> Frame:
-    """The special tokens that a tokenizer puts around texts.
-
-    Args:
-        tokenizer: of the library ``tokenizers``.
-
-    Raises:
-        InputError: one text begins otherwise than a pair, or the tokenizer fails.
-    """
+    """The special tokens that a tokenizer puts around texts."""
     remedy = "use the tokenizer.json that the model was trained with"
     with tokenizing(f"the tokenizer fails on the text 'a'; {remedy}"):
         single = tokenizer.encode("a")
@@ -138,19 +131,7 @@ class Graph:
 def tokenizer_graph(
     tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool = True
 ) -> onnx.ModelProto:
-    """The graph of a tokenizer.
-
-    Args:
-        tokenizer: of the library ``tokenizers``, without truncation and padding.
-        max_tokens: that the model reads, special ones included.
-        side: from which too long texts are cut: ``"right"`` or ``"left"``.
-        types: whether the model reads ``token_type_ids``.
-        facts: that go into the graph's metadata.
-        typed: whether token types tell the texts of a pair apart; otherwise all are 0.
-
-    Raises:
-        InputError: a kind of tokenizer that the operators do not know.
-    """
+    """The graph of a tokenizer."""
     frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
     graph = Graph()
     body = _body(graph, tokenizer)
@@ -211,13 +192,7 @@ def tokenizer_graph(
 
 
 def made_model(graph: Graph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
-    """The model of a graph that reads ``text``.
-
-    Args:
-        graph: whole.
-        outputs: name → shape, all int64.
-        facts: that go into the metadata.
-    """
+    """The model of a graph that reads ``text``."""
     made = helper.make_graph(
         graph.nodes,
         "tokenizer",
@@ -286,10 +261,6 @@ def _body(graph: Graph, tokenizer: Any) -> Any:
 
 class WordPiece:
     """The steps of a WordPiece tokenizer, each of which adds its nodes.
-
-    Args:
-        graph: that they go to.
-        tokenizer: of the library ``tokenizers``.
 
     Attributes:
         lines: the vocabulary, in the order of its ids.

@@ -56,22 +56,7 @@ def traced_graph(
     facts: Mapping[str, str],
     emit: bool,
 ) -> onnx.ModelProto:
-    """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed.
-
-    Args:
-        model: the whole original.
-        architecture: of it.
-        plan: the heads of each member.
-        temperature: T > 0, or one for each label; a score has none.
-        facts: for ``metadata_props``.
-        emit: also give what each member says for itself (``bundle.tasks.MEMBER_OUTPUTS``).
-
-    Raises:
-        UnsupportedModelError: torch's exporter cannot write the model with a batch of any size, and inputs as long as
-            it reads.
-        GateError: the graph gives something else than PyTorch.
-        MissingExtraError: onnxscript is not installed.
-    """
+    """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed."""
     require("onnxscript", "fuse", "export a traced model")
     members, longest = members_of(model, architecture, plan), _longest(architecture, facts)
     parts: list[tuple[onnx.ModelProto, list[int]]] = [
@@ -152,11 +137,7 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
 
 
 def _check_range(program: Any, architecture: Traced, axis: int, expected: int) -> None:
-    """Refuse a graph that holds for fewer inputs, or shorter ones: the exporter narrows what it is told is free.
-
-    Raises:
-        UnsupportedModelError: it does.
-    """
+    """Refuse a graph that holds for fewer inputs, or shorter ones: the exporter narrows what it is told is free."""
     name = program.graph_signature.user_inputs[0]
     size = next(node for node in program.graph.nodes if node.name == name).meta["val"].shape[axis]
     held = None if isinstance(size, int) else program.range_constraints.get(size.node.expr)
@@ -394,8 +375,6 @@ def _mean(logits: Tensor, architecture: Traced, temperature: float | Sequence[fl
 
     Args:
         logits: [M, B, C]; of tokens [M, B, T, C].
-        architecture: of the model.
-        temperature: T, or one for each label.
     """
     if architecture.task == "score":
         return (logits.sigmoid() if architecture.score_activation == "sigmoid" else logits)[..., 0].mean(dim=0)

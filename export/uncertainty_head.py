@@ -36,10 +36,6 @@ def uncertainty_head(
 
     Args:
         logits: value [S, B, C] float32.
-        streams: S: M, or 1 when all members are the same.
-        members: M.
-        classes: C.
-        temperature: T > 0.
         emit: also emit ``member_probabilities`` [B, M, C].
         tokens: the logits are [S, B, T, C], and everything has an axis T behind B.
     """

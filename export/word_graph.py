@@ -23,16 +23,7 @@ from .tokenizer_graph import MANY, Frame, Graph, WordPiece, ends, escaped, frame
 def word_graph(
     tokenizer: Any, max_tokens: int, side: str, types: bool, facts: Mapping[str, str], *, typed: bool = True
 ) -> onnx.ModelProto:
-    """The graph of a WordPiece tokenizer.
-
-    Args:
-        tokenizer: of the library ``tokenizers``, without truncation and padding.
-        max_tokens: that the model reads, special ones included.
-        side: from which too long texts are cut: ``"right"`` or ``"left"``.
-        types: whether the model reads ``token_type_ids``.
-        facts: that go into the graph's metadata.
-        typed: whether the tokenizer gives token types; otherwise all are 0.
-    """
+    """The graph of a WordPiece tokenizer."""
     frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
     graph = Graph()
     steps = WordPiece(graph, tokenizer)

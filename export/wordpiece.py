@@ -45,16 +45,7 @@ class Normalisation:
 
 
 def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Normalisation:
-    """What the steps of a tokenizer before its model make of each character of Unicode.
-
-    Args:
-        tokenizer: of the library ``tokenizers``.
-        words: its vocabulary, as :func:`vocabulary_lines` gives it.
-        prefix: of pieces within a word.
-
-    Raises:
-        InputError: private characters stay, so that none is free to stand for something else.
-    """
+    """What the steps of a tokenizer before its model make of each character of Unicode."""
     changes: dict[int, str] = {}
     for points in _chunks():
         _read(tokenizer, points, changes)
@@ -153,14 +144,7 @@ def _alphabet(words: Sequence[str], prefix: str, changes: Mapping[int, str]) -> 
 
 
 def vocabulary_lines(steps: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """The vocabulary in the order of its ids, with private characters for the added tokens, and which stand for which.
-
-    Args:
-        steps: of ``tokenizer.json``.
-
-    Raises:
-        InputError: an added token is searched for in another way than as it is, or ids are left out.
-    """
+    """The vocabulary in the order of its ids, with private characters for the added tokens, and which stand for which."""
     words = dict(steps["model"]["vocab"])
     marks: dict[str, str] = {}
     for index, token in enumerate(steps.get("added_tokens", []), start=1):

@@ -44,8 +44,6 @@ def pooled_tokens(architecture: Architecture, x: Tensor, mask: Tensor | None = N
     """The vector that the classifier reads, by ``Architecture.token_pooling``: [..., B, T, d] → [..., B, d or 2·d].
 
     Args:
-        architecture: of the model.
-        x: what leaves the last LayerNorm.
         mask: boolean [B, 1, 1, T], true for real tokens; ``None`` for all.
     """
     first = x[..., 0, :]

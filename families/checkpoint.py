@@ -34,16 +34,7 @@ MAX_CONFIG_BYTES = 2**24
 
 
 def load_model(source: str | Path, adapters: Sequence[str | Path] = ()) -> Any:
-    """Load a classifier in float32 on the CPU, in evaluation mode.
-
-    Args:
-        source: a local folder in Hugging Face format, or a hub name.
-        adapters: folders of PEFT adapters for it; with them it may be an encoder whose classifier they all bring.
-
-    Raises:
-        InputError: nothing usable there; safetensors weights missing, truncated or incomplete.
-        UnsupportedModelError: the architecture is not supported.
-    """
+    """Load a classifier in float32 on the CPU, in evaluation mode."""
     name = checked_source(source)
     check_supported(name, adapters)
     config, brought = load_config(name), set[str]()
@@ -69,12 +60,7 @@ def _folder(name: str) -> Path:
 
 
 def load_dual_encoder(source: str | Path) -> Any:
-    """Load a ``CLIPModel``, both towers, in float32 on the CPU, in evaluation mode.
-
-    Raises:
-        InputError: as :func:`load_model`, or the checkpoint is a classifier.
-        UnsupportedModelError: the architecture is not supported.
-    """
+    """Load a ``CLIPModel``, both towers, in float32 on the CPU, in evaluation mode."""
     name = checked_source(source)
     check_supported(name)
     config = load_config(name)
@@ -88,28 +74,13 @@ def load_dual_encoder(source: str | Path) -> Any:
 
 
 def is_dual_encoder(source: str | Path) -> bool:
-    """Whether a checkpoint is a ``CLIPModel``, which has no classes of its own.
-
-    Raises:
-        InputError: nothing usable there.
-        UnsupportedModelError: the architecture is not supported.
-    """
+    """Whether a checkpoint is a ``CLIPModel``, which has no classes of its own."""
     check_supported(name := checked_source(source))
     return _class_name(load_config(name)) == CLIP.model_class
 
 
 def load_weights(name: str, config: Any, class_name: str, brought: Collection[str] = ()) -> Any:
-    """A model of a class of transformers, with all the weights of a checkpoint, in evaluation mode.
-
-    Args:
-        name: folder or hub name.
-        config: of the checkpoint.
-        class_name: of transformers.
-        brought: names of weights that the checkpoint may lack, since adapters bring them.
-
-    Raises:
-        InputError: weights are missing, or cannot be read.
-    """
+    """A model of a class of transformers, with all the weights of a checkpoint, in evaluation mode."""
     check_not_quantised(name, config, class_name)
     torch, transformers = require("torch", *READS), require("transformers", *READS)
     load = partial(
@@ -185,11 +156,7 @@ STORED = {
 
 
 def find_processor(source: str | Path, modality: str) -> Any:
-    """The processor stored with a checkpoint or adapter; ``None`` where there is none.
-
-    Raises:
-        InputError: a folder has one that cannot be read.
-    """
+    """The processor stored with a checkpoint or adapter; ``None`` where there is none."""
     folder = Path(source)
     if folder.is_dir():
         stored = any((folder / name).is_file() for name in STORED[modality])
@@ -204,10 +171,6 @@ def own_processor(source: Any, modality: str) -> Any:
     """The processor of a checkpoint, or of where a model in memory was loaded from; ``None`` if there is none to use.
 
     For a model in memory nothing is downloaded.
-
-    Args:
-        source: a folder, a hub name, or a model of transformers.
-        modality: of the model.
     """
     with suppress(InputError):
         if isinstance(source, str | Path):
@@ -259,12 +222,7 @@ def model_labels(config: Any) -> list[str]:
 
 
 def load_config(name: str) -> Any:
-    """The configuration of a checkpoint.
-
-    Raises:
-        InputError: there is none that can be read.
-        UnsupportedModelError: it names what would be looked for elsewhere.
-    """
+    """The configuration of a checkpoint."""
     require("torch", *READS)
     transformers = require("transformers", *READS)
     try:
@@ -294,9 +252,6 @@ def asking_nowhere(config: Any) -> Any:
 
     Of the attention that it names it is freed: that may be code of a hub, which would be run. timm's models may name a
     hub, and files of weights, which may be pickles.
-
-    Raises:
-        UnsupportedModelError: it is one of timm's that does.
     """
     config._attn_implementation = None
     if config.model_type != "timm_wrapper":
@@ -313,9 +268,6 @@ def check_supported(source: str | Path, adapters: Sequence[str | Path] = ()) -> 
     """Refuse a local checkpoint whose ``config.json`` names an unsupported class, before anything large is imported.
 
     Whatever else may be wrong with it, :func:`load_model` says; so it does of a hub name.
-
-    Raises:
-        UnsupportedModelError: the architecture is not supported.
     """
     file = Path(str(source)) / CONFIG
     try:
@@ -339,12 +291,7 @@ def _known(class_name: str, adapters: Sequence[str | Path] = ()) -> str:
 
 
 def class_of(config: Any) -> str:
-    """The class that a configuration names.
-
-    Raises:
-        InputError: it names none.
-        UnsupportedModelError: only code of the checkpoint's own has it.
-    """
+    """The class that a configuration names."""
     named = getattr(config, "architectures", None)
     if not named:
         raise InputError(
@@ -365,11 +312,7 @@ def _class_name(config: Any, adapters: Sequence[str | Path] = ()) -> str:
 
 
 def checked_source(source: str | Path) -> str:
-    """A folder or hub name of a checkpoint, as far as its form and a folder's files tell.
-
-    Raises:
-        InputError: it is neither, or holds no checkpoint.
-    """
+    """A folder or hub name of a checkpoint, as far as its form and a folder's files tell."""
     path = Path(source)
     if path.is_dir():
         if (path / "hydrant.json").is_file():

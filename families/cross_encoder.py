@@ -37,12 +37,7 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
 
 
 def with_activation(config: Any, source: str | Path) -> Any:
-    """The configuration of a checkpoint, with the activation of a CrossEncoder that is stored there.
-
-    Raises:
-        InputError: a file of sentence-transformers cannot be read.
-        UnsupportedModelError: a prompt, a module or a setting would change the score.
-    """
+    """The configuration of a checkpoint, with the activation of a CrossEncoder that is stored there."""
     stored = _stored(source)
     if not stored:
         return config
@@ -62,22 +57,13 @@ def with_activation(config: Any, source: str | Path) -> Any:
 
 
 def max_tokens(source: str | Path) -> Any:
-    """The token limit of a CrossEncoder that replaces its tokenizer's; ``None`` without one.
-
-    Raises:
-        InputError, UnsupportedModelError: as :func:`with_activation`.
-    """
+    """The token limit of a CrossEncoder that replaces its tokenizer's; ``None`` without one."""
     module = _module(source) if _stored(source) else {}
     return next((module[key] for key in LENGTHS if module.get(key)), None)
 
 
 def check_adapter(folder: Path, config: Any) -> None:
-    """Refuse an adapter of a CrossEncoder whose activation is not that of its base model.
-
-    Raises:
-        InputError: the activations differ.
-        UnsupportedModelError: as :func:`with_activation`.
-    """
+    """Refuse an adapter of a CrossEncoder whose activation is not that of its base model."""
     if not _stored(folder):
         return
     own, base = (task_of(each).get("score_activation") for each in (with_activation(copy(config), folder), config))
@@ -95,11 +81,7 @@ def _stored(source: str | Path) -> dict[str, Any]:
 
 
 def _module(source: str | Path) -> dict[str, Any]:
-    """The settings of the module, nested names joined by dots.
-
-    Raises:
-        UnsupportedModelError: there are other modules, or a setting that hydrant does not apply.
-    """
+    """The settings of the module, nested names joined by dots."""
     types = [str(module.get("type") if isinstance(module, dict) else module) for module in _read(source, MODULES, list)]
     if len(types) > 1 or not all(fullmatch(r"sentence_transformers\..*\bTransformer", name) for name in types):
         raise UnsupportedModelError(

@@ -63,12 +63,7 @@ def _registers(config: Any) -> int:
 
 
 def resize(model: Any, side: int) -> None:
-    """Bring the table of positions to images of another size, once, as the model itself would for every image.
-
-    Args:
-        model: is changed, its configuration too.
-        side: height and width, pixels.
-    """
+    """Bring the table of positions to images of another size, once, as the model itself would for every image."""
     import torch
 
     config = model.config

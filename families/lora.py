@@ -88,17 +88,7 @@ class Adapter:
 
 
 def read_adapter(source: str | Path, model: Any) -> Adapter:
-    """Read an adapter of a base model.
-
-    Args:
-        source: folder as PEFT's ``save_pretrained`` writes it.
-        model: the base model, a supported transformers classifier.
-
-    Raises:
-        InputError: the folder lacks a file or holds an unreadable one; another method than plain LoRA; a module that
-            the base model has not, or of another shape; non-finite, missing or unknown tensors.
-        UnsupportedModelError: the base model's architecture is not supported.
-    """
+    """Read an adapter of a base model."""
     folder = Path(source)
     config = _config(folder)
     check_pulled(folder)
@@ -122,15 +112,7 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
 
 
 def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int, set[str]]:
-    """The number of classes of adapters, and the tensors that each of them brings whole, named as in the base model.
-
-    Args:
-        class_name: the classifier of transformers that the base model becomes.
-        adapters: folders.
-
-    Raises:
-        InputError: an adapter cannot be read, or brings no classifier.
-    """
+    """The number of classes of adapters, and the tensors that each of them brings whole, named as in the base model."""
     bias = next(layout for layout in LAYOUTS if layout.model_class == class_name).other_names["classifier.bias"]
     classes, brought = 0, []
     for folder in map(Path, adapters):

@@ -24,9 +24,6 @@ def seen(mask: Tensor | None, tokens: int, window: int | None, device: torch.dev
 
     Args:
         mask: boolean [B, 1, 1, T], true for real tokens; ``None`` for all.
-        tokens: T.
-        window: how many tokens away, to either side; ``None`` for any.
-        device: of what is made.
 
     Returns:
         ``mask`` without a window; otherwise [B or 1, 1, T, T], where every token sees itself, so that padding far from

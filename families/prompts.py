@@ -45,18 +45,7 @@ class Prompts:
 
 
 def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> Prompts:
-    """Class names and their prompts.
-
-    Args:
-        classes: a list of names; an object with ``classes`` and ``templates``; an object class → prompt or list of
-            prompts, used as they are; :class:`Prompts`; a ``.json`` file with one of these; a ``.txt`` file with
-            one name a line; or names separated by commas.
-        templates: texts in which ``{}`` stands for the name; ``None`` for ``"a photo of a {}."``.
-
-    Raises:
-        InputError: an unreadable file or another form; fewer than two classes; empty or repeated names, texts or
-            templates; a template without ``{}``; or two classes with the same prompts.
-    """
+    """Class names and their prompts."""
     if isinstance(classes, Prompts) and templates is None:
         return classes
     found = classes.to_json() if isinstance(classes, Prompts) else classes

@@ -35,12 +35,7 @@ DECLARED = [layout.model_class for layout in LAYOUTS]
 
 
 def layout_of(model: Any) -> Layout:
-    """The layout of a transformers model.
-
-    Raises:
-        UnsupportedModelError: the model's class is not one of the supported ones; they are listed.
-        InputError: a ``CLIPModel``, which has no classes yet.
-    """
+    """The layout of a transformers model."""
     name = type(model).__name__
     for layout in LAYOUTS:
         if name == (layout.wrapper or layout.model_class):
@@ -78,23 +73,14 @@ def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
 
 
 def architecture_of(model: Any) -> Architecture:
-    """Shapes and settings of a transformers model.
-
-    Raises:
-        UnsupportedModelError: unsupported class, or an unsupported setting in its configuration.
-        InputError: what is no model, or one without weights.
-    """
+    """Shapes and settings of a transformers model."""
     check_weights(model)
     found = layout_of(model).architecture(model.config)
     return found if found.every_token else replace(found, **task_of(model.config))
 
 
 def check_weights(model: Any) -> None:
-    """Refuse what is no model, and a model whose weights were never loaded.
-
-    Raises:
-        InputError: it is none, or a weight lies on the device ``meta``, which holds none.
-    """
+    """Refuse what is no model, and a model whose weights were never loaded."""
     if not hasattr(model, "named_parameters"):
         raise InputError(
             f"a model is {cut(type(model).__name__)}; expected one classifier of transformers, or the folder or hub "
@@ -114,11 +100,6 @@ def read_weights(model: Any) -> dict[str, Any]:
     Returns:
         ``layers.{l}.attention.query.weight`` [H·d_h, d], … as torch tensors; linear weights are
         [out, in] as in torch, times the scale behind them where there is one (``Layout.scales``).
-
-    Raises:
-        UnsupportedModelError: unsupported class or setting, or a tensor is missing.
-        InputError: a tensor is quantised, holds NaN or infinity, or has not the shape that the configuration asks for;
-            it is named. Or the model has more or fewer layers than that.
     """
     import torch
 

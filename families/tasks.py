@@ -17,11 +17,7 @@ SHOWN = {"score": tuple(ACTIVATIONS), "multi_label": ("Identity", "Sigmoid"), "c
 
 
 def task_of(config: Any) -> dict[str, Any]:
-    """The fields of an ``Architecture`` that tell the task; none for a classifier of one class.
-
-    Raises:
-        UnsupportedModelError: the stored activation is not one of the task's.
-    """
+    """The fields of an ``Architecture`` that tell the task; none for a classifier of one class."""
     labels = getattr(config, "problem_type", None) == MULTI_LABEL
     task = "score" if config.num_labels == 1 else "multi_label" if labels else "classification"
     name = _activation(config, task)
@@ -31,11 +27,7 @@ def task_of(config: Any) -> dict[str, Any]:
 
 
 def _activation(config: Any, task: str) -> str:
-    """PyTorch's name of the activation; a checkpoint without one gives its logits, as transformers does.
-
-    Raises:
-        UnsupportedModelError: it is not one of the task's.
-    """
+    """PyTorch's name of the activation; a checkpoint without one gives its logits, as transformers does."""
     path = activation_path(config)
     package, _, name = str(path or "torch.nn.Identity").rpartition(".")
     if name not in SHOWN[task] or package.partition(".")[0] != "torch":

@@ -22,13 +22,7 @@ END = "ForTokenClassification"
 
 
 def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, pooler: bool = False) -> Layout:
-    """The layout of a family's token classifier.
-
-    Args:
-        layout: of its classifier of whole texts.
-        dropout: rate before the classifier, from a configuration; ``None`` where it is the same.
-        pooler: whether the dense layer before the classifier of whole texts stands here, too.
-    """
+    """The layout of a family's token classifier."""
 
     def architecture(config: Any) -> Architecture:
         if config.num_labels < 2:

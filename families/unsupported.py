@@ -49,13 +49,7 @@ def siblings(name: str, declared: Sequence[str]) -> list[str]:
 
 
 def unsupported(name: str, declared: Sequence[str], base: str = "") -> UnsupportedModelError:
-    """The error for a class that no family declares: whether it may be traced, or why not.
-
-    Args:
-        name: of the class.
-        declared: names of the classes that have a layout.
-        base: the declared class from which it is derived, if there is one.
-    """
+    """The error for a class that no family declares: whether it may be traced, or why not."""
     if base:
         reason = (
             f"it is derived from {base}, and may compute something else; if it computes the same, save it with "
@@ -72,12 +66,7 @@ def unsupported(name: str, declared: Sequence[str], base: str = "") -> Unsupport
 
 
 def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
-    """The error for a model that the installed transformers lacks.
-
-    Args:
-        what: its class or ``model_type``, for the message.
-        own_code: whether the checkpoint names code of its own.
-    """
+    """The error for a model that the installed transformers lacks."""
     code = ", but is code of the checkpoint's own (auto_map), which hydrant never runs" if own_code else ""
     return UnsupportedModelError(
         f"{what} is not part of the installed transformers{code}; install a newer transformers if that has it, or "
@@ -90,10 +79,6 @@ def rewritten(module: str, names: Iterable[str]) -> str:
 
     >>> rewritten("head", ["head.weight_mask", "head.weight_orig"])
     'it is under a mask of torch.nn.utils.prune: put the weight back with prune.remove'
-
-    Args:
-        module: its name.
-        names: of all tensors of the model.
     """
     below = [name.removeprefix(f"{module}.") for name in names if name.startswith(f"{module}.")]
     if not below:

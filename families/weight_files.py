@@ -32,11 +32,7 @@ FRAMEWORKS = {"tf_model*.h5": ("TensorFlow", "from_tf", "tensorflow tf-keras"),
 
 
 def check_pulled(folder: Path) -> None:
-    """Refuse a folder in which git-lfs pointers stand for the files.
-
-    Raises:
-        InputError: a file that would be read is one.
-    """
+    """Refuse a folder in which git-lfs pointers stand for the files."""
     for file in sorted(folder.iterdir()):
         if file.suffix in READ and file.is_file():
             with file.open("rb") as stream:
@@ -60,11 +56,7 @@ def wrapper_prefix(folder: Path) -> str:
 
 
 def check_not_quantised(name: str, config: Any, class_name: str) -> None:
-    """Refuse a checkpoint of quantised weights.
-
-    Raises:
-        UnsupportedModelError: its configuration says that it is one.
-    """
+    """Refuse a checkpoint of quantised weights."""
     settings = getattr(config, "quantization_config", None)
     if settings is None:
         return
@@ -86,14 +78,7 @@ def check_not_quantised(name: str, config: Any, class_name: str) -> None:
 
 
 def unread(name: str, folder: Path, class_name: str, reason: str) -> InputError:
-    """The error for weights that could not be read.
-
-    Args:
-        name: of the checkpoint.
-        folder: its files; of a hub name those that were downloaded.
-        class_name: of the model.
-        reason: words of the library that failed.
-    """
+    """The error for weights that could not be read."""
     if any(folder.glob("model*.safetensors*")):
         return InputError(
             f"cannot load the weights of {name}: {reason}; expected a complete Hugging Face checkpoint: copy, download "
@@ -129,13 +114,7 @@ def _python(program: str, *arguments: str) -> str:
 
 
 def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, Any]]) -> InputError:
-    """The error for tensors of other shapes than the configuration's, with the likely cause.
-
-    Args:
-        name: of the checkpoint.
-        config: its configuration.
-        mismatched: names, stored shapes and expected shapes; at least one.
-    """
+    """The error for tensors of other shapes than the configuration's, with the likely cause."""
     weight, stored, expected = min(mismatched)
     more = f" (and {len(mismatched) - 1} more)" if len(mismatched) > 1 else ""
     if any(0 in shape for _, shape, _ in mismatched):

@@ -28,9 +28,7 @@ class ZeroShotClassifier(nn.Module):
     """The image tower of a ``CLIPModel`` with a frozen classifier of its classes; it shares the tower's parameters.
 
     Args:
-        clip: the model.
         embeddings: of the classes, [C, P], unit length.
-        prompts: that these stand for.
     """
 
     def __init__(self, clip: Any, embeddings: Tensor, prompts: Prompts) -> None:

@@ -9,11 +9,7 @@ from ..bundle.density import Density
 
 
 class FeatureDistance(nn.Module):
-    """The fitted distance of a bundle; its tensors are buffers that no ``state_dict`` holds.
-
-    Args:
-        density: of the bundle.
-    """
+    """The fitted distance of a bundle; its tensors are buffers that no ``state_dict`` holds."""
 
     def __init__(self, density: Density) -> None:
         super().__init__()

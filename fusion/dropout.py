@@ -14,10 +14,6 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
     On a CPU PyTorch draws one number after the other for every element, which takes longer than all else that dropout
     does; four elements share one draw of 64 bits here. Other devices draw as PyTorch does.
-
-    Args:
-        x: of any shape, floating point.
-        rate: 0 to 1.
     """
     dropped = round(rate * PARTS)
     if x.device.type != "cpu" or dropped == PARTS:

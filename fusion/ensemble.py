@@ -224,13 +224,7 @@ def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
 
 
 def _tell_alike(members: int, same: Callable[[int, int], bool], remedy: str) -> None:
-    """Say in the log which members are one and the same.
-
-    Args:
-        members: M.
-        same: whether two members are.
-        remedy: what tells them apart.
-    """
+    """Say in the log which members are one and the same."""
     groups: list[list[int]] = []
     for member in range(members):
         group = next((group for group in groups if same(group[0], member)), None)
@@ -316,12 +310,6 @@ def fuse_weights(
     separate: frozenset[str],
 ) -> dict[str, Tensor]:
     """Fused tensors from canonical ones (``families.registry.read_weights``).
-
-    Args:
-        architecture: of every checkpoint.
-        plan: M members.
-        checkpoints: one, or M.
-        separate: parts that stay grouped.
 
     Returns:
         Tensors with a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables

@@ -80,7 +80,6 @@ class GroupedNorm(nn.Module):
     Args:
         weight: [G, 1, d].
         bias: [G, 1, d], or ``None``.
-        eps: added to the variance.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, eps: float) -> None:
@@ -110,11 +109,6 @@ class GroupedAttention(nn.Module):
     Args:
         qkv: [G, d, 3·h·d_h], query, key and value side by side.
         output: [G, h·d_h, d].
-        head_width: d_h.
-        dropout: rate on the attention probabilities, in training only.
-        low_rank: updates by projection: ``query``, ``key``, ``value``, ``output``.
-        rotary: θ of the rotary positions, or ``None``.
-        window: how many tokens away it reaches, to either side; ``None`` for any.
     """
 
     def __init__(
@@ -140,7 +134,6 @@ class GroupedAttention(nn.Module):
         """[S, B, T, d] → [M, B, T, d].
 
         Args:
-            x: that leaves the layer before.
             mask: boolean [B, 1, 1, T], true where a key may be seen.
             first: whether the first token alone asks, which gives [M, B, 1, d].
         """

@@ -60,7 +60,6 @@ def summarize_labels(
 
     Args:
         member_logits: [M, B, C].
-        temperatures: T > 0 of each label, or one for all.
         distance: [B], passed on.
     """
     logits = member_logits.float() / torch.tensor(temperatures, device=member_logits.device)

@@ -20,16 +20,7 @@ FORMS: tuple[str, ...] = get_args(LowRank)
 
 
 def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] = ()) -> dict[str, Tensor]:
-    """A member's canonical tensors: W + s · B A in float64, rounded once; what it does not change is ``base``'s own.
-
-    Args:
-        base: canonical tensors of the base model (``families.registry.read_weights``).
-        adapter: of the member.
-        kept: modules whose update is not merged.
-
-    Raises:
-        InputError: float32 cannot hold a sum.
-    """
+    """A member's canonical tensors: W + s · B A in float64, rounded once; what it does not change is ``base``'s own."""
     names = [name for name in adapter.updates if name.rpartition(".")[0] not in kept]
     return {**base, **{name: _sum(base[name], adapter, name) for name in names}, **adapter.replaced}
 
@@ -39,18 +30,9 @@ def kept_updates(
 ) -> dict[str, Tensor]:
     """Fused tensors of the updates that are not merged, for the heads that stay.
 
-    Args:
-        architecture: of the base model.
-        plan: M members, which keep the same heads in these layers.
-        adapters: M.
-        modules: canonical modules of attention with the largest rank of their updates.
-
     Returns:
         ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out], the scale in ``up``, and
         both of one size, by a power of two for each rank; members of lower rank are padded with zeros.
-
-    Raises:
-        InputError: float32 cannot hold an update, or what is stored of it.
     """
     tensors: dict[str, Tensor] = {}
     for module, rank in modules.items():
@@ -85,18 +67,8 @@ def choose_forms(
 ) -> Forms:
     """Every module that updates change and no member replaces, its largest rank, and whether it stays low-rank.
 
-    Args:
-        architecture: of the base model.
-        plan: M members.
-        adapters: M.
-        separate: parts other than attention that members do not share.
-        low_rank: ``"auto"``, ``"merge"`` or ``"keep"``.
-
     Returns:
         Module → ``{"rank": r, "low_rank": bool}``, as a bundle's manifest holds it and ``cost`` reads it.
-
-    Raises:
-        InputError: ``"keep"`` where members keep different heads.
     """
     whole = {name.rpartition(".")[0] for adapter in adapters for name in adapter.replaced}
     names = sorted({name.rpartition(".")[0] for adapter in adapters for name in adapter.updates} - whole)

@@ -26,19 +26,7 @@ def check_merged(
     inputs: Sequence[Mapping[str, Any]],
     labels: Sequence[np.ndarray | None],
 ) -> None:
-    """Refuse an ensemble that averaging changes too much.
-
-    Args:
-        models: the checkpoints, one for each member.
-        merged: the ensemble.
-        unmerged: the same members, wholly separate.
-        drift: between the two.
-        inputs, labels: batches that it was measured on (:func:`fusion.drift.measure_drift`).
-
-    Raises:
-        InputError: averaging changes more than :data:`MOST`; the parts that cost most are named, with what keeping
-            them separate costs.
-    """
+    """Refuse an ensemble that averaging changes too much."""
     if drift.change <= MOST:
         return
     kept = set(merged.provenance["separate"])

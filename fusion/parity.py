@@ -47,18 +47,8 @@ class Answer:
 def compare_with_original(model: Any, processor: Any, spec: InputSpec, run: Run) -> OriginalCheck:
     """Compare hydrant with transformers on fixed raw inputs.
 
-    Args:
-        model: the original checkpoint in transformers.
-        processor: its own tokenizer, image processor or feature extractor.
-        spec: what hydrant knows of the model's inputs.
-        run: hydrant's form of the model, with every head.
-
     Returns:
         The settings compared, and the inputs that transformers takes with its tensors and answers.
-
-    Raises:
-        UnsupportedModelError: tensors or logits differ.
-        InputError: hydrant cannot use the processor.
     """
     ready = from_transformers(processor, spec)
     longest = getattr(ready, "max_tokens", None)

@@ -22,16 +22,8 @@ def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: S
 
     ``fuse`` does so for checkpoints that it is given by name. Call it for models that are in memory already.
 
-    Args:
-        sources: folders or hub names of the checkpoints; what lacks a processor is named in the log.
-        spec: what the models read: their architecture.
-        adapters: folders of PEFT adapters, which may hold a tokenizer of their own.
-
     Returns:
         The first processor, of transformers; ``None`` where there is none.
-
-    Raises:
-        InputError: two of them prepare an input differently, or one cannot be used with the model.
     """
     found = {str(source): find_processor(source, spec.modality) for source in (*sources, *adapters)}
     known = {name: processor for name, processor in found.items() if processor is not None}

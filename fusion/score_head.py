@@ -43,7 +43,6 @@ def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distanc
 
     Args:
         member_logits: [M, B, 1].
-        activation: of the model.
         distance: [B], passed on.
     """
     logits = member_logits.float()[..., 0]  # [M, B]

@@ -93,12 +93,7 @@ def save_bundle(
 
 
 def _original_check(ensemble: FusedClassifier | TracedClassifier, processor: Any) -> OriginalCheck | None:
-    """The comparison with the original through this processor; made now of a traced model, which holds its original.
-
-    Raises:
-        UnsupportedModelError: they differ.
-        InputError: the processor does not fit.
-    """
+    """The comparison with the original through this processor; made now of a traced model, which holds its original."""
     if isinstance(ensemble, TracedClassifier):
         return ensemble.compare_with_original(processor)
     check = ensemble.original_check
@@ -151,11 +146,7 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
 
 
 def load_reference(bundle: Bundle | str | Path) -> FusedClassifier | TracedClassifier:
-    """What a bundle holds, fused or traced, in evaluation mode, float32 on the CPU.
-
-    Raises:
-        BundleError: a file is missing, altered, or inconsistent with the others.
-    """
+    """What a bundle holds, fused or traced, in evaluation mode, float32 on the CPU."""
     bundle = resolve(bundle)
     traced = isinstance(bundle.any_architecture(), Traced)
     return load_traced_ensemble(bundle) if traced else load_ensemble(bundle)

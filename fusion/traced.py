@@ -35,15 +35,6 @@ class TracedClassifier(nn.Module):
     """M members of a traced model, each run by itself; what they share they share as tensors.
 
     Threads that share it take turns: members run under a hook, and models of transformers may keep what they computed.
-
-    Args:
-        architecture: of the model.
-        plan: the heads that each member keeps.
-        original: the whole model.
-        labels: class names in class order.
-        temperature: softmax temperature T of all members.
-        density: what the distance is computed with, once it was fitted.
-        label_temperatures: T of each label of a multi-label model, in place of it.
     """
 
     def __init__(
@@ -94,12 +85,6 @@ class TracedClassifier(nn.Module):
         """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
 
         Of tokens everything has an axis T behind B; what stands at padding says nothing.
-
-        Args:
-            inputs: by name, as ``architecture.input_names`` says; token types may be left out.
-
-        Raises:
-            InputError: a tensor is missing.
         """
         logits, features = self.features(() if self.distance is None else self.distance.density.taps, **inputs)
         distance = None if self.distance is None else self.distance(features)
@@ -113,13 +98,6 @@ class TracedClassifier(nn.Module):
         """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
 
         Of tokens both have T behind B.
-
-        Args:
-            taps: K names: ``last.0`` and so on, and of tokens ``layers.0.token``.
-            inputs: as of :meth:`forward`.
-
-        Raises:
-            InputError: as of :meth:`forward`.
         """
         given = with_defaults(self.architecture, inputs)
         layers = sorted({int(found[1]) for tap in taps if (found := TAP.fullmatch(tap)) and found[1]})
@@ -137,14 +115,7 @@ class TracedClassifier(nn.Module):
     """What stands before the last linear map is the model's own; hydrant knows the vector that this map reads."""
 
     def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and what the members' last linear maps read [M, B, d]; of tokens with T behind B.
-
-        Args:
-            inputs: as of :meth:`forward`.
-
-        Raises:
-            InputError: as of :meth:`forward`.
-        """
+        """Member logits [M, B, C] and what the members' last linear maps read [M, B, d]; of tokens with T behind B."""
         return self.features([f"last.{member}" for member in range(self.members)], **inputs)
 
     def penultimate(self, last: Tensor) -> Tensor:
@@ -152,11 +123,7 @@ class TracedClassifier(nn.Module):
         return last
 
     def last_linear(self) -> tuple[Tensor, Tensor | None]:
-        """Weight [d, C] and bias [C] of the last linear map.
-
-        Raises:
-            InputError: it was not found.
-        """
+        """Weight [d, C] and bias [C] of the last linear map."""
         if not self.architecture.classifier:
             raise InputError(
                 f"the last linear map of {self.architecture.model_class} was not found, and baselines are computed "
@@ -167,15 +134,7 @@ class TracedClassifier(nn.Module):
         return weight.T if isinstance(last, nn.Linear) else weight, None if bias is None else bias.detach()
 
     def compare_with_original(self, processor: Any) -> OriginalCheck:
-        """Compare the whole model, run as members are, with transformers' own code on raw inputs.
-
-        Args:
-            processor: the tokenizer, image processor or feature extractor of the checkpoint.
-
-        Raises:
-            UnsupportedModelError: they differ.
-            InputError: hydrant cannot use the processor.
-        """
+        """Compare the whole model, run as members are, with transformers' own code on raw inputs."""
         [whole] = members_of(self.original, self.architecture, all_heads(self.architecture, 1))
 
         def run(inputs: Mapping[str, Tensor]) -> Tensor:
@@ -196,13 +155,7 @@ class TracedClassifier(nn.Module):
 
 
 def fuse_traced(models: Any, plan: HeadPlan | None = None, members: int | None = None) -> TracedClassifier:
-    """Members of any classifier, compared with the original under hooks; ``fusion.ensemble.fuse`` has the arguments.
-
-    Raises:
-        InputError: several models, or weights that are not finite.
-        PlanError: the plan does not fit the model.
-        UnsupportedModelError: no form of the members agrees with the original; nothing is made.
-    """
+    """Members of any classifier, compared with the original under hooks; ``fusion.ensemble.fuse`` has the arguments."""
     sources = [models] if isinstance(models, str | Path | nn.Module) else list(models)
     if len(sources) != 1:
         raise InputError(f"{len(sources)} models were given with traced; expected one, whose prunings are the members")
@@ -221,12 +174,7 @@ def fuse_traced(models: Any, plan: HeadPlan | None = None, members: int | None =
 
 
 def load_traced_ensemble(bundle: Bundle | str | Path) -> TracedClassifier:
-    """The traced ensemble of a bundle, in evaluation mode, float32 on the CPU.
-
-    Raises:
-        BundleError: a file is missing, altered, or inconsistent with the others, or the installed transformers cannot
-            make the model.
-    """
+    """The traced ensemble of a bundle, in evaluation mode, float32 on the CPU."""
     bundle = resolve(bundle)
     architecture = bundle.any_architecture()
     if not isinstance(architecture, Traced):

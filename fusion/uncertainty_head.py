@@ -61,7 +61,6 @@ def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor 
 
     Args:
         member_logits: [M, B, C]; of tokens [M, B, T, C].
-        temperature: T > 0, one for all members.
         distance: [B], passed on.
     """
     logits = member_logits.float()

@@ -64,17 +64,6 @@ def find_divergence(
 
     A compiled engine has no outputs inside. For one, the graph that it came from runs in ONNX Runtime on the CPU: if
     that follows the reference, what differs is the engine.
-
-    Args:
-        bundle: holds the graph.
-        architecture: of the bundle.
-        backend: that failed.
-        precision: of the graph.
-        batches: inputs.
-        folder: for the graph with further outputs.
-
-    Raises:
-        BundleError: the graph or the weights were altered.
     """
     note = ""
     if backend not in RUNS_GRAPHS:

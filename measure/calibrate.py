@@ -344,11 +344,7 @@ def _changed(
 
 
 def _built_from(bundle: Bundle) -> dict[str, tuple[str, str]]:
-    """The graph that each engine was built from, and its digest then.
-
-    Raises:
-        BundleError: what is known of an engine is missing, altered or malformed.
-    """
+    """The graph that each engine was built from, and its digest then."""
     from ..engines.metadata import engine_names, read_metadata
 
     known = {name: read_metadata(bundle, name) for name in engine_names(bundle)}

@@ -65,15 +65,7 @@ def candidates(
     *,
     choice: bool,
 ) -> Distances:
-    """The distances by the sets of taps to choose from, not standardised; without training data the bundle's, if any.
-
-    Args:
-        bundle: that is calibrated.
-        reference: of it.
-        training: to fit them on.
-        taps, rank: as of ``calibrate``.
-        choice: whether there are out-of-distribution data, by which to choose; else there is the default alone.
-    """
+    """The distances by the sets of taps to choose from, not standardised; without training data the bundle's, if any."""
     if training is None:
         kept = Density.of(bundle)
         return {} if kept is None else {KEPT: kept}
@@ -89,12 +81,7 @@ def candidates(
 def settled(
     distances: Distances, known: Squared, outside: Squared | None, spans: tuple[Reduced, Reduced] | None = None
 ) -> tuple[Density | None, np.ndarray | None, np.ndarray | None]:
-    """The best distance, standardised on validation data unless it was before, and those of known and others [N].
-
-    Args:
-        distances: of :func:`candidates`.
-        known, outside, spans: as of ``features.best_set``.
-    """
+    """The best distance, standardised on validation data unless it was before, and those of known and others [N]."""
     if not distances:
         return None, None, None
     if KEPT in distances:
@@ -111,9 +98,6 @@ def against_training(bundle: Bundle, known: Examples, training: Examples, force:
     """Say if validation data are among those that the distance is fitted on, or are of another form.
 
     The distance would look smaller than it is, or larger.
-
-    Raises:
-        InputError: most of them are among those, and nothing forces it.
     """
     modality = bundle.any_architecture().modality
     now, then = (fingerprint_of(each.inputs, modality) for each in (known, training))

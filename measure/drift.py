@@ -136,11 +136,7 @@ def drift(
 
 
 def reference_of(bundle: Bundle) -> TrafficReference:
-    """What a bundle's calibration examples look like.
-
-    Raises:
-        InputError: the bundle was not calibrated, or by an earlier hydrant.
-    """
+    """What a bundle's calibration examples look like."""
     reference = Calibration.of(bundle).reference
     if reference is None:
         raise InputError(

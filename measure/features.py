@@ -32,13 +32,7 @@ Reduced = Callable[[np.ndarray], np.ndarray]
 
 
 class Reference:
-    """The fused module of a bundle, and the way to it from raw examples.
-
-    Args:
-        bundle: that holds it.
-        batch_size: examples per run.
-        progress: display.
-    """
+    """The fused module of a bundle, and the way to it from raw examples."""
 
     def __init__(self, bundle: Bundle, batch_size: int, progress: Progress) -> None:
         from ..fusion import load_reference
@@ -56,18 +50,8 @@ class Reference:
     ) -> dict[str, Density]:
         """The distances from labelled training data, not yet standardised; memory does not grow with their number.
 
-        Args:
-            examples: to fit them on.
-            sets: name → taps, as of ``calib.taps.named_taps``.
-            about: on what they are fitted, for people.
-            rank: numbers that a feature is brought to; without it each set has its own (``calib.density.usual_rank``).
-
         Returns:
             Name → distance by these taps.
-
-        Raises:
-            InputError: an example cannot be used, or all are alike.
-            BackendError: the model gives values that are not finite.
         """
         fit = self._fit(examples, _union(sets.values()))
         made = {
@@ -97,12 +81,7 @@ class Reference:
         return fit
 
     def run(self, examples: Examples, distances: Distances = NO_DISTANCES) -> tuple[np.ndarray, Squared]:
-        """Member logits [N, M, C] before any temperature, and by name the squared distance at each tap [N, K].
-
-        Raises:
-            InputError: an example cannot be used.
-            BackendError: the model gives values that are not finite.
-        """
+        """Member logits [N, M, C] before any temperature, and by name the squared distance at each tap [N, K]."""
         taps = _union(density.taps for density in distances.values())
         with TorchFeatures(self.ensemble, taps) as model:
             found = collect(
@@ -121,10 +100,6 @@ class Reference:
         """Of the words of texts member logits [N, M, C] before any temperature, under the name ``"logits"``.
 
         With distances also the squared ones at each tap [N, K], of which :func:`squared_of` has the names.
-
-        Raises:
-            InputError: an example cannot be used.
-            BackendError: the model gives values that are not finite.
         """
         taps = _union(density.taps for density in distances.values())
         with TorchFeatures(self.ensemble, taps) as model:
@@ -199,7 +174,6 @@ def best_set(
     """The distance that separates best on validation data, and the AUROC of each; the first without OOD data.
 
     Args:
-        distances: name → standardised distance.
         known, outside: name → squared distances [N, K] of in- and out-of-distribution examples, or of their words.
         spans: of words, distances [N] → those of the spans [S] that are found among them, of either.
     """

@@ -39,20 +39,12 @@ class Own:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Own:
-        """Of a bundle.
-
-        Raises:
-            BundleError: it is altered or malformed.
-        """
+        """Of a bundle."""
         task, labels = bundle.any_architecture().task, bundle.labels
         return cls(task, frozenset(split_tag(label)[1] for label in labels) if task == "tokens" else frozenset(labels))
 
     def check(self, row: Mapping[str, Any], where: str) -> None:
-        """Refuse a row that another model wrote.
-
-        Raises:
-            InputError: it holds the answer of another task, or a label that this bundle does not give.
-        """
+        """Refuse a row that another model wrote."""
         if row.get("error") is not None:
             return
         given = [task for task, key in ANSWERS.items() if row.get(key) is not None]
@@ -86,15 +78,7 @@ def _name(label: Any) -> str:
 
 
 def rows_of_file(path: str | Path, own: Own) -> Iterator[Placed]:
-    """Rows of a file of JSON lines; empty lines are left out.
-
-    Args:
-        path: of the file.
-        own: what stands in them.
-
-    Raises:
-        InputError: it cannot be read, or a row cannot be of the bundle, or is no sample of the traffic.
-    """
+    """Rows of a file of JSON lines; empty lines are left out."""
     try:
         with Path(path).open("rb") as file:
             for number, line in enumerate(file, start=1):

@@ -40,18 +40,7 @@ class Memory:
 def measure_memory(
     subject: Subject, bundle: Bundle, *, batch: int, sequence: int, threads: int | None, seed: int
 ) -> Memory:
-    """Open a model in a process of its own and run one batch.
-
-    Args:
-        subject: the model and its backend.
-        bundle: the bundle, or that of which ``subject`` is a baseline.
-        batch, sequence: inputs, and tokens per text.
-        threads: within one run; ``None`` leaves the backend's default.
-        seed: of the inputs.
-
-    Raises:
-        BackendError: the process failed; its last line is given.
-    """
+    """Open a model in a process of its own and run one batch."""
     command = [sys.executable, "-P", "-m", __name__, str(bundle.path.resolve())]
     options: dict[str, object] = {
         "graph": subject.graph,

@@ -62,19 +62,7 @@ class Breakdown:
 def break_down(
     graph: Path, pieces: int, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
 ) -> Breakdown:
-    """Run a graph in a session that records its operators.
-
-    Args:
-        graph: the ONNX file.
-        pieces: runs that the batch is cut into: the first is recorded, and counted as often.
-        inputs: one batch.
-        sequence: tokens per input, for the record.
-        threads: within one run; ``None`` lets ONNX Runtime choose.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-        BundleError: ONNX Runtime cannot read the graph.
-    """
+    """Run a graph in a session that records its operators."""
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
         session = open_session(graph, threads, Path(folder) / "trace")
         names = [output.name for output in session.get_outputs()]
@@ -92,14 +80,7 @@ def break_down(
 def parts_of(
     events: Sequence[Mapping[str, Any]], warm_up: int, runs: int, pieces: int = 1
 ) -> tuple[list[Part], list[Part]]:
-    """Operator types and nodes of a trace, the slowest first.
-
-    Args:
-        events: ONNX Runtime's trace, in Chrome's format: ``dur`` and ``ts`` in microseconds.
-        warm_up: runs at the beginning that do not count.
-        runs: runs that count.
-        pieces: runs of a batch.
-    """
+    """Operator types and nodes of a trace, the slowest first."""
     starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
     begin = starts[warm_up]
     nodes: dict[tuple[str, str], list[float]] = defaultdict(list)

@@ -15,11 +15,7 @@ STYLES = ("-", "--", ":", "-.")
 
 
 def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
-    """PNG bytes: medians, with a band up to the 95th percentile, on logarithmic axes.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """PNG bytes: medians, with a band up to the 95th percentile, on logarithmic axes."""
     require("matplotlib", "report", "draw latency against batch")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

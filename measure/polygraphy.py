@@ -71,11 +71,7 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
 def compare(
     reference: Backend, tested: Backend, architecture: AnyArchitecture, batches: Sequence[Batch], outputs: Sequence[str]
 ) -> Comparison:
-    """Run both backends on every batch with Polygraphy's Comparator, and compare what each gave over all of them.
-
-    Args:
-        outputs: names of the outputs to compare.
-    """
+    """Run both backends on every batch with Polygraphy's Comparator, and compare what each gave over all of them."""
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
         runners = [BackendRunner(reference, architecture), BackendRunner(tested, architecture)]
         whole = [(name, _joined(batch, outputs)) for name, batch in Comparator.run(runners, data_loader=list(batches))]

@@ -86,11 +86,7 @@ class Settings:
 def checked_settings(
     architecture: AnyArchitecture, timing: Timing, baselines: str | Sequence[str], seed: int
 ) -> Settings:
-    """Settings for a model, from what the user gave to ``profile``.
-
-    Raises:
-        InputError: something is out of range, or not for this model.
-    """
+    """Settings for a model, from what the user gave to ``profile``."""
     check_seed(seed)
     if not isinstance(timing, Timing):
         raise InputError(f"timing is {cut(timing)}; expected Timing(batch=[1, 8]), for example")

@@ -46,11 +46,7 @@ class Subject:
     copies: int = 1
 
     def open(self, bundle: Bundle, threads: int | None) -> Backend:
-        """Open it as the bundle would be opened.
-
-        Raises:
-            BackendError, MissingExtraError, BundleError: as :func:`runtime.backends.registry.open_backend`.
-        """
+        """Open it as the bundle would be opened."""
         if self.graph is None:
             return open_backend(bundle, self.backend, threads, self.precision)[0]
         architecture = bundle.any_architecture()
@@ -69,9 +65,6 @@ class Succession(Backend):
     """Backends that run the same batch one after another, as the members of a Deep Ensemble do.
 
     Its outputs are those of the last.
-
-    Args:
-        backends: one for each member.
     """
 
     def __init__(self, backends: Sequence[Backend]) -> None:
@@ -99,16 +92,6 @@ def baseline_subjects(
     They have random weights, in float32, unrolled: the bundle no longer holds the heads that were
     pruned, and latency does not depend on the values of weights. A backend that computes the
     bundle's float32 graph in bfloat16 does so with them, too.
-
-    Args:
-        architecture: of the bundle.
-        members: M, the number of models in the Deep Ensemble.
-        runners: the bundle's backends.
-        names: of :data:`BASELINES`.
-        folder: in which the graphs are written.
-
-    Raises:
-        InputError: no backend among ``runners`` runs graphs.
     """
     if not names:
         return []
@@ -122,16 +105,7 @@ def baseline_subjects(
 def traced_subjects(
     bundle: Bundle, architecture: Traced, runners: Sequence[Backend], names: Sequence[str], folder: Path
 ) -> list[Subject]:
-    """The baselines of a traced bundle: the whole original that it holds, written as the bundle's graph was.
-
-    Args:
-        bundle: that holds it.
-        architecture, runners, names, folder: as of :func:`baseline_subjects`.
-
-    Raises:
-        InputError: no backend among ``runners`` runs graphs.
-        UnsupportedModelError, BundleError: as of ``export_onnx``.
-    """
+    """The baselines of a traced bundle: the whole original that it holds, written as the bundle's graph was."""
     if not names:
         return []
     able = _able(runners)

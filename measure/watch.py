@@ -97,21 +97,12 @@ class Counts:
 class Watch:
     """Watches predictions for a change against the calibration examples.
 
-    Args:
-        reference: of the bundle.
-        alpha: probability that a stream like the calibration examples ever raises an alarm.
-        psi: population stability index from which a histogram has changed, if that is more than chance.
-        window: inputs whose histograms are compared at a time.
-
     Attributes:
         rates: the test of each rate.
         total, current: histograms of all inputs, and of those since the last whole window.
         windows: the last :data:`KEPT` of them.
         alarms: in the order in which they were raised, one for each rate and score.
         failed: inputs that could not be used; they are not counted otherwise.
-
-    Raises:
-        InputError: an option out of range.
     """
 
     def __init__(self, reference: TrafficReference, alpha: float = 0.01, psi: float = 0.1, window: int = 1000) -> None:
@@ -237,11 +228,7 @@ def bounds_text(low: float | None, high: float | None) -> str:
 
 
 def check_limits(alpha: Any, psi: Any, window: Any) -> None:
-    """Refuse limits that are none.
-
-    Raises:
-        InputError: one of them.
-    """
+    """Refuse limits that are none."""
     for name, value, most in (("alpha", alpha, 1.0), ("psi", psi, float("inf"))):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
             raise InputError(f"{name} is {cut(value)}; expected a number above 0{' and below 1' if most == 1 else ''}")

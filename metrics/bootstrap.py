@@ -28,11 +28,6 @@ def resampled(
     Args:
         statistic: how often each of some resamples holds every example, one array [r, size] for each group →
             figures, [r] each.
-        sizes: number of examples in each group; groups are resampled on their own.
-        resamples: R.
-        seed: of the draws.
-        progress: display.
-        title: of the display.
 
     Returns:
         Name → [R].

@@ -66,11 +66,6 @@ class Change:
 class RateTest:
     """Watches a stream of decisions for a change of their rate; it may be asked after every one.
 
-    Args:
-        count: calibration examples that lay beyond the threshold.
-        n: of these.
-        level: probability of a false alarm over a stream of any length, above 0 and below 1.
-
     Attributes:
         limit: evidence from which on there is a change, 1 ÷ level.
         count, n: decisions so far, and inputs.
@@ -159,14 +154,7 @@ def _unbet(inputs: np.ndarray | int) -> np.ndarray:
 
 
 def rate_p_value(count: int, n: int, known_count: int, known_n: int) -> float:
-    """Probability of a count at least as extreme among n inputs like the calibration examples; two-sided.
-
-    Args:
-        count: decisions among ``n`` inputs.
-        n: inputs, fixed beforehand.
-        known_count: calibration examples beyond the threshold that was chosen on them.
-        known_n: of these.
-    """
+    """Probability of a count at least as extreme among n inputs like the calibration examples; two-sided."""
     if n == 0:
         return 1.0
     a, b = known_count + 1.0, max(known_n - known_count, 1.0)
@@ -182,7 +170,6 @@ def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Values in each bin, [E + 1]: up to the first edge, above it and up to the second, and so on.
 
     Args:
-        values: any number of them, finite; compared in float32.
         edges: [E], ascending.
     """
     places = np.searchsorted(np.asarray(edges, np.float32), np.asarray(values, np.float32), side="left")
@@ -197,7 +184,6 @@ def stability_index(known: np.ndarray, found: np.ndarray) -> float:
 
     Args:
         known: counts of the reference, [B].
-        found: of what is compared with it.
     """
     p, q = (_smoothed(counts) for counts in (known, found))
     return float(((q - p) * np.log(q / p)).sum())
@@ -220,8 +206,6 @@ def same_p_value(known: np.ndarray, found: np.ndarray, weight: float = 1.0) -> f
 
     Args:
         known: counts of the reference, [B].
-        found: of what is compared with it.
-        weight: below 1 where values depend on each other, as spans of one text do: inputs ÷ values.
     """
     pair = np.stack([known, found]).astype(np.float64)
     few = pair.sum(axis=0) < FEW
@@ -239,10 +223,6 @@ def chi_square_tail(value: float, freedom: int) -> float:
     """Probability that χ² with so many degrees of freedom is larger: the regularised upper incomplete gamma function.
 
     By its series below its mean and its continued fraction above (Press et al., Numerical Recipes, §6.2).
-
-    Args:
-        value: 0 or more.
-        freedom: 1 or more.
     """
     a, x = freedom / 2, value / 2
     if x <= 0:

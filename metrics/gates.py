@@ -119,9 +119,6 @@ def agreement(
     Args:
         reference, tested: ``probabilities`` [N, C] and the scores [N]; those of :data:`FURTHER_SCORES` where both
             have them.
-        tolerances: of the precision.
-        least: entropies and mutual information below their tolerance tie when they are ranked. Of tokens most are so
-            close to zero that their order is that of rounding.
     """
     p, q = reference["probabilities"], tested["probabilities"]
     flipped = p.argmax(axis=1) != q.argmax(axis=1)
@@ -168,14 +165,7 @@ def gates(figures: Agreement, tolerances: Tolerances) -> list[Gate]:
 def judged(
     upper: Iterable[tuple[str, float | None, float]], spearman: Mapping[str, float | None], inputs: int, least: float
 ) -> list[Gate]:
-    """The gates of figures that were measured.
-
-    Args:
-        upper: name, figure and its upper limit.
-        spearman: score → rank correlation, judged from :data:`RANKED_INPUTS` inputs on.
-        inputs: number of inputs.
-        least: lower limit of a rank correlation.
-    """
+    """The gates of figures that were measured."""
     bounded = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper if value is not None]
     known = {name: value for name, value in spearman.items() if value is not None and inputs >= RANKED_INPUTS}
     return bounded + [Gate(f"{RANKED}{name}", value, least, bool(value >= least)) for name, value in known.items()]

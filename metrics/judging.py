@@ -18,8 +18,6 @@ def judged(
 
     Args:
         reference, tested: outputs [N, …] by name.
-        tolerances: of the precision.
-        tokens: the N are tokens, most of which a tagger is sure of (``agreement``, with ``least``).
     """
     if tokens:
         words = agreement(reference, tested, tolerances, least=True)

@@ -52,12 +52,7 @@ class LabelAgreement:
 def label_agreement(
     reference: Mapping[str, np.ndarray], tested: Mapping[str, np.ndarray], tolerances: Tolerances
 ) -> LabelAgreement:
-    """Compare two backends' outputs on the same inputs.
-
-    Args:
-        reference, tested: outputs of a multi-label graph (``bundle.tasks``), and ``distance`` where both have it.
-        tolerances: of the precision.
-    """
+    """Compare two backends' outputs on the same inputs."""
     p, q = reference["probabilities"], tested["probabilities"]
     flipped = (p > 0.5) != (q > 0.5)
     far = "distance" in reference and "distance" in tested

@@ -21,10 +21,8 @@ def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names:
     The order is fitted on every second example and judged on the others.
 
     Args:
-        data: name of the examples.
         probabilities: [N, C].
         labels: [N] class indices.
-        names: of the classes.
     """
     predicted = probabilities.argmax(axis=1)
     order = fitted_order(predicted[::2], labels[::2], len(names))

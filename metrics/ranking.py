@@ -22,7 +22,6 @@ def groups_of(queries: Sequence[Hashable], relevance: np.ndarray) -> list[np.nda
     Queries with one document, or with none that is relevant, have no order to judge and are left out.
 
     Args:
-        queries: of N documents.
         relevance: [N], ≥ 0; relevant above 0.
     """
     places: dict[Hashable, list[int]] = {}

@@ -22,7 +22,6 @@ class WeightedFigures:
     """``metrics.figures.figures`` of resamples of the same examples.
 
     Args:
-        answers: of labelled in-distribution examples, N of them.
         ood: scores [K] of out-of-distribution examples; ``None`` leaves their figures out.
     """
 
@@ -58,11 +57,7 @@ class WeightedFigures:
 
 
 class SelectiveFigures:
-    """What stands on the order of confidence: adaptive ECE, and the figures of the risk–coverage curve.
-
-    Args:
-        answers: of N labelled examples.
-    """
+    """What stands on the order of confidence: adaptive ECE, and the figures of the risk–coverage curve."""
 
     def __init__(self, answers: Answers) -> None:
         self._order = np.argsort(-answers.confidence, kind="stable")  # most certain first

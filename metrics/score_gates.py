@@ -50,7 +50,6 @@ def score_agreement(
 
     Args:
         reference, tested: ``score`` and ``score_variance`` [N], and ``distance`` where both have it.
-        tolerances: of the precision.
     """
     scale = max(1.0, float(np.abs(reference["score"]).max()))
     mine, its = ({**side, "score_variance": _deviation(side)} for side in (reference, tested))  # compared by its root

@@ -88,8 +88,6 @@ def interval(
 
     Args:
         score, variance: [B] float32.
-        quantile, floor: exact in float32.
-        bounds: that labels cannot leave; the interval is cut to them.
     """
     half = np.float32(quantile) * np.sqrt(np.asarray(variance, np.float32) + np.float32(floor))
     low, high = np.asarray(score, np.float32) - half, np.asarray(score, np.float32) + half

@@ -64,10 +64,6 @@ def span_counts(known: Iterable[Entity], predicted: Iterable[Entity], types: Seq
     """Of one text: spans that are right, predicted, and known, of each type, [3, K] int64.
 
     A span is right where type and both ends are.
-
-    Args:
-        known, predicted: spans.
-        types: K of them.
     """
     known, predicted, place = set(known), set(predicted), {name: index for index, name in enumerate(types)}
     counts = np.zeros((3, len(types)), np.int64)
@@ -122,7 +118,6 @@ def spans_in(texts: np.ndarray, tags: Sequence[str]) -> list[Span]:
 
     Args:
         texts: [N], index of each word's text, ascending.
-        tags: of the N words.
     """
     ends: list[int] = (np.flatnonzero(np.diff(texts, append=-1)) + 1).tolist()
     found = []
@@ -136,7 +131,6 @@ def span_scores(spans: Sequence[Span], scores: Mapping[str, np.ndarray]) -> dict
     """Scores [S] of spans from those of N words: the largest, and of ``confidence`` the least.
 
     Args:
-        spans: S of them.
         scores: by name, [N].
     """
     return {

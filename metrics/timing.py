@@ -55,14 +55,6 @@ def interleave(
 
     What disturbs the machine for a while so meets all cases alike. Each round starts with the next case.
 
-    Args:
-        runs: the cases.
-        rules: when it is enough.
-        clock: in seconds.
-        timed: runs a case and tells its seconds, where the clock would not, as on a GPU; ``None`` for the clock.
-        progress: wraps the rounds, whose number is not known.
-        title: of the progress.
-
     Returns:
         Seconds [rounds, cases].
     """
@@ -154,11 +146,7 @@ class Ratio:
 
 
 def instabilities(cases: Mapping[str, Latency]) -> list[str]:
-    """What was unstable, one sentence for each sign of it.
-
-    Args:
-        cases: what was measured, in words → its times.
-    """
+    """What was unstable, one sentence for each sign of it."""
     signs = (
         (
             {name: case.variation for name, case in cases.items()},
@@ -186,12 +174,7 @@ def instabilities(cases: Mapping[str, Latency]) -> list[str]:
 
 
 def busy(load: float, cores: int) -> list[str]:
-    """A warning when more programs want to run than there are cores.
-
-    Args:
-        load: average number of runnable processes over the last minute, before the measurement.
-        cores: of the machine.
-    """
+    """A warning when more programs want to run than there are cores."""
     if load <= cores:
         return []
     return [f"the load average was {load:.1f} on {cores} cores before the measurement; close other programs"]

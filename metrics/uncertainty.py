@@ -14,7 +14,6 @@ def summarise(member_logits: np.ndarray, temperature: float) -> dict[str, np.nda
 
     Args:
         member_logits: [N, M, C], before the temperature.
-        temperature: T > 0.
 
     Returns:
         ``probabilities`` [N, C], ``confidence``, ``predictive_entropy``, ``expected_entropy``,
@@ -73,12 +72,7 @@ def logsumexp(values: np.ndarray) -> np.ndarray:
 
 
 def highest_entropy(classes: int, factor: int = 1) -> np.float32:
-    """The largest float32 that is no more than ``factor`` · log C: what every head cuts its entropies to.
-
-    Args:
-        classes: C.
-        factor: number of variables whose entropies are summed.
-    """
+    """The largest float32 that is no more than ``factor`` · log C: what every head cuts its entropies to."""
     exact = factor * math.log(classes)
     nearest = np.float32(exact)
     return nearest if float(nearest) <= exact else np.nextafter(nearest, np.float32(0))
@@ -126,7 +120,6 @@ def class_scores(probabilities: np.ndarray, method: str) -> np.ndarray:
 
     Args:
         probabilities: [N, C].
-        method: ``"lac"`` or ``"aps"``.
     """
     if method == "lac":
         return (1 - probabilities.astype(np.float64)).astype(np.float32)
@@ -143,8 +136,6 @@ def prediction_sets(probabilities: np.ndarray, quantile: float, method: str) -> 
 
     Args:
         probabilities: [N, C].
-        quantile: highest nonconformity of a class in the set.
-        method: ``"lac"`` or ``"aps"``.
     """
     inside = class_scores(probabilities, method) <= np.float32(quantile)
     if method == "aps":

@@ -25,29 +25,14 @@ def answer(
     probabilities: bool = False,
     aggregation: Aggregation | None = None,
 ) -> dict[str, Any]:
-    """What ran, and under ``predictions`` one JSON-ready dict for each input.
-
-    Args:
-        predictor: that made the prediction.
-        prediction: of the inputs.
-        inputs: as they are repeated in the rows.
-        probabilities: also give those of every class by its name; a score has none.
-        aggregation: what a word takes of its tokens, for a model that tags tokens.
-
-    Raises:
-        InputError: an aggregation for a model that answers for whole inputs.
-    """
+    """What ran, and under ``predictions`` one JSON-ready dict for each input."""
     of_words = aggregation_of(predictor, aggregation)
     rows = predictor.rows(prediction, inputs, probabilities=probabilities, aggregation=of_words)
     return {**about(predictor), "predictions": rows}
 
 
 def aggregation_of(predictor: Predictor, asked: Aggregation | None) -> Aggregation:
-    """What a word takes of its tokens, where a request says so or leaves it out.
-
-    Raises:
-        InputError: it was asked of a model that answers for whole inputs.
-    """
+    """What a word takes of its tokens, where a request says so or leaves it out."""
     if asked is not None and predictor.task != "tokens":
         raise InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
     return asked or "first"

@@ -32,14 +32,7 @@ def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
 
 
 def no_outputs(given: Iterable[str], task: Task, classes: int, members: int) -> dict[str, np.ndarray]:
-    """What a backend would give of no inputs: empty float32 arrays with every axis of its own (``bundle.tasks``).
-
-    Args:
-        given: names of the backend's outputs; those that no prediction has are left out.
-        task: of the model.
-        classes: C.
-        members: M.
-    """
+    """What a backend would give of no inputs: empty float32 arrays with every axis of its own (``bundle.tasks``)."""
     tokens = (0,) if task == "tokens" else ()
     axes = dict.fromkeys((*OUTPUTS[task], DISTANCE), tokens)
     axes |= {name: (*tokens, classes) for name in axes if name in PER_CLASS}

@@ -15,11 +15,7 @@ from ..errors import BackendError, InputError
 
 
 class Closable(ABC):
-    """Something that is released once, when it was closed and nothing uses it any more.
-
-    Args:
-        described: what it is, for messages.
-    """
+    """Something that is released once, when it was closed and nothing uses it any more."""
 
     def __init__(self, described: str) -> None:
         self._described = described
@@ -29,11 +25,7 @@ class Closable(ABC):
         _everything.add(self)
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled.
-
-        Raises:
-            InputError: always.
-        """
+        """Refuse to be pickled."""
         raise InputError(
             f"{self._described} cannot be sent to another process: it holds open libraries; send the path of the "
             "bundle, and load it there with hydrant.load"
@@ -66,11 +58,7 @@ class Closable(ABC):
 
     @contextmanager
     def _use(self) -> Iterator[None]:
-        """Keep it open meanwhile; a use within another one of the same thread still begins after ``close``.
-
-        Raises:
-            BackendError: it was closed.
-        """
+        """Keep it open meanwhile; a use within another one of the same thread still begins after ``close``."""
         thread = threading.get_ident()
         with self._changed:
             if self._closed and thread not in self._users:

@@ -31,22 +31,7 @@ def collect(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> dict[str, np.ndarray]:
-    """Run a model on inputs and gather what ``reduce`` keeps, in the order of the inputs.
-
-    Args:
-        model: that runs.
-        processor: that prepares its tensors.
-        architecture: of the model.
-        inputs: texts or images, at least one.
-        reduce: outputs of a batch → arrays whose first axis is the batch.
-        batch_size: inputs per run.
-        progress: display.
-        title: of the display.
-
-    Raises:
-        InputError: an input cannot be used; it is named by its index.
-        BackendError: the model gave values that are not finite.
-    """
+    """Run a model on inputs and gather what ``reduce`` keeps, in the order of the inputs."""
     parts: list[dict[str, np.ndarray]] = []
     order: list[np.ndarray] = []
     for places, outputs in visit(model, processor, architecture, inputs, batch_size, progress, title):
@@ -65,14 +50,7 @@ def visit(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> Iterator[tuple[np.ndarray, Arrays]]:
-    """Run a model on inputs, batch by batch, and keep nothing: places [B] in ``inputs``, and the outputs.
-
-    Args:
-        model, processor, architecture, inputs, batch_size, progress, title: as of :func:`collect`.
-
-    Raises:
-        InputError, BackendError: as of :func:`collect`.
-    """
+    """Run a model on inputs, batch by batch, and keep nothing: places [B] in ``inputs``, and the outputs."""
     for places, _, _, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
         yield places, outputs
 
@@ -113,14 +91,7 @@ def visit_words(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> Iterator[WordOutputs]:
-    """Run a model that tags tokens, batch by batch, and keep nothing: outputs at the first token of each word.
-
-    Args:
-        model, processor, architecture, inputs, batch_size, progress, title: as of :func:`collect`.
-
-    Raises:
-        InputError, BackendError: as of :func:`collect`.
-    """
+    """Run a model that tags tokens, batch by batch, and keep nothing: outputs at the first token of each word."""
     for places, items, tokens, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
         starts = word_starts(items, tokens)
         rows, columns = np.nonzero(starts != NO_WORD)
@@ -141,11 +112,7 @@ def collect_words(
     """Run a model that tags tokens, and gather what ``reduce`` keeps at the first token of each word.
 
     Args:
-        model, processor, architecture, inputs, batch_size, progress, title: as of :func:`collect`.
         reduce: outputs at words → arrays whose first axis is these; of members [n, M, C].
-
-    Raises:
-        InputError, BackendError: as of :func:`collect`.
     """
     parts = [
         WordOutputs(seen.texts, seen.words, reduce(seen.outputs))

@@ -17,9 +17,6 @@ def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     """The prediction with ``abstain``, ``out_of_distribution``, and ``prediction_set`` or interval, where calibrated.
 
     That of a multi-label model says which labels are ``assigned``, calibrated or not.
-
-    Raises:
-        BackendError: a threshold stands on a score that the graph does not give.
     """
     conformal, flags = calibration.conformal, {}
     if prediction.label_entropy is not None:

@@ -22,11 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def checked_threads(threads: int | None) -> int | None:
-    """``threads`` within one run, if the machine can do something with as many; ``None`` stays.
-
-    Raises:
-        InputError: no whole number, less than one, or more than four for each core.
-    """
+    """``threads`` within one run, if the machine can do something with as many; ``None`` stays."""
     most = 4 * (os.cpu_count() or 1)
     if threads is not None and not is_whole(threads, 1, most):
         raise InputError(f"threads is {threads!r:.60}; expected 1 to {most}: four for each core of this machine")

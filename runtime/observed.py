@@ -46,13 +46,7 @@ def is_counted(prediction: Prediction) -> bool:
 
 
 def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None = None) -> Observed:
-    """What is counted of a prediction; of tokens from ready tensors, whose words are not known, nothing.
-
-    Args:
-        prediction: of any task.
-        labels: class names.
-        calibration: whose thresholds decide of words.
-    """
+    """What is counted of a prediction; of tokens from ready tensors, whose words are not known, nothing."""
     if prediction.mask is not None:
         return _of_tokens(prediction, labels, calibration)
     failed = int(prediction.failed.sum())
@@ -90,16 +84,7 @@ def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calib
 
 
 def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where: Sequence[str]) -> Observed:
-    """What is counted of rows as `hydrant predict --output` writes them.
-
-    Args:
-        rows: of one model, in order.
-        names: decisions and scores that every row must have, but for one that failed.
-        where: each row was found, for messages.
-
-    Raises:
-        InputError: a row lacks one of them, or holds what is no number or decision.
-    """
+    """What is counted of rows as `hydrant predict --output` writes them."""
     names = set(names)
     found, tagged = [], None
     for row, place in zip(rows, where, strict=True):

@@ -318,15 +318,7 @@ def prediction_rows(
     first: int = 0,
     probabilities: bool = False,
 ) -> list[dict[str, Any]]:
-    """One JSON object for each input; that of an input that failed holds the ``error`` instead of a prediction.
-
-    Args:
-        prediction: of the inputs.
-        inputs: as they were given, to be repeated; pairs of texts become lists of two. ``None`` leaves them out.
-        labels: class names.
-        first: index of the first input.
-        probabilities: also give those of every class by its name; a score has none.
-    """
+    """One JSON object for each input; that of an input that failed holds the ``error`` instead of a prediction."""
     rows = []
     for index in range(len(prediction)):
         row: dict[str, Any] = {"index": first + index}

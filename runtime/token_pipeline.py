@@ -188,11 +188,7 @@ class TokenPipeline:
 
 
 def checked(strategy: Any) -> str:
-    """An aggregation strategy.
-
-    Raises:
-        InputError: there is none of that name.
-    """
+    """An aggregation strategy."""
     if str(strategy).lower() not in STRATEGIES:
         raise InputError(f"aggregation_strategy is {cut(strategy)}; expected one of {', '.join(STRATEGIES)}")
     return str(strategy).lower()
@@ -208,14 +204,7 @@ def ignored(labels: Any) -> frozenset[str]:
 
 
 def united(tokens: Prediction, units: Sequence[Sequence[int]], strategy: str, calibration: Calibration) -> Prediction:
-    """What is said of words, each of some tokens.
-
-    Args:
-        tokens: of one text.
-        units: places of each word's tokens.
-        strategy: ``"simple"``, where each word is one token, ``"first"``, ``"max"`` or ``"average"``.
-        calibration: whose thresholds decide of each word.
-    """
+    """What is said of words, each of some tokens."""
     if strategy == "average":
         return decided(mean_of(tokens, [np.array(unit) for unit in units]), calibration)
     chosen = [unit[0] if strategy != "max" else unit[int(np.argmax(tokens.confidence[list(unit)]))] for unit in units]

@@ -86,18 +86,7 @@ class Span:
 def words_of(
     prediction: Prediction, aggregation: Aggregation = "first", calibration: Calibration | None = None
 ) -> list[Words]:
-    """The words of every input; of one that failed none.
-
-    Args:
-        prediction: of tokens, made of texts.
-        aggregation: of a word's tokens.
-        calibration: whose thresholds decide anew of each word; without it, its tokens' flags stay, where they are taken
-            whole.
-
-    Raises:
-        InputError: a prediction of whole inputs, or of ready tensors, whose words are not known; or an unknown
-            aggregation.
-    """
+    """The words of every input; of one that failed none."""
     if aggregation not in AGGREGATIONS:
         raise InputError(f"aggregation is {cut(aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
     if prediction.mask is None:
@@ -110,12 +99,7 @@ def words_of(
 
 
 def spans_of(words: Words, labels: Sequence[str]) -> list[Span]:
-    """The spans of one text, as seqeval reads the tags of its words (``metrics.spans``).
-
-    Args:
-        words: of the text.
-        labels: class names in class order.
-    """
+    """The spans of one text, as seqeval reads the tags of its words (``metrics.spans``)."""
     found = words.prediction
     tags = [labels[label] for label in found.label]
     return [_span(words, *entity) for entity in find_spans(tags)]
@@ -130,19 +114,7 @@ def token_rows(
     aggregation: Aggregation = "first",
     calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
-    """One JSON object for each text: its words and its spans; that of an input that failed holds the ``error`` instead.
-
-    Args:
-        prediction: of tokens.
-        inputs: as they were given, to be repeated; ``None`` leaves them out.
-        labels: class names.
-        first: index of the first input.
-        probabilities: also give those of every class by its name, for each word.
-        aggregation, calibration: as of :func:`words_of`.
-
-    Raises:
-        InputError: as of :func:`words_of`.
-    """
+    """One JSON object for each text: its words and its spans; that of an input that failed holds the ``error`` instead."""
     rows = []
     for place, words in enumerate(words_of(prediction, aggregation, calibration)):
         row: dict[str, Any] = {"index": first + place}

@@ -70,16 +70,7 @@ class _Given:
 
 
 def read_asked(body: bytes, content_type: str, query: Mapping[str, str]) -> Asked:
-    """What a request asks.
-
-    Args:
-        body: of the request.
-        content_type: of the body.
-        query: options behind the question mark, for bodies that have no room for them.
-
-    Raises:
-        ServeError: 400 for a body that cannot be read, 415 for one of another kind.
-    """
+    """What a request asks."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         given = _of_form(body, content_type)
@@ -95,11 +86,7 @@ def read_asked(body: bytes, content_type: str, query: Mapping[str, str]) -> Aske
 
 
 def inputs_for(asked: Asked, predictor: Predictor) -> tuple[list[Any], list[Any]]:
-    """The inputs as the predictor takes them, and as rows repeat them.
-
-    Raises:
-        InputError: an input of a kind that the model does not read; it is named by its index.
-    """
+    """The inputs as the predictor takes them, and as rows repeat them."""
     modality = predictor.modality
     read = partial(_file, kind=modality) if modality != "text" else _words if predictor.task == "tokens" else _text
     inputs = [read(given, index) for index, given in enumerate(asked.inputs)]

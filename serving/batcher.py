@@ -107,16 +107,7 @@ class Item:
 
 
 class Batcher:
-    """Runs the inputs of one model, in one thread beside the event loop that it is made in.
-
-    Args:
-        predictor: that runs them.
-        batch_size: most inputs in a run.
-        queue: most inputs that wait.
-        run: characters of padding that cost as much as a run of their own.
-        ran: told of the size of every batch and its seconds.
-        waits: told of the number of inputs that wait whenever it changes.
-    """
+    """Runs the inputs of one model, in one thread beside the event loop that it is made in."""
 
     def __init__(
         self,
@@ -144,18 +135,7 @@ class Batcher:
         return len(self._waiting)
 
     async def submit(self, inputs: Inputs, timeout: float, on_error: str = "raise") -> Prediction:
-        """Predict the inputs of one request; cancelled, they leave the queue.
-
-        Args:
-            inputs: raw inputs, or ready tensors.
-            timeout: seconds until it is given up.
-            on_error: as of ``Predictor.predict``; ready tensors are always refused as a whole.
-
-        Raises:
-            ServeError: 413 for more inputs than the queue takes, 503 where it is full or closed, 504 when it took too
-                long.
-            InputError, BackendError: as of ``Predictor.predict``.
-        """
+        """Predict the inputs of one request; cancelled, they leave the queue."""
         loop = asyncio.get_running_loop()
         job = _Job(0, on_error, None)
         self._check_room(count_of(inputs))  # before anything is made of each
@@ -269,11 +249,6 @@ def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Ite
     """The oldest input that waits, and those that had best run with it, up to :data:`TOGETHER` characters.
 
     Of the inputs nearest to it in length, cut into batches so that all of them cost least, those of its batch.
-
-    Args:
-        waiting: the oldest first, at least one.
-        most: inputs in a batch.
-        run: as of :class:`Batcher`.
     """
     oldest = waiting[0]
     fit = [item for item in waiting if item.kind == oldest.kind]
@@ -288,10 +263,6 @@ def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Ite
 
 def batches(lengths: Sequence[int], run: float) -> list[tuple[int, int]]:
     """Cut inputs into batches that cost least: each is padded to its longest, and costs a run.
-
-    Args:
-        lengths: of the inputs, the shortest first, at least one.
-        run: what a run costs, in characters.
 
     Returns:
         the shortest and the longest of each batch; what is as long as another is in the same batch.

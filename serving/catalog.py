@@ -16,15 +16,7 @@ ONLY = "1"
 
 
 def found_bundles(folder: str | Path) -> dict[str, Versions]:
-    """Models by name, each with its versions.
-
-    Args:
-        folder: a bundle, which is served under the folder's name; or a folder of models, each of which is a bundle
-            (``models/NAME/``) or a folder of versions (``models/NAME/VERSION/``). Hidden folders are left out.
-
-    Raises:
-        InputError: there is no bundle.
-    """
+    """Models by name, each with its versions."""
     root = Path(folder)
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"

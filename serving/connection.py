@@ -46,10 +46,6 @@ class Gathered:
 
     Head and body of an answer then need one call of the system, not two; and the answers of one batch leave one behind
     the other, while the processor that their clients run on is awake.
-
-    Args:
-        transport: that writes.
-        loop: whose turns they are.
     """
 
     def __init__(self, transport: Any, loop: Any) -> None:
@@ -84,12 +80,7 @@ class Gathered:
 
 
 class Leaving:
-    """Whether the client of a request has left, and what is to be done then.
-
-    Args:
-        listen: reads on from the client; behind a body that came faster than it was taken, nothing is read, and so
-            nobody would be seen to leave.
-    """
+    """Whether the client of a request has left, and what is to be done then."""
 
     def __init__(self, listen: Callable[[], None]) -> None:
         self._listen, self._left = listen, False
@@ -290,11 +281,7 @@ class Guarded:
 
 
 def guarded_protocol(seconds: float) -> type[Any]:
-    """The class of connections for uvicorn.
-
-    Args:
-        seconds: as of :class:`Guarded`.
-    """
+    """The class of connections for uvicorn."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     return type("GuardedProtocol", (Guarded, HttpToolsProtocol), {"seconds": seconds})

@@ -63,16 +63,7 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
 
 
 def checked_head(what: str, datatype: Any, shape: Any) -> tuple[str, tuple[int, ...]]:
-    """The datatype and shape of a tensor, if they can be.
-
-    Args:
-        what: the tensor, for messages.
-        datatype: as it was received.
-        shape: as it was received.
-
-    Raises:
-        ServeError: 400, they cannot.
-    """
+    """The datatype and shape of a tensor, if they can be."""
     if not isinstance(datatype, str) or datatype not in _ARRAYS:
         raise ServeError(400, f"{what} has datatype {cut(datatype)}; expected one of {listing(DATATYPES, 20)}")
     listed = isinstance(shape, Sequence) and not isinstance(shape, str | bytes)
@@ -87,17 +78,7 @@ def checked_head(what: str, datatype: Any, shape: Any) -> tuple[str, tuple[int, 
 
 
 def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | memoryview) -> np.ndarray:
-    """The array of a tensor in binary form: row-major, little-endian; each element of BYTES behind its length.
-
-    Args:
-        what: the tensor, for messages.
-        datatype: checked by :func:`checked_head`, as the shape was.
-        shape: of the array.
-        raw: all its bytes.
-
-    Raises:
-        ServeError: 400, the bytes are too many or too few, or no values of the datatype.
-    """
+    """The array of a tensor in binary form: row-major, little-endian; each element of BYTES behind its length."""
     count = math.prod(shape)
     if datatype == "BYTES":
         return object_array(_elements(what, count, raw), shape)
@@ -130,17 +111,7 @@ def to_bytes(tensor: Tensor) -> bytes:
 
 
 def from_values(what: str, datatype: str, shape: tuple[int, ...], values: Any) -> np.ndarray:
-    """The array of a tensor that stands in JSON: a flat list in row-major order, or one nested as the shape is.
-
-    Args:
-        what: the tensor, for messages.
-        datatype: checked by :func:`checked_head`, as the shape was.
-        shape: of the array.
-        values: as JSON gives them: true and false for BOOL, whole numbers, numbers, or text for BYTES.
-
-    Raises:
-        ServeError: 400, the values are too many or too few, of another kind, or out of the datatype's range.
-    """
+    """The array of a tensor that stands in JSON: a flat list in row-major order, or one nested as the shape is."""
     flat = _flat(what, shape, values)
     if datatype == "BYTES":
         _check_kinds(what, flat, {str}, "text")

@@ -89,12 +89,7 @@ Works = Callable[[Call], Awaitable[Answer]]
 
 
 class Direct:
-    """An ASGI application that answers requests for predictions, and leaves all else to another one.
-
-    Args:
-        service: that is asked.
-        others: answers what is asked elsewhere.
-    """
+    """An ASGI application that answers requests for predictions, and leaves all else to another one."""
 
     def __init__(self, service: Service, others: App) -> None:
         self._service, self._others = service, others
@@ -167,13 +162,7 @@ class Direct:
 
 @contextmanager
 def observed(service: Service, call: Call, front: str) -> Iterator[None]:
-    """Tell the observers of a request that reached a model; what did not is counted by the guard.
-
-    Args:
-        service: whose observers.
-        call: that is answered, or refused, meanwhile.
-        front: as of ``Observer.request``.
-    """
+    """Tell the observers of a request that reached a model; what did not is counted by the guard."""
     started, status = perf_counter(), 500
     try:
         yield
@@ -191,15 +180,7 @@ def observed(service: Service, call: Call, front: str) -> Iterator[None]:
 
 
 async def read_body(receive: Receive, seconds: float | None = None) -> bytes:
-    """The body of a request.
-
-    Args:
-        receive: gives its parts.
-        seconds: in which it must come, where the deadline of the whole request does not hold.
-
-    Raises:
-        ServeError: 408 for one that is too slow, 499 for a client that left amid it; 413 as of ``guard``.
-    """
+    """The body of a request."""
     parts, more = [], True
     try:
         async with asyncio.timeout(seconds) if seconds is not None else nullcontext():
@@ -215,16 +196,7 @@ async def read_body(receive: Receive, seconds: float | None = None) -> bytes:
 
 
 async def unless_left(scope: Scope, receive: Receive, work: Awaitable[Found]) -> Found:
-    """Wait for an answer; a client that leaves meanwhile takes its inputs out of the queue.
-
-    Args:
-        scope: of the request.
-        receive: as it is after its body.
-        work: that is waited for.
-
-    Raises:
-        ServeError: 499, the client left.
-    """
+    """Wait for an answer; a client that leaves meanwhile takes its inputs out of the queue."""
     task, left = asyncio.current_task(), False
     assert task is not None
 

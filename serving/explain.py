@@ -59,12 +59,6 @@ def explanations(
 ) -> list[dict[str, Any]]:
     """One JSON-ready object for each input.
 
-    Args:
-        predictor: that made the prediction.
-        prediction: of the inputs.
-        inputs: as they were given, to be repeated in the rows; images are not.
-        aggregation: what a word takes of its tokens.
-
     Returns:
         Of each input its ``row``, and unless it failed what its task has: ``classes``, the :data:`SHOWN` likeliest with
         their ``label``, ``probability``, ``members`` (one probability each, ``None`` where the graph does not give

@@ -27,11 +27,7 @@ CONTENTS = {
 
 
 def read_message(message: Any) -> InferRequest:
-    """The request that a ``ModelInferRequest`` holds.
-
-    Raises:
-        ServeError: 400, anything about it is not as the protocol has it.
-    """
+    """The request that a ``ModelInferRequest`` holds."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise ServeError(

@@ -59,15 +59,7 @@ Verb = Callable[[Any, _Call], Awaitable[Any]]
 
 
 class GrpcFront:
-    """A server of gRPC within the event loop that serves REST, too; both ask the same service.
-
-    Args:
-        service: that is asked.
-        refused: told of the status of each refused request that reached no model, of which the observers hear nothing.
-
-    Raises:
-        MissingExtraError: the extra ``serve`` is not installed.
-    """
+    """A server of gRPC within the event loop that serves REST, too; both ask the same service."""
 
     def __init__(self, service: Service, refused: Callable[[int], None] = lambda status: None) -> None:  # noqa: ARG005
         self._refused = refused
@@ -82,9 +74,6 @@ class GrpcFront:
 
         Returns:
             The port.
-
-        Raises:
-            InputError: the port cannot be had.
         """
         settings = self._service.settings
         options = {
@@ -107,19 +96,11 @@ class GrpcFront:
         return port
 
     def leave(self, seconds: float) -> None:
-        """Begin to stop; called again, with the shorter time of the two.
-
-        Args:
-            seconds: as of :meth:`stop`.
-        """
+        """Begin to stop; called again, with the shorter time of the two."""
         self._leaving.add(asyncio.get_running_loop().create_task(self.stop(seconds)))
 
     async def stop(self, seconds: float) -> None:
-        """Take no more requests, and wait for those that are here.
-
-        Args:
-            seconds: after which they are given up.
-        """
+        """Take no more requests, and wait for those that are here."""
         if self._server is not None:
             await self._server.stop(seconds)
 

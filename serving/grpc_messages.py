@@ -64,14 +64,7 @@ _FIELD = re.compile(r"(?:(repeated|one|map) )?(\w+) (\w+) = (\d+)")
 
 
 def message_classes(table: str = TABLE) -> dict[str, Any]:
-    """Message → its class.
-
-    Args:
-        table: one message after the other, as of :data:`TABLE`.
-
-    Raises:
-        MissingExtraError: the extra ``serve`` is not installed.
-    """
+    """Message → its class."""
     descriptors = require("google.protobuf.descriptor_pb2", "serve", "serve over gRPC")
     from google.protobuf import descriptor_pool, message_factory
 

@@ -33,15 +33,7 @@ COUNTED = "hydrant.counted"
 
 
 class Guard:
-    """An ASGI application around another one.
-
-    Args:
-        app: that answers what is let in.
-        settings: token, limits, and origins.
-        open_paths: that need no token, beside those of :data:`HEALTH`.
-        refused: told of the status of each refused request that reached no model, of which the observers hear nothing.
-        room: shared with what else takes requests; its own if left out.
-    """
+    """An ASGI application around another one."""
 
     def __init__(
         self,
@@ -141,11 +133,7 @@ class _Limited:
 
 
 def check_token(authorization: bytes, token: str) -> None:
-    """Refuse a request without the token; how long that takes tells nothing of it.
-
-    Raises:
-        ServeError: 401.
-    """
+    """Refuse a request without the token; how long that takes tells nothing of it."""
     scheme, _, given = authorization.partition(b" ")
     if not hmac.compare_digest(given.strip(), token.encode()) or scheme.lower() != b"bearer":
         raise ServeError(401, "the token is missing or wrong; send it as Authorization: Bearer TOKEN")
@@ -155,9 +143,6 @@ def check_host(host: bytes | None, settings: ServeSettings) -> None:
     """Refuse a name that is not this machine's, where nobody else is served.
 
     Any site may let its own name lead to this machine, and would then be asked, and answered, as a site of its own.
-
-    Raises:
-        ServeError: 403.
     """
     if host is None or not settings.loopback:
         return
@@ -181,9 +166,6 @@ def check_origin(origin: bytes | None, host: bytes, settings: ServeSettings) -> 
     """Refuse what a page of another site makes a browser send.
 
     A browser names the page's origin, and programs send none: it must be the host that is asked.
-
-    Raises:
-        ServeError: 403.
     """
     if origin is None:
         return

@@ -27,11 +27,7 @@ def count_of(inputs: Inputs) -> int:
 
 
 def check_count(count: int, most: int) -> None:
-    """Refuse a request of more inputs than can ever wait, which a small body may hold by the million.
-
-    Raises:
-        ServeError: 413.
-    """
+    """Refuse a request of more inputs than can ever wait, which a small body may hold by the million."""
     if count > most:
         raise ServeError(413, f"the request has {count} inputs; at most {most} may wait here; send them in parts")
 
@@ -48,17 +44,8 @@ def checked_inputs(inputs: Inputs, predictor: Predictor, most: int) -> Inputs:
 
     Ready tensors are checked before they run in parts, so that a message names a row by its place in the request.
 
-    Args:
-        inputs: of one request.
-        predictor: that is asked.
-        most: inputs that may wait.
-
     Returns:
         What the model reads.
-
-    Raises:
-        InputError: an input of another kind than the model reads; it is named by its index.
-        ServeError: 413, more inputs than may wait, or a text that is longer than any model reads by far.
     """
     if isinstance(inputs, Mapping):
         sizes = {name: np.shape(array)[:1] for name, array in inputs.items()}

@@ -12,16 +12,7 @@ KINDS = {list: "array", str: "string", bool: "boolean", int: "number", float: "n
 
 
 def read_object(text: bytes, what: str, expected: str) -> dict[str, Any]:
-    """The JSON object that a body holds.
-
-    Args:
-        text: in UTF-8; a byte order mark in front of it is passed over.
-        what: the body, for messages.
-        expected: the object that it should be, for messages.
-
-    Raises:
-        ServeError: 400, it is none.
-    """
+    """The JSON object that a body holds."""
     try:
         found = json.loads(text.decode("utf-8-sig"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -28,9 +28,6 @@ class Rarely(logging.Filter):
     """Lets each warning of hydrant, and of what reads requests, pass at most once in so many seconds.
 
     Warnings are the same that differ in their figures alone.
-
-    Args:
-        clock: seconds, as of ``time.monotonic``.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,11 +48,7 @@ class Rarely(logging.Filter):
 
 
 def calm_log(level: int | None = None) -> None:
-    """Tell warnings rarely, and changes always, in this process.
-
-    Args:
-        level: of what is told, in a process that has no log yet.
-    """
+    """Tell warnings rarely, and changes always, in this process."""
     if level is not None:
         logging.basicConfig(level=level, format=FORMAT)
     for handler in logging.getLogger().handlers:

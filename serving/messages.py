@@ -36,9 +36,6 @@ class RequestedOutput:
     Attributes:
         name: of the output.
         parameters: as they were received.
-
-    Raises:
-        ServeError: 400, a parameter that would change the answer and is not known here.
     """
 
     name: str
@@ -63,9 +60,6 @@ class InferRequest:
         inputs: tensors of different names, at least one.
         outputs: that it wants; none for all.
         parameters: as they were received.
-
-    Raises:
-        ServeError: 400, a name twice, no input, or a parameter that would change the answer and is not known here.
     """
 
     id: str | None
@@ -117,16 +111,7 @@ class InferResponse:
 
 
 def read_request(body: bytes, header_length: int | None = None) -> InferRequest:
-    """The request that a body holds.
-
-    Args:
-        body: of ``POST /v2/models/NAME/infer``.
-        header_length: bytes of JSON at its beginning, as ``Inference-Header-Content-Length`` says; ``None`` where that
-            header is missing, and all of it is JSON.
-
-    Raises:
-        ServeError: 400, anything about it is not as the protocol has it.
-    """
+    """The request that a body holds."""
     if header_length is not None and not is_whole(header_length, 1, len(body)):
         raise ServeError(
             400,
@@ -146,13 +131,7 @@ def read_request(body: bytes, header_length: int | None = None) -> InferRequest:
 
 
 def write_response(response: InferResponse, request: InferRequest) -> tuple[bytes, int | None]:
-    """The body of an answer, and the length of its JSON where binary tensors stand behind that.
-
-    Args:
-        response: to be written.
-        request: that says which outputs are binary: each by its own ``binary_data``, the others by
-            ``binary_data_output``.
-    """
+    """The body of an answer, and the length of its JSON where binary tensors stand behind that."""
     asked = {output.name: output.binary for output in request.outputs}
     usual = request.parameters.get("binary_data_output") is True
     outputs, tail = [], []

@@ -37,14 +37,7 @@ OF = ["model", "version"]
 
 
 class Metrics:
-    """The metrics of a service.
-
-    Args:
-        stats: what was counted.
-
-    Raises:
-        MissingExtraError: prometheus-client is not installed.
-    """
+    """The metrics of a service."""
 
     def __init__(self, stats: Stats) -> None:
         client = require("prometheus_client", "serve", "show metrics")
@@ -54,11 +47,7 @@ class Metrics:
         self._registry.register(_Collector(stats))
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
-        """The metrics now, and the type of their content.
-
-        Args:
-            accept: what the client asks for; OpenMetrics where it does.
-        """
+        """The metrics now, and the type of their content."""
         encode, content_type = self._exposition.choose_encoder(accept)
         return encode(self._registry), content_type
 

@@ -28,18 +28,9 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 class Monitor:
     """What counts, traces and records.
 
-    Args:
-        watching: how predictions are watched for drift.
-        recording: of abstained and flagged inputs; ``None`` for none.
-        counts: of a worker: to the process that counts for all; without it this one does.
-
     Attributes:
         stats: what counts.
         observers: to be told of everything.
-
-    Raises:
-        InputError: the file to record in cannot be written, or its redaction cannot be found.
-        MissingExtraError: prometheus-client is not installed.
     """
 
     def __init__(

@@ -34,15 +34,7 @@ class Part:
 
 
 def read_parts(body: bytes, content_type: str) -> list[Part]:
-    """The parts of a body, in their order.
-
-    Args:
-        body: all of it.
-        content_type: of the request, which names the boundary.
-
-    Raises:
-        ServeError: 400, it is not such a body.
-    """
+    """The parts of a body, in their order."""
     boundary = _header(content_type).get_param("boundary")
     if not isinstance(boundary, str) or not 1 <= len(boundary) <= 70 or not boundary.isascii():
         raise ServeError(400, "the Content-Type has no usable boundary; expected multipart/form-data; boundary=…")

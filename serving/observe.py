@@ -29,14 +29,7 @@ class Observer(Protocol):
     """Told of everything that happens, in the thread of the event loop: it must return at once."""
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
-        """A request was answered or refused.
-
-        Args:
-            served: that it was meant for.
-            front: ``"rest"``, ``"grpc"`` or ``"predict"``.
-            seconds: from its arrival to its answer.
-            status: of HTTP; 499 where the client left.
-        """
+        """A request was answered or refused."""
 
     def batch(self, served: Served, size: int, seconds: float) -> None:
         """A batch ran: its number of inputs, and how long it took."""
@@ -71,22 +64,13 @@ class Silent:
 
 
 def flagged(prediction: Prediction, name: str) -> np.ndarray | None:
-    """Whether each input was abstained from, or out of distribution: [B] bool, of tokens whether any is.
-
-    Args:
-        prediction: of B inputs.
-        name: ``"abstain"`` or ``"out_of_distribution"``.
-    """
+    """Whether each input was abstained from, or out of distribution: [B] bool, of tokens whether any is."""
     found = getattr(prediction, name)
     return None if found is None else found.any(axis=tuple(range(1, found.ndim)))
 
 
 class Observers:
-    """Several observers as one, whose failures are logged and stop nothing.
-
-    Args:
-        observers: each is told of everything.
-    """
+    """Several observers as one, whose failures are logged and stop nothing."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers

@@ -103,12 +103,7 @@ def headers(file: PageFile) -> dict[str, str]:
 
 
 def add_page(app: FastAPI, service: Service) -> None:
-    """Let an application serve the page, and what it asks.
-
-    Args:
-        app: gets the routes.
-        service: that is shown and asked.
-    """
+    """Let an application serve the page, and what it asks."""
     for address, file in FILES.items():
         app.add_route(f"/{address}", _sends(file), methods=["GET"])
 

@@ -55,12 +55,7 @@ def server_metadata() -> dict[str, Any]:
 
 
 def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dict[str, Any]:
-    """What ``GET /v2/models/NAME`` answers: name, versions, inputs and outputs; −1 stands for a length that varies.
-
-    Args:
-        served: the version that is described.
-        versions: of the model that can be asked; without them the one described.
-    """
+    """What ``GET /v2/models/NAME`` answers: name, versions, inputs and outputs; −1 stands for a length that varies."""
     predictor = served.predictor
     outputs = [
         {"name": name, "datatype": datatype, "shape": shape}
@@ -89,10 +84,6 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
     Args:
         request: with ``text`` (and ``text_pair``), BYTES [B] or [B, 1] of UTF-8; or ``image`` or ``audio``, BYTES [B]
             or [B, 1] of files, which may be in base64; or ready tensors under the names of the graph's inputs.
-        served: that is asked.
-
-    Raises:
-        ServeError: 400, other inputs, or an output that the model has not.
     """
     _check_outputs(request, served.predictor)
     tensors = {tensor.name: tensor for tensor in request.inputs}
@@ -114,16 +105,7 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
 
 
 def outputs_of(prediction: Prediction, request: InferRequest, served: Served) -> tuple[Tensor, ...]:
-    """The fields of a prediction as tensors: those that the request names, in its order, or all.
-
-    Args:
-        prediction: of the inputs of the request.
-        request: that was answered.
-        served: that answered.
-
-    Raises:
-        ServeError: 400, an output that there is none of.
-    """
+    """The fields of a prediction as tensors: those that the request names, in its order, or all."""
     fields = _cut_to_longest(prediction).to_dict()
     known = _names(fields)
     asked = [output.name for output in request.outputs]
@@ -225,11 +207,7 @@ def _file(item: bytes) -> bytes:
 
 
 def from_base64(text: bytes) -> bytes:
-    """What base64 stands for; blanks and line breaks within it are passed over.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """What base64 stands for; blanks and line breaks within it are passed over."""
     plain = text.translate(None, BLANKS) if any(blank in text for blank in BLANKS) else text
     return base64.b64decode(plain, validate=True)
 

@@ -43,9 +43,6 @@ class Pool:
 
         >>> Pool.parse("1:8", None, 0.0, "actor").most
         8
-
-        Raises:
-            InputError: no such numbers.
         """
         found = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", str(words))
         least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
@@ -70,15 +67,7 @@ class Pool:
 
 
 def check_room(resources: Mapping[str, float], pool: Pool) -> None:
-    """Refuse what a cluster of this machine alone cannot hold; Ray would wait for ever.
-
-    Args:
-        resources: of the cluster.
-        pool: what is to run there.
-
-    Raises:
-        InputError: there are fewer CPUs or GPUs.
-    """
+    """Refuse what a cluster of this machine alone cannot hold; Ray would wait for ever."""
     if "RAY_ADDRESS" in os.environ:
         return  # a cluster may grow
     for name, each in (("CPU", pool.share(resources.get("CPU", 1.0))), ("GPU", pool.gpus)):
@@ -96,13 +85,6 @@ def cluster(purpose: str) -> Iterator[Any]:
 
     A process that is connected already stays so. Ray's report of its usage is switched off where the user has not
     decided on it.
-
-    Args:
-        purpose: what Ray is needed for, completing "… is needed to".
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        BackendError: no cluster can be reached or started.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not log.isEnabledFor(logging.INFO):

@@ -102,20 +102,7 @@ class Replica:
 
 
 def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas, announce: Announce) -> None:
-    """Serve bundles until SIGTERM or SIGINT, on the cluster that ``RAY_ADDRESS`` names or on this machine.
-
-    Args:
-        folder: as of ``run.serve``; it must be there under the same name on every machine.
-        settings: how each replica runs, and where Ray listens for HTTP.
-        replicas: how many there are.
-        announce: told once, when the first replicas answer.
-
-    Raises:
-        InputError: no bundle, a port that is taken, or a setting that has no meaning on Ray.
-        BundleError: a bundle cannot be read.
-        BackendError: Ray cannot run it.
-        MissingExtraError: Ray is not installed.
-    """
+    """Serve bundles until SIGTERM or SIGINT, on the cluster that ``RAY_ADDRESS`` names or on this machine."""
     usual = ServeSettings()
     for name, (flag, instead) in NOT_HERE.items():
         if getattr(settings, name) != getattr(usual, name):

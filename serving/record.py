@@ -82,11 +82,7 @@ class Recording:
 
 
 def redaction(named: str | Redact | None) -> Redact | None:
-    """The function that a name as ``module:function`` stands for.
-
-    Raises:
-        InputError: there is no such function.
-    """
+    """The function that a name as ``module:function`` stands for."""
     if not isinstance(named, str):
         return named
     module, colon, name = named.partition(":")
@@ -108,16 +104,9 @@ def redaction(named: str | Redact | None) -> Redact | None:
 class Recorder(Silent):
     """Records inputs that were abstained from or flagged; an observer.
 
-    Args:
-        recording: what and where.
-        seed: of the draw; without it another one each time.
-
     Attributes:
         written, dropped, failed: rows that were written; that were not, since too many waited; that could not be made,
             redacted or written.
-
-    Raises:
-        InputError: the file cannot be written, or the redaction cannot be found.
     """
 
     def __init__(self, recording: Recording, seed: int | None = None) -> None:
@@ -239,11 +228,7 @@ class _Rotating:
         self._number = self._opened()
 
     def write(self, line: bytes) -> None:
-        """Append a line.
-
-        Raises:
-            InputError: it is larger than the file may be, or the file cannot be written.
-        """
+        """Append a line."""
         if len(line) > self._most:
             raise InputError(f"a row of {len(line)} bytes is larger than half of what may be recorded")
         try:
@@ -304,11 +289,7 @@ class _Rotating:
 
 
 def _locks() -> Any:
-    """The module of the locks by which processes share a file.
-
-    Raises:
-        InputError: this system has none (Windows).
-    """
+    """The module of the locks by which processes share a file."""
     try:
         import fcntl
     except ImportError as error:

@@ -25,14 +25,7 @@ Endpoint = Callable[["Request"], Awaitable["Response"]]
 
 
 def rest_app(service: Service) -> FastAPI:
-    """The application that answers REST requests; further fronts add their routes to it.
-
-    Args:
-        service: that is asked.
-
-    Raises:
-        MissingExtraError: the extra ``serve`` is not installed.
-    """
+    """The application that answers REST requests; further fronts add their routes to it."""
     from fastapi import FastAPI
     from starlette.exceptions import HTTPException
 

@@ -36,23 +36,12 @@ class Room:
         return cls(settings.requests, BODIES * settings.max_bytes)
 
     def check_requests(self) -> None:
-        """Refuse one more request than may be here.
-
-        Raises:
-            ServeError: 503.
-        """
+        """Refuse one more request than may be here."""
         if self.here >= self.most:
             raise ServeError(503, f"{self.here} requests are here already; ask again", retry_after=1)
 
     def check_bodies(self, came: int) -> None:
-        """Refuse a body, unless it is small, while there is more than may be.
-
-        Args:
-            came: bytes of it that are here, which are counted.
-
-        Raises:
-            ServeError: 503.
-        """
+        """Refuse a body, unless it is small, while there is more than may be."""
         if self.held > self.most_bytes and came > SMALL:
             told = f"the bodies of other requests fill the {self.most_bytes} bytes that there are; ask again"
             raise ServeError(503, told, retry_after=1)

@@ -49,16 +49,7 @@ def serve(folder: str | Path, settings: ServeSettings = ServeSettings(), announc
 
 @contextlib.contextmanager
 def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.socket]:
-    """A port that is listened on.
-
-    Args:
-        host: address, or a name for one.
-        number: of the port; 0 for any.
-        listens: whether to listen on it; if not, others that ask for it so (``SO_REUSEPORT``) may.
-
-    Raises:
-        InputError: it is taken already, or not ours to take.
-    """
+    """A port that is listened on."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -84,11 +75,7 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
 
 @contextlib.contextmanager
 def _held(settings: ServeSettings) -> Iterator[ServeSettings]:
-    """The settings with a port of gRPC that all workers take; it stays theirs while none of them has it.
-
-    Raises:
-        InputError: it is taken already.
-    """
+    """The settings with a port of gRPC that all workers take; it stays theirs while none of them has it."""
     if settings.grpc_port:  # workers share a port also with strangers, and gRPC tells of one that is taken at length
         with bound(settings.host, settings.grpc_port):
             pass
@@ -100,11 +87,7 @@ def _held(settings: ServeSettings) -> Iterator[ServeSettings]:
 
 
 def _check_certificate(settings: ServeSettings) -> None:
-    """Read the certificate and its key before a port is taken.
-
-    Raises:
-        InputError: they cannot be read, do not belong together, or the key has a password.
-    """
+    """Read the certificate and its key before a port is taken."""
     if settings.tls_cert is None or settings.tls_key is None:
         return
     for file in (settings.tls_cert, settings.tls_key):

@@ -67,21 +67,7 @@ def serve_alone(
     *,
     warm_first: bool = False,
 ) -> None:
-    """Serve from this process until a signal comes; then answer what is begun, and return.
-
-    Args:
-        folder: as of ``run.serve``.
-        settings: how.
-        port: that is listened on.
-        announce: told once, when every model is warm.
-        parent: of a worker: whose end ends this process, in the place of signals.
-        counts: of a worker: as of ``monitor.Monitor``.
-        warm_first: whether to accept connections only once every model is warm, as while others answer on this port;
-            else those that come before are told that it is not ready.
-
-    Raises:
-        ServeError: a bundle cannot be opened.
-    """
+    """Serve from this process until a signal comes; then answer what is begun, and return."""
     import uvicorn
 
     # in batches of short texts, threads of the tokenizer cost more than they save

@@ -67,20 +67,11 @@ Opens = Callable[[Path], Predictor]
 class Service:
     """Every model of a folder, for as many fronts as there are; made and used within one event loop.
 
-    Args:
-        folder: as of :func:`serving.catalog.found_bundles`.
-        settings: how it runs.
-        observers: that count what happens.
-        opens: opens a bundle; without it ``hydrant.load`` with the backend of the settings.
-
     Attributes:
         settings: the same.
         observer: tells all observers; fronts tell it of their requests.
         room: counts what requests take, over every front.
         leaving: whether the process is to end: what is begun is answered, and nobody should send more.
-
-    Raises:
-        InputError: the folder holds no bundle.
     """
 
     def __init__(
@@ -123,26 +114,13 @@ class Service:
         return sorted(self._models[name].loaded, key=in_order) if name in self._models else []
 
     async def start(self) -> None:
-        """Load the newest version of every model; ready then.
-
-        Raises:
-            HydrantError: a bundle cannot be opened; the message says which.
-        """
+        """Load the newest version of every model; ready then."""
         for name in self.names:
             _tell(log, await self._load(name))
         self._started = True
 
     def served(self, name: str | None = None, version: str | None = None) -> Served:
-        """The model that a request is meant for.
-
-        Args:
-            name: of the model; may be left out where one is loaded.
-            version: of the model; without it the one that answers for the name.
-
-        Raises:
-            ServeError: 400 for no name where there are several, 404 for an unknown name or a version that is not
-                loaded, 503 while it is being loaded or the service is stopping.
-        """
+        """The model that a request is meant for."""
         if self._draining:
             raise ServeError(503, "the service is stopping; ask another one, or later", retry_after=1)
         name = self._only() if name is None else name
@@ -174,19 +152,8 @@ class Service:
     ) -> tuple[Served, Prediction]:
         """Predict the inputs of one request; cancelled, they leave the queue.
 
-        Args:
-            inputs: texts, pairs of texts as tuples, lists of words, or the bytes of image files; or ready tensors by
-                name. Never a path.
-            model, version: as of :meth:`served`.
-            timeout: seconds until it is given up; at most those of the settings.
-            on_error: ``"raise"``, or ``"row"`` as of ``Predictor.predict``.
-
         Returns:
             What answered, and its prediction in the order of the inputs.
-
-        Raises:
-            ServeError: as of :meth:`served`; 413, 503 and 504 as of ``Batcher.submit``.
-            InputError, BackendError: as of ``Predictor.predict``.
         """
         most = self.settings.timeout
         served = self.served(model, version)
@@ -228,15 +195,7 @@ class Service:
         return served
 
     async def unload(self, name: str, version: str | None = None) -> None:
-        """Put a model away once it has answered what it has begun; logged, and so is a refusal.
-
-        Args:
-            name: of the model.
-            version: of the model; without it all of them.
-
-        Raises:
-            ServeError: 404 for a name or version that is not loaded.
-        """
+        """Put a model away once it has answered what it has begun; logged, and so is a refusal."""
         try:
             old = await self._unload(name, version)
         except ServeError as error:

@@ -17,9 +17,6 @@ WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}
 def snapshot(stats: Stats) -> dict[str, Any]:
     """Everything as a JSON object.
 
-    Args:
-        stats: what was counted.
-
     Returns:
         ``uptime`` in seconds, and under ``models`` for each version: ``name``, ``version``, ``task``; ``totals``;
         ``requests``, a list by front and status; ``latency`` (median and 99th percentile of the newest, seconds);

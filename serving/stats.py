@@ -112,11 +112,6 @@ class Step:
 class ModelStats:
     """What one version of a model has done.
 
-    Args:
-        served: that version.
-        watching: how it is watched.
-        began: seconds of the clock when it was first counted.
-
     Attributes:
         name, version: of the model.
         began: the same.
@@ -217,11 +212,6 @@ class ModelStats:
 
 class Stats:
     """Counts what a service does; an observer, safe to ask from any thread.
-
-    Args:
-        watching: how predictions are watched for drift.
-        clock: seconds, never going back.
-        told: called with model, version and alarm, once for each alarm.
 
     Attributes:
         began: seconds of the clock at the start.

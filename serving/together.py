@@ -81,12 +81,7 @@ class Told:
 
 
 class Teller:
-    """In a worker: an observer that tells what happens, and asks for the figures of all.
-
-    Args:
-        pipe: to :class:`Together`.
-        recorded: says how many inputs this worker recorded.
-    """
+    """In a worker: an observer that tells what happens, and asks for the figures of all."""
 
     def __init__(self, pipe: Connection, recorded: Callable[[], Recorded] = lambda: None) -> None:
         self._pipe, self._recorded = pipe, recorded
@@ -128,12 +123,7 @@ class Teller:
             self._predictions.append((self._number(served), prediction))
 
     def answer(self, path: str, accept: str, recorded: Any) -> tuple[bytes, str]:
-        """As of ``Figures.answer``, of all workers.
-
-        Raises:
-            TimeoutError: the process that counts does not answer.
-            OSError, EOFError: it is gone.
-        """
+        """As of ``Figures.answer``, of all workers."""
         del recorded  # those of all workers are there
         with self._talking:
             self._asked += 1
@@ -226,14 +216,7 @@ class _Worker:
 
 
 class Together:
-    """In the process that begins the workers: counts what all of them do.
-
-    Args:
-        watching: how predictions are watched for drift.
-
-    Raises:
-        MissingExtraError: prometheus-client is not installed.
-    """
+    """In the process that begins the workers: counts what all of them do."""
 
     def __init__(self, watching: Watching = Watching()) -> None:
         self.stats = Stats(watching)

@@ -36,11 +36,7 @@ def tracing() -> Tracing | None:
 
 
 class Tracing(Silent):
-    """Makes spans; an observer, and what stands around the application.
-
-    Args:
-        trace, propagate: modules of OpenTelemetry's API.
-    """
+    """Makes spans; an observer, and what stands around the application."""
 
     def __init__(self, trace: Any, propagate: Any) -> None:
         self._trace, self._propagate = trace, propagate

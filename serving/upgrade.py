@@ -17,11 +17,6 @@ class Plainly:
     """A parser of httptools, which reads what asks for another protocol anew, without that.
 
     Its protocol has to ignore the calls back of a request for which ``should_upgrade()`` is true.
-
-    Args:
-        parser: of httptools.
-        protocol: that it calls back, which holds ``url`` and ``headers``, and whose ``refuse_tunnel`` is called where a
-            tunnel is asked for.
     """
 
     def __init__(self, parser: Any, protocol: Any) -> None:

@@ -22,11 +22,7 @@ PARAMETERS: Mapping[str, type] = {"parameters": object}
 
 
 def check_alone(settings: ServeSettings) -> None:
-    """Refuse a verb that only one of several workers would hear.
-
-    Raises:
-        ServeError: 409.
-    """
+    """Refuse a verb that only one of several workers would hear."""
     if settings.workers > 1:
         reason = (
             f"{settings.workers} workers share this port, and only one of them would hear this; run one worker, or "
@@ -41,13 +37,6 @@ def verb_body(given: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, 
 
     One that stands beside ``parameters`` instead of in it would otherwise be passed over, and another version loaded
     than the one that was meant.
-
-    Args:
-        given: the JSON object.
-        known: by name, each with its type; ``object`` for any.
-
-    Raises:
-        ServeError: 400, a field is unknown or of another type.
     """
     found = {name: value for name, value in given.items() if value is not None}
     for name, value in found.items():
@@ -59,15 +48,7 @@ def verb_body(given: Mapping[str, Any], known: Mapping[str, type]) -> dict[str, 
 
 
 def verb_parameters(given: Any, known: Mapping[str, type]) -> dict[str, Any]:
-    """The parameters of a verb that were given; one that is null is as one that was left out.
-
-    Args:
-        given: as they were received.
-        known: by name, each with its type.
-
-    Raises:
-        ServeError: 400, they are no object, or one is unknown or of another type.
-    """
+    """The parameters of a verb that were given; one that is null is as one that was left out."""
     words = listing(f"{name} ({'text' if kind is str else 'true or false'})" for name, kind in known.items())
     if not isinstance(given, Mapping):
         raise ServeError(400, f"parameters is {cut(given)}; expected an object with {words}")

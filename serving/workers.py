@@ -32,14 +32,7 @@ PAUSE = 5.0
 
 
 def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce) -> None:
-    """Serve from several processes until a signal comes; then each answers what it has begun.
-
-    Args:
-        folder, settings, port, announce: as of ``server.serve_alone``.
-
-    Raises:
-        InputError: a worker could not begin; it says why.
-    """
+    """Serve from several processes until a signal comes; then each answers what it has begun."""
     together = Together(settings.watching)
 
     def begun(*, replaces: bool = False) -> _Worker:
@@ -111,11 +104,7 @@ class _Worker:
         together.listen(ours)
 
     def ready(self, asked: list[int]) -> Ready:
-        """Wait until its models are warm, or until a signal came.
-
-        Raises:
-            InputError: it ended before.
-        """
+        """Wait until its models are warm, or until a signal came."""
         while not asked:
             if self._pipe.poll(POLL):
                 try:

@@ -55,15 +55,7 @@ def widths(module: nn.Module) -> tuple[int, int]:
 
 
 def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
-    """The attention blocks of a model, in the order in which they run; one that runs several times counts once.
-
-    Args:
-        model: a classifier of transformers, in evaluation mode, with attention implementation ``"eager"``.
-        inputs: a batch; best with sizes that are no number of heads.
-
-    Raises:
-        UnsupportedModelError: there is no attention that was understood.
-    """
+    """The attention blocks of a model, in the order in which they run; one that runs several times counts once."""
     events = _events(model, inputs)
     blocks: dict[str, Block] = {}
     since: list[str] = []

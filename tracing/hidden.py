@@ -19,14 +19,7 @@ ASKED = {"output_hidden_states": True}
 
 
 def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[Block], width: int) -> bool:
-    """Whether what a tagger calls hidden state n + 1 stands behind block n and nothing later, for each of its tokens.
-
-    Args:
-        model: in evaluation mode.
-        inputs: a batch of texts.
-        blocks: its attention.
-        width: d of the vector that the classifier reads, which these must have, too.
-    """
+    """Whether what a tagger calls hidden state n + 1 stands behind block n and nothing later, for each of its tokens."""
     real = inputs["attention_mask"].bool()
     for place, block in enumerate(blocks):
         try:

@@ -59,13 +59,6 @@ def load_traced(source: str | Path) -> Any:
     """Load any classifier of texts, tokens, images or sounds in float32 on the CPU, in evaluation mode.
 
     Its code is that of the installed transformers; code that comes with a checkpoint is never run.
-
-    Args:
-        source: a local folder in Hugging Face format, or a hub name.
-
-    Raises:
-        InputError: nothing usable there; safetensors weights missing, truncated or incomplete.
-        UnsupportedModelError: the class is no such classifier.
     """
     name = checked_source(source)
     config = load_config(name)
@@ -80,24 +73,14 @@ def load_traced(source: str | Path) -> Any:
 
 
 def taken(model: Any) -> Any:
-    """A model in memory as :func:`load_traced` would load it: a copy, so that the caller's stays as it is.
-
-    Raises:
-        UnsupportedModelError, InputError: as of :func:`prepared`.
-    """
+    """A model in memory as :func:`load_traced` would load it: a copy, so that the caller's stays as it is."""
     made: Any = own_copy(prepared(shared_copy(model)))  # what is refused is refused before its tensors are copied
     made.config.dtype = require("torch", *READS).float32
     return made
 
 
 def prepared(model: Any) -> Any:
-    """The same model, ready to be traced: in evaluation mode, with attention written out operator by operator.
-
-    Raises:
-        UnsupportedModelError: its class is no classifier of texts, tokens, images or sounds of transformers, or its
-            configuration asks for what hydrant does not know.
-        InputError: a model without weights.
-    """
+    """The same model, ready to be traced: in evaluation mode, with attention written out operator by operator."""
     modality_of(type(model).__name__)
     check_weights(model)
     answers(model)
@@ -110,11 +93,7 @@ def prepared(model: Any) -> Any:
 
 
 def modality_of(class_name: str) -> Modality:
-    """What a class of transformers reads.
-
-    Raises:
-        UnsupportedModelError: it is no classifier of texts, tokens, images or sounds.
-    """
+    """What a class of transformers reads."""
     known = traceable()
     if class_name not in known:
         if class_name in WRAPPERS:
@@ -128,12 +107,7 @@ def modality_of(class_name: str) -> Modality:
 
 
 def answers(model: Any) -> dict[str, Any]:
-    """The fields of a ``Traced`` that tell its task and the number of its classes.
-
-    Raises:
-        UnsupportedModelError: a configuration with another number of outputs, or another activation or problem, than
-            its task has.
-    """
+    """The fields of a ``Traced`` that tell its task and the number of its classes."""
     if not type(model).__name__.endswith("ForTokenClassification"):
         return {"classes": classes(model.config), **task_of(model.config)}
     if model.config.num_labels < 2:
@@ -146,13 +120,6 @@ def described(model: Any, processor: Any = None) -> Traced:
 
     Token types are among its inputs if it has a table of them, or if it looks them up in the table of tokens (GPT-2)
     and its tokenizer gives them: left out they would count as none, and not as zeros.
-
-    Args:
-        model: of transformers.
-        processor: its tokenizer, where there is one.
-
-    Raises:
-        UnsupportedModelError: it reads tensors that hydrant does not make.
     """
     config, name = model.config, type(model).__name__
     modality = modality_of(name)
@@ -222,11 +189,7 @@ def _of_sounds(model: Any) -> tuple[str, ...]:
 
 
 def _shortest(model: Any) -> int:
-    """Fewest samples of which the model's convolutions make one moment.
-
-    Raises:
-        UnsupportedModelError: it has none: it reads spectrograms.
-    """
+    """Fewest samples of which the model's convolutions make one moment."""
     kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
         raise UnsupportedModelError(
@@ -265,17 +228,7 @@ def _image_size(config: Any) -> Any:
 
 
 def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-    """A model from a stored configuration, by a class of the installed transformers; its weights are not set yet.
-
-    Args:
-        configuration: as it is stored.
-        architecture: of the model.
-        shapes: of the weights that it will get, by name; one of others is not made.
-
-    Raises:
-        UnsupportedModelError: the installed transformers has no such class.
-        InputError: it does not take the configuration, or makes another model of it.
-    """
+    """A model from a stored configuration, by a class of the installed transformers; its weights are not set yet."""
     torch, transformers = require("torch", *READS), require("transformers", *READS)
     class_name = architecture.model_class
     modality_of(class_name)

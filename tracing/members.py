@@ -35,11 +35,7 @@ of it, and ``OF_EFFECT`` of what leaving the heads out changes."""
 
 
 def with_defaults(architecture: Traced, inputs: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-    """The tensors that a model reads; mask and token types where they were left out.
-
-    Raises:
-        InputError: others, or none.
-    """
+    """The tensors that a model reads; mask and token types where they were left out."""
     names = architecture.input_names
     given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
     first = given.get(names[0])
@@ -58,9 +54,6 @@ def run_member(
     Of tokens the logits are [B, T, C], and vectors [B, T, d].
 
     Args:
-        member: of the model.
-        architecture: of the model.
-        inputs: a batch.
         layers: whose vectors to give, [B, T, d] behind each (``architecture.tapped_layers``).
     """
     asked = ASKED if layers else {}
@@ -83,15 +76,7 @@ def run_member(
 
 
 def trace(model: Any, processor: Any = None) -> Traced:
-    """What a model reads, and where its attention is; the form of its members is not known yet.
-
-    Args:
-        model: as ``tracing.loading`` loads or prepares it.
-        processor: its tokenizer, which decides about token types (:func:`tracing.loading.described`).
-
-    Raises:
-        UnsupportedModelError: it is no classifier that can be run here, or its attention was not understood.
-    """
+    """What a model reads, and where its attention is; the form of its members is not known yet."""
     read = described(model, processor)
     if read.modality == "audio" and "attention_mask" in read.inputs and not _pads(model, read):
         read = replace(read, inputs=("input_values",))
@@ -142,11 +127,7 @@ def probe(read: Traced) -> dict[str, Tensor]:
 
 
 def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Logits of a model: [B, C], or of tokens [B, T, C].
-
-    Raises:
-        UnsupportedModelError: it fails on inputs such as hydrant makes, or gives something else.
-    """
+    """Logits of a model: [B, C], or of tokens [B, T, C]."""
     try:
         with torch.no_grad():
             logits = model(**inputs).logits
@@ -179,11 +160,7 @@ def _padding_remedy(config: Any) -> str:
 
 
 def check_plan(plan: HeadPlan, architecture: Traced) -> None:
-    """Refuse a plan for another model.
-
-    Raises:
-        PlanError: it is for another shape, or names heads that a block does not have.
-    """
+    """Refuse a plan for another model."""
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     for member, keep in enumerate(plan.members):
         for layer, (kept, block) in enumerate(zip(keep, architecture.blocks, strict=True)):
@@ -206,9 +183,6 @@ def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[Memb
     Returns:
         The form, and what was found: the largest difference, what leaving the heads out changes (largest, too), and
         why a cheaper form was not taken.
-
-    Raises:
-        UnsupportedModelError: neither form agrees.
     """
     batches = probes(architecture)
     expected, effect, scale = [], 0.0, 1.0

@@ -23,14 +23,6 @@ def sliced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:
 
     Whether it computes what it should is for :func:`tracing.members.agreed` to find out: attention that counts its
     heads in a way of its own does not.
-
-    Args:
-        model: the original.
-        blocks: its attention.
-        keep: heads of each block; under grouped queries whole groups.
-
-    Raises:
-        InputError: heads that share keys with a head that goes, or a block without maps to queries, keys and values.
     """
     made = shared_copy(model)
     for block, kept in zip(blocks, keep, strict=True):

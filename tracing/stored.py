@@ -16,12 +16,7 @@ from .members import check_plan, probe, run
 
 
 def load_original(bundle: Bundle, architecture: Traced) -> Any:
-    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU; it has answered one input.
-
-    Raises:
-        BundleError: a file is missing, altered, or inconsistent with the others, or the installed transformers cannot
-            make the model.
-    """
+    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU; it has answered one input."""
     remedy = "make the bundle again with `hydrant fuse --traced`, or install the versions that made it"
     path, plan = bundle.file(WEIGHTS), bundle.plan()
     if len(plan.members) != bundle.members or len(bundle.labels) != architecture.classes:

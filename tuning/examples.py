@@ -24,16 +24,7 @@ CHUNK = 64
 
 
 class Source:
-    """Labelled examples as batches of tensors: texts are tokenised once, images prepared batch by batch.
-
-    Args:
-        examples: with labels.
-        processor: of the model.
-        architecture: of the model.
-
-    Raises:
-        InputError: a text that the model cannot read.
-    """
+    """Labelled examples as batches of tensors: texts are tokenised once, images prepared batch by batch."""
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
         assert examples.labels is not None  # read with need_labels
@@ -60,11 +51,7 @@ class Source:
         return part
 
     def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Tensors and labels [B] of some examples; of tags those of their tokens [B, T].
-
-        Raises:
-            InputError: an image that cannot be read.
-        """
+        """Tensors and labels [B] of some examples; of tags those of their tokens [B, T]."""
         _, tensors = self._ready.batch(self.places[indices])
         return tensors, self.aligned(indices)
 
@@ -81,11 +68,7 @@ class Source:
         return fingerprint_of([self._inputs[place] for place in self.places.tolist()], self._modality)
 
     def digest(self, progress: Progress) -> str:
-        """SHA-256 of all tensors and labels, in the order of the data; every input is prepared once on the way.
-
-        Raises:
-            InputError: an input that the model cannot read.
-        """
+        """SHA-256 of all tensors and labels, in the order of the data; every input is prepared once on the way."""
         digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
         starts = range(0, len(self), CHUNK)
         for start in progress(starts, len(starts), "reading data"):
@@ -101,9 +84,6 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
     Args:
         lengths: [N] tokens of each example.
-        batch_size: examples per batch; one batch may be smaller.
-        seed: of the order, together with the epoch.
-        epoch: 0, 1, …
 
     Returns:
         Indices [B] into the examples, batch by batch.
@@ -116,14 +96,9 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
 
     Args:
         labels: [N] class indices.
-        seed: of the choice.
-        name: of the data, for messages.
 
     Returns:
         [N] boolean, at least one of them true.
-
-    Raises:
-        InputError: no class has two examples.
     """
     shuffled = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]

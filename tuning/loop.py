@@ -60,13 +60,7 @@ class Trained:
 
 
 def open_accelerator(how: Jointly) -> Any:
-    """The handle of accelerate on the device of a tuning; in float32, for what is bfloat16 is said at each update.
-
-    Raises:
-        MissingExtraError: accelerate is not installed.
-        InputError: several processes were launched, this process already uses another device, or the device does not
-            compute in bfloat16.
-    """
+    """The handle of accelerate on the device of a tuning; in float32, for what is bfloat16 is said at each update."""
     accelerate = require("accelerate", "tune", "tune a bundle")
     try:
         accelerator = accelerate.Accelerator(cpu=how.device == "cpu", mixed_precision="no")
@@ -82,11 +76,7 @@ def open_accelerator(how: Jointly) -> Any:
 
 
 def check_bfloat16(device: str) -> None:
-    """Refuse a GPU that does not compute in bfloat16, and warn of a CPU that converts each product first.
-
-    Raises:
-        InputError: the GPU is too old.
-    """
+    """Refuse a GPU that does not compute in bfloat16, and warn of a CPU that converts each product first."""
     if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise InputError(
             f"{torch.cuda.get_device_name()} does not compute in bfloat16; expected compute capability 8.0 or more: "
@@ -112,22 +102,7 @@ def train(
     title: str = "",
     begin: Callable[[], None] = lambda: None,
 ) -> Trained:
-    """Tune a module until its epochs are over or validation NLL no longer falls.
-
-    Args:
-        module: is changed.
-        known: examples to tune on.
-        held_out: examples to judge on.
-        settings: of the tuning.
-        state: to go on from, and to keep.
-        accelerator: of :func:`open_accelerator`.
-        progress: display.
-        title: put before its titles.
-        begin: called before the first update, once the weights as they were are judged.
-
-    Raises:
-        InputError: the loss is not finite, an input cannot be read, or the state cannot be used.
-    """
+    """Tune a module until its epochs are over or validation NLL no longer falls."""
     device = accelerator.device
     module = module.to(device)
     frozen(module, settings.trunk)
@@ -257,13 +232,7 @@ class _Run:
 
 
 def _remedy(how: Jointly, updates: int, judged: bool) -> str:
-    """What to do about numbers that are not finite after some updates.
-
-    Args:
-        how: of the tuning.
-        updates: done so far.
-        judged: whether the weights as they were gave finite numbers.
-    """
+    """What to do about numbers that are not finite after some updates."""
     rate, decay = how.learning_rate, how.weight_decay
     if not updates and not judged:
         return "the weights give none before any update; fuse a checkpoint that predicts on these data"

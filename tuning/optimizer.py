@@ -44,11 +44,6 @@ def decays(name: str) -> bool:
 def rate_at(update: int, updates: int, warmup: float) -> float:
     """Factor of the highest learning rate at an update: up to 1 over the warm-up, then down to nearly 0.
 
-    Args:
-        update: 0, 1, …, ``updates`` − 1.
-        updates: of all epochs.
-        warmup: share of them.
-
     >>> [round(rate_at(update, 10, 0.2), 3) for update in (0, 1, 2, 9)]
     [0.5, 1.0, 1.0, 0.125]
     """
@@ -69,7 +64,6 @@ def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivati
         labels: [B] int64; of tokens [B, T] (``data.tags``), of which those count that have one; or which labels apply,
             [B, C] bool (``calib.label_loss``); with C = 1 the relevance, 0 or 1, or numbers [B] float
             (``calib.score_loss``).
-        activation: of a score.
     """
     if member_logits.shape[-1] == 1:
         loss: Loss = "squared error" if labels.is_floating_point() else "cross-entropy"

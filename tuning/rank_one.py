@@ -29,8 +29,6 @@ class RankOneLinear(GroupedLinear):
 
     Args:
         shared: one weight [1, in, K·out] of K maps side by side, and its bias.
-        members: M.
-        maps: K: 3 for query, key and value.
     """
 
     def __init__(self, shared: GroupedLinear, members: int, maps: int) -> None:
@@ -64,12 +62,7 @@ class RankOneLinear(GroupedLinear):
 
 
 def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
-    """The first layer that gets factors, checked against what the bundle's members share.
-
-    Raises:
-        InputError: fewer than two members, members of several checkpoints, adapters or an earlier BatchEnsemble, or a
-            layer that is none of the model's, or below the plan's fork.
-    """
+    """The first layer that gets factors, checked against what the bundle's members share."""
     facts, layers, fork = ensemble.provenance, len(ensemble.layers), ensemble.plan.fork
     if ensemble.members < 2:
         raise InputError(
@@ -95,10 +88,6 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
 
 def with_factors(module: FusedClassifier, first: int) -> list[str]:
     """Give every linear map that all members share, from a layer on, factors of one, which change nothing.
-
-    Args:
-        module: in the form of ``tuning.weights.shared_form``; it is changed.
-        first: layer; pooler and classifier get factors too. Maps of which each member has its own get none.
 
     Returns:
         Names of the modules that got them.
@@ -128,14 +117,7 @@ def is_factor(name: str) -> bool:
 
 
 def merged(weights: Mapping[str, Tensor]) -> Weights:
-    """Factors multiplied into weights [M, in, out] of each member's own, in float64, and rounded once.
-
-    Args:
-        weights: of a module :func:`with_factors`.
-
-    Raises:
-        InputError: float32 cannot hold a product.
-    """
+    """Factors multiplied into weights [M, in, out] of each member's own, in float64, and rounded once."""
     found = {name: tensor for name, tensor in weights.items() if not is_factor(name)}
     for name, factor in weights.items():
         if not name.endswith(INPUT):

@@ -62,24 +62,14 @@ class Point:
 
 
 class State:
-    """The file of one tuning; nothing is kept where no path is given.
-
-    Args:
-        path: the file, or ``None``.
-        digest: of settings, data and bundle.
-        others: files of the same tuning, of its other members.
-    """
+    """The file of one tuning; nothing is kept where no path is given."""
 
     def __init__(self, path: Path | None, digest: str, others: Sequence[Path] = ()) -> None:
         self.path = None if path is None else Path(os.path.realpath(path))  # a link stays one
         self._digest, self._others = digest, others
 
     def save(self, point: Point, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Write all that is needed to go on from ``point``.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Write all that is needed to go on from ``point``."""
         if self.path is None:
             return
         tensors = {}
@@ -99,11 +89,7 @@ class State:
             raise InputError(f"cannot write {self.path}: {error}") from error
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Point:
-        """Bring weights and optimizer to where the file says; the beginning if there is none.
-
-        Raises:
-            InputError: the file cannot be read, is damaged, or belongs to another tuning.
-        """
+        """Bring weights and optimizer to where the file says; the beginning if there is none."""
         if self.path is None or not self.path.exists():
             return Point()
         facts, tensors = self._read(self.path)

@@ -47,14 +47,6 @@ def activations(
 
     Kept in memory up to :data:`MEMORY_BYTES`, then in a temporary file; where the disk has no room for that, the trunk
     runs anew for every batch.
-
-    Args:
-        sources: of examples.
-        module: on ``device``; its trunk must not change while these are in use.
-        layers: of the trunk; 0 gives the sources as they are.
-        batch_size: examples per run.
-        device: that the trunk runs on.
-        progress: display.
     """
     if layers == 0:
         yield sources

@@ -43,9 +43,6 @@ def merge(members: Sequence[Mapping[str, Tensor]], shared: Mapping[str, Tensor],
 
     Args:
         members: each [1, …] (:func:`member_form`).
-        shared: the form before (:func:`shared_form`).
-        separate: parts that are not averaged (``bundle.architecture.check_parts``). If there are any, neither is
-            attention, in no layer.
     """
     merged = {}
     for name, before in shared.items():

@@ -50,16 +50,7 @@ class StoredProcessor:
 
 
 def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:
-    """Where the result goes, and whether it replaces something.
-
-    Args:
-        bundle: to tune.
-        output: folder; ``None``, or that of the bundle, to replace the bundle.
-        force: another bundle that stands there may be replaced.
-
-    Raises:
-        InputError: the place is taken.
-    """
+    """Where the result goes, and whether it replaces something."""
     home = bundle.path.resolve()
     target = home if output is None else Path(output)
     in_place = target.resolve() == home
@@ -69,11 +60,7 @@ def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tupl
 
 
 def check_beside(target: Path) -> None:
-    """Refuse a place in whose folder nothing can be written; meant to be asked before long work.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Refuse a place in whose folder nothing can be written; meant to be asked before long work."""
     try:
         sweep(target.parent, target.name)
         with owned_folder(target.parent, target.name):
@@ -98,11 +85,7 @@ class Graphs:
 
     @classmethod
     def of(cls, bundle: Bundle, target: Path) -> Graphs:
-        """Of a bundle whose successor will stand at ``target``; meant to be asked before long work, too.
-
-        Raises:
-            BundleError: a graph or what is known about an engine was altered.
-        """
+        """Of a bundle whose successor will stand at ``target``; meant to be asked before long work, too."""
         again = {name: _form(bundle.file(onnx_name(name))) for name in EXPORTED_AGAIN if bundle.has(onnx_name(name))}
         dropped = {}
         for precision, data in (("fp16", " [--data FILE]"), ("int8", " --data FILE")):
@@ -129,10 +112,6 @@ def write_tuned(
 
     FP32 and BF16 graphs are exported again in their form; the tokenizer's graph is copied. FP16 and INT8 graphs,
     engines, reports and the calibration spoke of the untuned weights and stay behind.
-
-    Raises:
-        InputError: the bundle was changed meanwhile, or the place cannot be written.
-        BundleError: a file of the bundle was altered.
     """
     from ..export import export
 
@@ -160,10 +139,6 @@ def copy_bundle(bundle: Bundle, target: Path, force: bool) -> dict[str, str]:
 
     Returns:
         What the copy lacks → the command that makes it.
-
-    Raises:
-        InputError: the place cannot be written.
-        BundleError: a file was altered.
     """
     facts = {key: value for key, value in bundle.manifest.items() if key not in ("schema", "files")}
     try:

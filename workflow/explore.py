@@ -339,11 +339,7 @@ def _concluded(found: Exploration, plans: Sequence[HeadPlan | None], margin: flo
 
 
 def check_affordable(ratios: Sequence[float], budget: float) -> None:
-    """Refuse points of which all cost more than the budget.
-
-    Raises:
-        InputError: they do.
-    """
+    """Refuse points of which all cost more than the budget."""
     if min(ratios) > budget:
         raise InputError(
             f"no explored plan costs at most {budget:g} × the single model's operations; the cheapest costs "
@@ -352,11 +348,7 @@ def check_affordable(ratios: Sequence[float], budget: float) -> None:
 
 
 def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
-    """The place of the point that is best within budget and margin.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The place of the point that is best within budget and margin."""
     points = [(place, row) for place, row in enumerate(rows) if row.fork is not None]
     check_affordable([row.ratio for _, row in points], budget)
     affordable = [(place, row) for place, row in points if row.ratio <= budget]

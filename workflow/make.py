@@ -438,11 +438,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def _lost(facts: Mapping[str, Any]) -> str:
-    """By what tuned members are too far behind the single model, in words; nothing where they are not.
-
-    Args:
-        facts: figures of the single model, and of the members after tuning.
-    """
+    """By what tuned members are too far behind the single model, in words; nothing where they are not."""
     single, tuned = facts["single_accuracy"], facts["accuracy_after"]
     if single is not None and tuned is not None:
         kept = accuracy_kept(single, tuned, MARGIN)

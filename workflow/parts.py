@@ -59,19 +59,7 @@ def parted(
     seed: int,
     task: Task = "classification",
 ) -> Parts:
-    """Give every example its part.
-
-    Args:
-        training, validation: labelled examples.
-        test: labelled examples to report on; without them a third of the validation data do.
-        ood: out-of-distribution examples.
-        test_ood: out-of-distribution examples to report on; without them half of ``ood`` do.
-        seed: of the shuffle.
-        task: of the model, as of ``data.examples.random_parts``: no ranking is torn.
-
-    Raises:
-        InputError: too few examples for the parts.
-    """
+    """Give every example its part."""
     choosing, fitting, *rest = _shares(validation, 3 if test is None else 2, seed, task)
     fitted, reported = ood, test_ood
     if ood is not None and test_ood is None:
@@ -80,15 +68,7 @@ def parted(
 
 
 def check_enough(fitting: Examples, abstain: Coverage, flags: FalseAlarm) -> None:
-    """Refuse thresholds that the examples to fit them on are too few for.
-
-    Args:
-        fitting: as of :class:`Parts`.
-        abstain, flags: what the thresholds are for.
-
-    Raises:
-        InputError: they are too few.
-    """
+    """Refuse thresholds that the examples to fit them on are too few for."""
     try:
         check_count(len(fitting), abstain.share, COVERED)
         check_count(len(fitting), 1 - flags.share, SPARED)
@@ -103,13 +83,6 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
     """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn.
 
     Inputs that have no lasting form cannot be compared, which is told as a warning.
-
-    Args:
-        sets: by their roles: what is learnt from, or chosen by, before what that is judged by.
-        modality: of all.
-
-    Raises:
-        InputError: half of the examples of a set or more are among those of an earlier one.
     """
     hashed = {role: hashes_of(examples.inputs, modality) for role, examples in sets.items()}  # each input is read once
     for role in [role for role, found in hashed.items() if found is None and len(sets) > 1]:

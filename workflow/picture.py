@@ -25,11 +25,7 @@ MARKERS = "osD^vP"
 
 
 def draw_exploration(found: Exploration) -> bytes:
-    """PNG bytes: a panel for each quality, filled where tuned, coloured by fork, the heads kept beside each point.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """PNG bytes: a panel for each quality, filled where tuned, coloured by fork, the heads kept beside each point."""
     require("matplotlib", *DRAWS)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

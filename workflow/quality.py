@@ -52,12 +52,7 @@ class Quality:
 
 
 def form_of(task: Task, loss: str | None) -> Form:
-    """The form of a task's labels.
-
-    Args:
-        task: of the model.
-        loss: of a model of one output, what ``calib.score_loss.loss_of`` says of its labels.
-    """
+    """The form of a task's labels."""
     if task == "score":
         return "relevance" if loss == "cross-entropy" else "regression"
     forms: dict[Task, Form] = {"classification": "classes", "tokens": "words", "multi_label": "labels"}
@@ -73,21 +68,7 @@ def quality_of(
     unknown: Examples | None,
     names: Sequence[str],
 ) -> Quality:
-    """Measure a model.
-
-    Args:
-        reference: that runs it.
-        form: of the labels.
-        activation: of a model of one output.
-        judging: labelled examples that fit the temperature, or the scale of a variance.
-        measuring: labelled examples that are measured.
-        unknown: out-of-distribution examples, or ``None``.
-        names: of the classes.
-
-    Raises:
-        InputError: an example cannot be used.
-        BackendError: the model gives values that are not finite.
-    """
+    """Measure a model."""
     if form == "regression":
         return _of_regression(reference, activation, judging, measuring, unknown)
     logits, labels = _rows(reference, form, judging)

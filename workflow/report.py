@@ -72,11 +72,7 @@ QUALITY: dict[str, tuple[str, ...]] = {
 
 
 def figures_of(evaluated: Mapping[str, Any]) -> list[dict[str, float | None]]:
-    """Of each model of an evaluation what :meth:`MakeReport.figures` tells.
-
-    Raises:
-        KeyError, TypeError, AttributeError: it is no report of ``evaluate``.
-    """
+    """Of each model of an evaluation what :meth:`MakeReport.figures` tells."""
     return [_figures(model["figures"], evaluated["task"]) for model in evaluated["models"]]
 
 

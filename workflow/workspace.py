@@ -178,13 +178,6 @@ def link_folder(source: Path, target: Path) -> None:
     """Give the files of a bundle second names in another folder; copies where the file system has no such names.
 
     Such files are replaced and never written in place, so that what happens to one name leaves the other's as it is.
-
-    Args:
-        source: the bundle.
-        target: a new folder, or one that is empty.
-
-    Raises:
-        InputError: a file cannot be read or written.
     """
     copy_folder(source, target, _link)
 

@@ -45,14 +45,8 @@ def fit(
         member_logits: [N, M, C] of labelled in-distribution examples, before any temperature.
         labels: [N] class indices.
         ood_logits: [K, M, C] of out-of-distribution examples, or ``None``.
-        targets: what for.
-        about: where the examples come from, recorded as it is.
-        progress: display.
         distance: [N] of the labelled examples, ``None`` where none was fitted.
         ood_distance: [K] of the others.
-
-    Raises:
-        InputError: a score that the model does not give, or examples that are too few, not finite, or meet no target.
     """
     check_logits(member_logits, labels)
     if ood_logits is not None:
@@ -84,10 +78,6 @@ def abstention(known: Mapping[str, np.ndarray], wrong: np.ndarray, abstain: Cove
     Args:
         known: scores [N] of answers, by the names of ``SIDES``.
         wrong: [N] bool, which answers are.
-        abstain: what for.
-
-    Raises:
-        InputError: a score that the model does not give, or examples too few for the target.
     """
     score, areas = _chosen(abstain.score, known, wrong)
     scores = uncertainty(known, score)
@@ -136,11 +126,7 @@ def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
 
 
 def present(score: str, known: Mapping[str, np.ndarray]) -> str:
-    """The score itself, if the model gives it.
-
-    Raises:
-        InputError: it does not.
-    """
+    """The score itself, if the model gives it."""
     if score not in known:
         fit = "fit it with training data (fit=…, --fit), or " if score == "distance" else ""
         raise InputError(f"the score {score} was asked for, but this bundle has none; {fit}choose another")
@@ -155,10 +141,6 @@ def flag_threshold(
     Args:
         known: scores [N] of in-distribution examples, by the names of ``SIDES``.
         outside: likewise [K] of out-of-distribution examples, or ``None``.
-        flags: what for.
-
-    Raises:
-        InputError: a score that the model does not give, or too few examples.
     """
     names = [name for name in SIDES if name in known]
     if flags.score != "auto":

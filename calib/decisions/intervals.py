@@ -43,15 +43,8 @@ def fit_intervals(
         scores: [N, M] of labelled in-distribution examples, one for each member.
         labels: [N] numbers.
         ood_scores: [K, M] of out-of-distribution examples, or ``None``.
-        targets: what for; abstention by coverage, and no sets.
-        confidence: share of labels that intervals hold, above 0 and below 1.
-        bounds: that labels cannot leave, or ``None``.
-        about: where the examples come from, recorded as it is.
         distance: [N] of the labelled examples, ``None`` where none was fitted.
         ood_distance: [K] of the others.
-
-    Raises:
-        InputError: a target that a score cannot meet, too few examples for one, or numbers beyond :data:`LARGEST`.
     """
     check_targets(targets)
     _check_size(scores, labels)
@@ -96,11 +89,7 @@ def summarised(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_targets(targets: Targets) -> None:
-    """Refuse what only classes can meet; meant to be asked before long work.
-
-    Raises:
-        InputError: a risk, or prediction sets.
-    """
+    """Refuse what only classes can meet; meant to be asked before long work."""
     if not isinstance(targets.abstain, Coverage):
         raise InputError(
             "risk is the share of answers that are wrong, and a score is not right or wrong; give a coverage instead "

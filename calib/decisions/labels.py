@@ -50,16 +50,8 @@ def fit_labels(
         member_logits: [N, M, C] of labelled in-distribution examples, before any temperature.
         labels: [N, C] bool.
         ood_logits: [K, M, C] of out-of-distribution examples, or ``None``.
-        targets: what for; no sets. An answer is wrong where one of its labels is.
-        false_alarm: share of examples without a label that may get it all the same; ``None`` for the best F1.
-        names: of the labels.
-        about: where the examples come from, recorded as it is.
-        progress: display.
         distance: [N] of the labelled examples, ``None`` where none was fitted.
         ood_distance: [K] of the others.
-
-    Raises:
-        InputError: a score that the model does not give, or examples that are too few, not finite, or meet no target.
     """
     check_label_targets(targets)
     check_logits(member_logits, labels)
@@ -95,7 +87,6 @@ def fit_temperatures(
     Args:
         member_logits: [N, M, C].
         labels: [N, C] bool.
-        progress: display.
     """
     pairs = metrics.label_pairs(member_logits)  # [N, M, C, 2]
     members, count = member_logits.shape[1:]
@@ -111,11 +102,7 @@ def fit_temperatures(
 
 
 def check_label_targets(targets: Targets) -> None:
-    """Refuse what only one class of several can meet; meant to be asked before long work.
-
-    Raises:
-        InputError: prediction sets.
-    """
+    """Refuse what only one class of several can meet; meant to be asked before long work."""
     if targets.sets is not None:
         raise InputError(
             "prediction sets (sets, --conformal) hold the one class that is right, and this model gives several "

@@ -33,8 +33,6 @@ def class_profile(
 
     Args:
         member_logits: [N, M, C], before the temperature.
-        names: of the classes.
-        calibration: fitted.
         distance: [N], or ``None`` where none was fitted.
     """
     known = summarise(member_logits, calibration.temperature)
@@ -59,7 +57,6 @@ def score_profile(scores: np.ndarray, calibration: Calibration, distance: np.nda
 
     Args:
         scores: [N, M] of the members.
-        calibration: fitted.
         distance: [N], or ``None``.
     """
     score, variance = summarised(scores)
@@ -79,9 +76,6 @@ def span_profile(
     Args:
         member_logits: [W, M, C] of words.
         texts: [W], index of each word's text, ascending.
-        inputs: number of texts.
-        names: of the classes.
-        calibration: fitted.
         distance: [W], or ``None`` where none was fitted.
     """
     words = _with_distance(summarise(member_logits, calibration.temperature), distance)
@@ -140,8 +134,6 @@ def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = Fal
 
     Args:
         values: [N] float32, higher for the less certain.
-        turned: whether the score itself is −values.
-        own_units: whether they are in the units of the labels, so that no absolute width is too small to tell apart.
 
     Returns:
         Ascending, at :data:`LEVELS` and fewer where values tie or nearly do; of few distinct values all between them.

@@ -23,11 +23,7 @@ from .temperature import check_logits, fit_temperature
 
 
 def check_targets(targets: Targets) -> None:
-    """Refuse what tags have not.
-
-    Raises:
-        InputError: prediction sets.
-    """
+    """Refuse what tags have not."""
     if targets.sets is not None:
         raise InputError(
             "prediction sets are asked for, which are of one class for an input, and this model gives a class for each "
@@ -54,15 +50,8 @@ def fit_spans(
         member_logits: [N, M, C] of tagged words, before any temperature.
         texts: [N], index of each word's text, ascending.
         labels: [N] class indices.
-        names: of the classes.
         outside: logits [K, M, C] and texts [K] of words of out-of-distribution texts, or ``None``.
-        targets: what for.
-        about: where the examples come from, recorded as it is.
-        progress: display.
         distance, ood_distance: of the words from the training data, [N] and [K], where it was fitted.
-
-    Raises:
-        InputError: words or spans that are too few, or not finite, or meet no target.
     """
     check_logits(member_logits, labels)
     temperature = fit_temperature(member_logits, labels, progress)
@@ -107,7 +96,6 @@ def found_spans(
     Args:
         words: ``probabilities`` [N, C] and scores [N], as of :func:`summarise`.
         texts: [N], index of each word's text.
-        names: of the classes.
     """
     probabilities = words["probabilities"]
     spans = spans_in(texts, [names[label] for label in probabilities.argmax(axis=1)])

@@ -43,10 +43,6 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Pro
     Args:
         member_logits: [N, M, C], before any temperature.
         labels: [N] class indices.
-        progress: display.
-
-    Raises:
-        InputError: no examples, or logits that are not finite.
     """
     temperature = best_temperature(member_logits, labels, progress)
     if not LOWEST * MARGIN < temperature < HIGHEST / MARGIN:
@@ -76,7 +72,6 @@ def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: flo
     Args:
         member_logits: [N, M, C].
         labels: [N].
-        temperature: T > 0.
     """
     total = 0.0
     for part in blocks(member_logits):
@@ -88,11 +83,7 @@ def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: flo
 
 
 def check_logits(member_logits: np.ndarray, labels: np.ndarray | None = None) -> None:
-    """Refuse logits that nothing can be fitted on.
-
-    Raises:
-        InputError: none, not finite, or not as many as labels.
-    """
+    """Refuse logits that nothing can be fitted on."""
     if member_logits.ndim != 3 or not len(member_logits):
         raise InputError(f"member logits have shape {list(member_logits.shape)}; expected [examples, members, classes]")
     if labels is not None and len(labels) != len(member_logits):

@@ -27,11 +27,6 @@ def coverage_threshold(scores: np.ndarray, coverage: float, limit: float) -> flo
 
     Args:
         scores: [N] float32.
-        coverage: above 0 and below 1.
-        limit: highest possible score.
-
-    Raises:
-        InputError: too few examples for this coverage.
     """
     return upper_bound(scores, coverage, COVERED, limit)
 
@@ -44,11 +39,6 @@ def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> flo
 
     Args:
         scores: [N] float32, of in-distribution examples.
-        share: α, above 0 and below 1.
-        limit: highest possible score.
-
-    Raises:
-        InputError: too few examples for this share.
     """
     return upper_bound(scores, 1 - share, SPARED, limit)
 
@@ -63,11 +53,6 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
     Args:
         scores: [N] float32.
         wrong: [N] bool, whether the label was wrong.
-        risk: above 0 and below 1.
-        limit: highest possible score.
-
-    Raises:
-        InputError: no threshold can be shown to keep that risk.
     """
     check_level(risk, "risk")
     order = np.argsort(scores, kind="stable")
@@ -106,11 +91,6 @@ def fit_quantile(probabilities: np.ndarray, labels: np.ndarray, alpha: float, me
     Args:
         probabilities: [N, C].
         labels: [N] class indices.
-        alpha: share of labels that sets may miss, above 0 and below 1.
-        method: of :data:`metrics.uncertainty.METHODS`.
-
-    Raises:
-        InputError: α out of range, or too few examples for it.
     """
     check_level(alpha, "conformal alpha")
     found = class_scores(probabilities, method)[np.arange(len(labels)), labels]
@@ -134,12 +114,6 @@ def upper_bound(values: np.ndarray, level: float, what: str, limit: float) -> fl
 
     Args:
         values: [N] float32, exchangeable with the fresh one.
-        level: above 0 and below 1.
-        what: the level's name and kind of example, for messages.
-        limit: taken for the next larger value where there is none.
-
-    Raises:
-        InputError: a level out of range, or too few values for it.
     """
     check_level(level, what)
     check_count(len(values), level, what)
@@ -147,16 +121,7 @@ def upper_bound(values: np.ndarray, level: float, what: str, limit: float) -> fl
 
 
 def check_count(count: int, level: float, what: str) -> None:
-    """Refuse a level that so few examples cannot show; may be asked before long work.
-
-    Args:
-        count: of examples.
-        level: above 0 and below 1.
-        what: as of :func:`upper_bound`.
-
-    Raises:
-        InputError: there is no value of its rank.
-    """
+    """Refuse a level that so few examples cannot show; may be asked before long work."""
     if rank(count, level) > count:
         needed = math.ceil(level / (1 - level) - 1e-9)
         raise InputError(f"{what} of {level:g} needs at least {needed} examples; found {count}")
@@ -167,8 +132,6 @@ def gap(ordered: np.ndarray, index: int, limit: float) -> float:
 
     Args:
         ordered: [N] float32, ascending.
-        index: of the value to include.
-        limit: taken for the next larger value where there is none.
     """
     low = ordered[index]
     above = ordered[np.searchsorted(ordered, low, side="right") :]
@@ -178,10 +141,6 @@ def gap(ordered: np.ndarray, index: int, limit: float) -> float:
 
 
 def check_level(level: float, what: str) -> None:
-    """Refuse a share that is not between 0 and 1.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Refuse a share that is not between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(f"{what} is {level:g}; expected a number above 0 and below 1")

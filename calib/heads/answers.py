@@ -52,12 +52,7 @@ def answers_of(architecture: Architecture, known: Examples, words: np.ndarray | 
     """How the logits of a model are read.
 
     Args:
-        architecture: of the model.
-        known: labelled examples.
         words: of a tagger, which words of each text it reads, [N, W] bool.
-
-    Raises:
-        InputError: labels that the model's activation can never give.
     """
     labels = np.asarray(known.labels)
     if architecture.task == "classification":

@@ -30,19 +30,8 @@ def plan_within(
 ) -> tuple[tuple[Keep, ...], dict[str, Any]]:
     """The best plan within a budget, forking at any layer or at the one given.
 
-    Args:
-        budget: most operations, and whether the members will be tuned.
-        choice: of the heads.
-        members: M.
-        fork: first layer where members may differ, or ``None`` for any.
-        tokens: per text, for the cost.
-        held_out: labelled examples to compare plans on.
-
     Returns:
         The heads of each member, and what the plan records.
-
-    Raises:
-        InputError: no plan fits, or circuits lose more accuracy than they may in every plan that does.
     """
     job, limit = choice.job, budget.ratio
     architecture = job.architecture

@@ -56,12 +56,7 @@ def unpruned(architecture: Architecture) -> Candidate:
 def check_reachable(
     architecture: Architecture, members: int, budget: float, *, forks: Iterable[int], sequence: int | None
 ) -> None:
-    """Refuse a budget below the cost of every plan, before any long work.
-
-    Raises:
-        InputError: not even the cheapest plan fits: one head in each layer from the fork on, the same one in all
-            members but in the fork layer.
-    """
+    """Refuse a budget below the cost of every plan, before any long work."""
     one_apart = np.zeros(members, np.int64)
     one_apart[0] = architecture.heads - 1
     cheapest = _cheapest(architecture, one_apart, forks, sequence)
@@ -98,17 +93,7 @@ def find_candidates(
     """Plans to try: up to eight for each fork, every one within the budget and with members that differ.
 
     Args:
-        architecture: of the model.
         scores: [M, L, H], one table for each member.
-        budget: most operations, in those of the plain single model.
-        forks: layers to fork at.
-        sequence: tokens per text, for the cost.
-        search: finds the heads where they depend on how many the layers below keep. Then ``scores`` only tell the
-            cost of a plan beforehand, and heads are spread evenly.
-        drawn: members whose scores are random: they keep theirs, and only the others part from who has the same.
-
-    Raises:
-        InputError: no plan fits, or members do not part at any of the forks.
     """
     cheapest: Candidate | None = None
     found: dict[tuple[Keep, ...], Candidate] = {}

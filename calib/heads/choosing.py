@@ -62,13 +62,7 @@ class TooMuchLostError(InputError):
 
 
 class Choice:
-    """The heads of M members, each chosen by its own method.
-
-    Args:
-        job: what they are chosen for.
-        methods: one for each member, or one for all.
-        members: M; of circuits that are averaged, how many.
-    """
+    """The heads of M members, each chosen by its own method."""
 
     def __init__(self, job: Job, methods: Sequence[Method], members: int) -> None:
         self.job = job

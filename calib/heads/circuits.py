@@ -92,23 +92,7 @@ def find_circuits(
     keep_state: bool = False,
     progress: Progress = no_progress,
 ) -> Circuits:
-    """Search circuits of one model.
-
-    Args:
-        model: a transformers classifier of a supported family.
-        known: in-distribution examples with labels.
-        unknown: OOD examples; only the objective ``"nll"`` can do without.
-        processor: makes the model's tensors.
-        settings: what to search.
-        batch_size: examples per pass.
-        state: file that keeps what an interrupted search found; it is read if it exists, and deleted at the end.
-        keep_state: leave it, for a search that is part of something longer.
-        progress: display.
-
-    Raises:
-        InputError: an input that the model cannot read; an objective that the task has not; ``state`` belongs to
-            another search, or is damaged; the model gives logits that are not finite; or the GPU's memory is short.
-    """
+    """Search circuits of one model."""
     try:
         search = _Search(model, known, unknown, processor, settings, batch_size, state)
         for _ in progress(search.steps(), search.total(), "searching circuits"):

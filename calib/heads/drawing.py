@@ -11,14 +11,7 @@ from .options import Method, Random, groups_of
 
 
 def drawn_scores(methods: Sequence[Method], layers: int, heads: int, seed: int) -> np.ndarray:
-    """Random scores [M, L, H]; members keep the heads of the highest ones.
-
-    Args:
-        methods: one for each of M members; for those that draw no heads the scores stand for what is not known yet.
-        layers: L.
-        heads: H.
-        seed: of all that is drawn.
-    """
+    """Random scores [M, L, H]; members keep the heads of the highest ones."""
     scores = np.random.default_rng(seed).random((len(methods), layers, heads))
     for method, members in groups_of(methods):
         if isinstance(method, Random) and method.systematic:

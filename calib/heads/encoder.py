@@ -43,10 +43,6 @@ class Encoder:
 
     Axes: batch B, tokens T, width d, heads H, head width d_h, classes C; T' is T, or in the last layer 1 where the
     classifier reads the first token alone.
-
-    Args:
-        model: a transformers classifier of a supported family.
-        device: that the layers run on.
     """
 
     def __init__(self, model: nn.Module, device: str = "cpu") -> None:
@@ -71,10 +67,7 @@ class Encoder:
         """One layer with the heads of ``kept`` (all for ``None``): [B, T, d] → [B, T', d].
 
         Args:
-            index: of the layer.
-            x: what enters it.
             mask: boolean [B, 1, 1, T], true where a key may be seen; ``None`` for everywhere.
-            kept: heads that stay; the others are zero before the output projection.
         """
         outputs = self.head_outputs(index, x, mask)
         if kept is not None and len(kept) < self.architecture.heads:

@@ -15,9 +15,6 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     """Examples to score heads on, and a random quarter of them held out to choose plans on.
 
     The quarter is at least 64 and at most 512, but never more than half.
-
-    Raises:
-        InputError: fewer than two examples.
     """
     total = len(examples)
     if total < 2:

@@ -24,15 +24,10 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
     """The heads of each member for these counts, or for the first looser ones that keep the accuracy.
 
     Args:
-        choice: of the heads.
         counts: heads to keep, [M][L].
-        held_out: labelled examples that the circuits were not searched on.
 
     Returns:
         The heads, and what the plan records: under ``"margin"`` every attempt.
-
-    Raises:
-        InputError: the circuits of every attempt lose more than they may.
     """
     job, margin = choice.job, choice.max_accuracy_loss
     attempts: list[dict[str, Any]] = []

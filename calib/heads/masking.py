@@ -36,18 +36,8 @@ UNLIKELY = -1e4
 class MaskedRuns:
     """Examples in batches, with what enters a layer remembered from call to call.
 
-    Args:
-        model: a transformers classifier of a supported family.
-        parts: raw inputs, N in all, by what messages call them; each is prepared once.
-        processor: makes the model's tensors.
-        batch_size: inputs per batch.
-        device: that the layers run on; without one a GPU where there is one.
-
     Attributes:
         words: of a tagger, which words of each text it reads, [N, W] bool; otherwise ``None``.
-
-    Raises:
-        InputError: an input that the model cannot read; it is named by its part and its index there.
     """
 
     def __init__(
@@ -111,9 +101,6 @@ class MaskedRuns:
 
     def each_head_masked(self, keep: Keep) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Mask each head of the layer that follows those of ``keep`` in turn; later layers keep all heads.
-
-        Args:
-            keep: heads kept in each earlier layer, at most L − 1 of them.
 
         Yields:
             (indices [B] of the inputs, logits [H, B, C], of taggers [H, B, W, C]) for each batch.

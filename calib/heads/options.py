@@ -155,11 +155,7 @@ class Budget:
 
 
 def method_of(asked: str | Method) -> Method:
-    """A method, or the one that a name stands for.
-
-    Raises:
-        InputError: an unknown name, or one that does not go without options.
-    """
+    """A method, or the one that a name stands for."""
     if isinstance(asked, Method):
         return asked
     _check_name("method", asked, tuple(METHODS))
@@ -167,15 +163,7 @@ def method_of(asked: str | Method) -> Method:
 
 
 def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> list[Method]:
-    """The method of all members, or one for each.
-
-    Args:
-        asked: a method, its name, several names with commas between them, or a list of methods and names.
-        members: M.
-
-    Raises:
-        InputError: an unknown name, another number of methods than of members, or averaged circuits beside others.
-    """
+    """The method of all members, or one for each."""
     several = asked.split(",") if isinstance(asked, str) else [asked] if isinstance(asked, Method) else list(asked)
     if len(several) not in (1, members):
         raise InputError(
@@ -210,11 +198,7 @@ def of_members(methods: Sequence[Method], members: int) -> tuple[Method, ...]:
 
 
 def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:
-    """Each method with the members that it chooses, and makes differ from each other.
-
-    Args:
-        methods: one for each member.
-    """
+    """Each method with the members that it chooses, and makes differ from each other."""
     groups: list[tuple[Method, list[int]]] = []
     for member, method in enumerate(methods):
         mates = next((members for other, members in groups if same_method(method, other)), None)
@@ -226,11 +210,7 @@ def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:
 
 
 def check_margin(points: Any) -> None:
-    """Refuse what is no share of the answers that a plan may lose.
-
-    Raises:
-        InputError: it is no finite number of 0 or more.
-    """
+    """Refuse what is no share of the answers that a plan may lose."""
     if isinstance(points, bool) or not isinstance(points, int | float) or not 0 <= points < math.inf:
         raise InputError(f"max_accuracy_loss is {cut(points)}; expected percentage points, 0 or more")
 

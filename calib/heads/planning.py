@@ -189,11 +189,7 @@ def _within(
 
 
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
-    """A processor for the model: the one given, or the one stored with the checkpoint.
-
-    Raises:
-        InputError: there is neither.
-    """
+    """A processor for the model: the one given, or the one stored with the checkpoint."""
     if processor is None:
         if source is None:
             raise InputError(

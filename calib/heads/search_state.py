@@ -31,16 +31,7 @@ SCHEMA = 1
 
 
 class SearchState:
-    """Scores of layers by the heads kept below them; in a file where a path is given.
-
-    Args:
-        path: the file; ``None`` keeps everything in memory.
-        digest: of what is searched.
-        shape: circuits and heads, the shape of every table of scores.
-
-    Raises:
-        InputError: the file cannot be read, is damaged, or belongs to another search.
-    """
+    """Scores of layers by the heads kept below them; in a file where a path is given."""
 
     def __init__(self, path: Path | None, digest: str, shape: tuple[int, int]) -> None:
         self._path = None if path is None else Path(os.path.realpath(path))  # a link stays one
@@ -85,14 +76,7 @@ def is_state(path: Path) -> bool:
 def digest_of(
     settings: Mapping[str, Any], weights: Mapping[str, Any], batches: Iterable[Mapping[str, Any]], labels: np.ndarray
 ) -> str:
-    """Hexadecimal SHA-256 of all that decides a search.
-
-    Args:
-        settings: JSON-compatible.
-        weights: the model's float32 tensors by name.
-        batches: every batch of the model's tensors.
-        labels: class indices.
-    """
+    """Hexadecimal SHA-256 of all that decides a search."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for tensors in (weights, *batches):
         for name, tensor in tensors.items():

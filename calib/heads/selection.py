@@ -72,8 +72,6 @@ def choose_apart(
     Args:
         tables: of the members in their order, M × [L, H].
         counts: [M][L].
-        drawn: members whose scores are random: they keep the heads of the highest, whatever the others have.
-        found: heads of those members that have theirs already.
     """
     chosen = {member: choose_heads(tables[member], counts[member]) for member in drawn} | dict(found or {})
     taken = set(chosen.values())
@@ -125,20 +123,13 @@ def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int
     """``keep`` as one count for each member and layer, [members][layers].
 
     Layers below ``fork_from`` keep every head; a list in ``keep`` has entries for the other layers only.
-
-    Raises:
-        InputError: a count outside 1…heads, a share outside 0…1, or lists of the wrong length.
     """
     rows = counts_of_layers(keep, members, layers, fork_from)
     return [[heads] * fork_from + [_count(value, heads) for value in row[fork_from:]] for row in rows]
 
 
 def counts_of_layers(keep: Any, members: int, layers: int, fork_from: int = 0) -> list[list[Any]]:
-    """``keep`` spread over members and layers, as it was given: [members][layers]; ``None`` below ``fork_from``.
-
-    Raises:
-        InputError: lists of the wrong length.
-    """
+    """``keep`` spread over members and layers, as it was given: [members][layers]; ``None`` below ``fork_from``."""
     if isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep):
         if len(keep) != members or not all(isinstance(row, list | tuple) for row in keep):
             raise InputError(f"keep has {len(keep)} entries; expected one list for each of the {members} members")

@@ -44,17 +44,9 @@ def taylor_scores(
 
     The model runs in evaluation mode; its parameters get no gradients.
 
-    Args:
-        model: a transformers classifier of a supported family.
-        examples: inputs with labels.
-        processor: makes the model's tensors.
-
     Returns:
         [N, L, H] float32, in the order of ``examples``. Its mean over the first axis is the
         importance.
-
-    Raises:
-        InputError: a score is not finite.
     """
     architecture = architecture_of(model)
     scores = np.empty((len(examples), architecture.layers, architecture.heads), np.float32)
@@ -78,11 +70,7 @@ def taylor_scores(
 
 
 def finite(scores: np.ndarray, family: str) -> np.ndarray:
-    """The same scores [B, L, H].
-
-    Raises:
-        InputError: one is not finite, by which heads would be chosen in their order.
-    """
+    """The same scores [B, L, H]."""
     if not np.isfinite(scores).all():
         raise InputError(
             f"the importance of a head of this {family!r} model is not finite (NaN or infinity) for some example; "
@@ -97,11 +85,7 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 
 
 def losses_of(architecture: AnyArchitecture, examples: Examples) -> Losses:
-    """The loss of a model's task.
-
-    Raises:
-        InputError: labels that the model's activation can never give.
-    """
+    """The loss of a model's task."""
     if architecture.task == "score":
         asked = loss_of(np.asarray(examples.labels), architecture.score_activation, examples.source)
         return partial(score_losses, loss=asked, activation=architecture.score_activation)
@@ -136,7 +120,6 @@ def gated_heads(model: nn.Module, gates: Sequence[Tensor]) -> Iterator[None]:
     """Multiply every head's output, before the output projection, by its gate.
 
     Args:
-        model: a transformers classifier of a supported family.
         gates: one [B or 1, 1, H, 1] tensor for each layer.
     """
     layout, heads = layout_of(model), architecture_of(model).heads

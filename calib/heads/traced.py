@@ -43,12 +43,7 @@ def plan_traced(
     processor: Any,
     progress: Progress,
 ) -> HeadPlan:
-    """A plan for a model whose attention is found by running it; the arguments are those of ``plan_heads``.
-
-    Raises:
-        InputError: a budget, circuits, a mixture of methods, unusable data, or counts that the groups do not allow.
-        UnsupportedModelError: the model cannot be traced.
-    """
+    """A plan for a model whose attention is found by running it; the arguments are those of ``plan_heads``."""
     method = methods[0]
     if len(methods) > 1 or not isinstance(method, Taylor | Random):
         asked = ",".join(map(name_of, methods))
@@ -103,11 +98,7 @@ def _fork(fork_from: int | None, architecture: Traced) -> int:
 
 
 def group_counts(keep: Any, members: int, architecture: Traced, fork: int) -> list[list[int]]:
-    """``keep`` as a number of groups for each member and block, [members][blocks]; a share is rounded to whole groups.
-
-    Raises:
-        InputError: a count outside 1…heads of a block, or one that is no multiple of its groups' size.
-    """
+    """``keep`` as a number of groups for each member and block, [members][blocks]; a share is rounded to whole groups."""
     blocks = architecture.blocks
     rows = counts_of_layers(keep, members, len(blocks), fork)  # [members][blocks]; None below the fork
     return [[_groups(value, block, place) for place, (value, block) in enumerate(zip(row, blocks, strict=True))]

@@ -104,14 +104,7 @@ def lost_words(loss: str, single: Trial) -> str:
 
 
 class HeldOut:
-    """Held-out examples that candidates are tried on; their tensors are made once.
-
-    Args:
-        examples: with labels, N of them.
-        processor: makes the model's tensors.
-        architecture: what it reads.
-        batch_size: examples per pass.
-    """
+    """Held-out examples that candidates are tried on; their tensors are made once."""
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture, batch_size: int) -> None:
         self._given = np.asarray(examples.labels)
@@ -174,12 +167,6 @@ def measure(
     model: nn.Module, candidates: Sequence[Candidate], held_out: HeldOut, *, progress: Progress = no_progress
 ) -> list[Trial]:
     """Try every candidate on held-out examples.
-
-    Args:
-        model: the transformers classifier; it runs in evaluation mode with pruned heads gated off.
-        candidates: what to try; a member that several share runs once.
-        held_out: the examples.
-        progress: display.
 
     Returns:
         One trial for each candidate, in order.

@@ -96,17 +96,7 @@ class Borrowed:
 
 
 def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
-    """Look at a tensor through DLPack, without copying it.
-
-    Args:
-        name: of the input, for messages.
-        tensor: exports DLPack.
-        stream: on which it will be read; its library makes that stream wait until the tensor is complete.
-        device: DLPack's number for the memory it must be in, on the first device of that kind.
-
-    Raises:
-        InputError: not such a tensor, elsewhere, or not contiguous.
-    """
+    """Look at a tensor through DLPack, without copying it."""
     if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
         raise InputError(f"{name} is a {type(tensor).__name__}; expected a tensor on the GPU that exports DLPack")
     place = tuple(int(number) for number in tensor.__dlpack_device__())
@@ -128,15 +118,7 @@ def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
 
 
 def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtype[Any]]) -> None:
-    """Refuse tensors that a model does not take, or that are not one batch.
-
-    Args:
-        tensors: name → tensor.
-        dtypes: of the model's inputs.
-
-    Raises:
-        InputError: a name or type is wrong, batch or sequence differ between the tensors, or there is no row.
-    """
+    """Refuse tensors that a model does not take, or that are not one batch."""
     found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
     if {name: each.dtype for name, each in tensors.items()} != dtypes:
         raise InputError(f"the inputs are {found}; expected { ({name: str(kind) for name, kind in dtypes.items()}) }")

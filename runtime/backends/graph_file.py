@@ -11,18 +11,7 @@ from ...errors import BackendError, cut
 
 
 def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str | None) -> tuple[Path, str]:
-    """Path and precision of the graph to run, after its digest and its metadata were checked.
-
-    Args:
-        bundle: holds the graphs.
-        backend: name, for messages.
-        runs: precisions that the backend runs, preferred ones first.
-        precision: the one wanted; ``None`` for the first that the bundle has.
-
-    Raises:
-        BackendError: the backend does not run that precision, or the bundle has no such graph.
-        BundleError: the file was altered, or its metadata contradict the bundle.
-    """
+    """Path and precision of the graph to run, after its digest and its metadata were checked."""
     if precision is not None and precision not in runs:
         raise BackendError(f"backend {backend} does not run precision {cut(precision)}; expected {', '.join(runs)}")
     found = next((kind for kind in ([precision] if precision else runs) if bundle.has(onnx_name(kind))), None)

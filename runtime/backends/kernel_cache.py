@@ -28,9 +28,6 @@ def private_folder(*names: str) -> Path | None:
 
     Returns:
         The folder; ``None`` where it cannot be made.
-
-    Raises:
-        BackendError: it, or one above it up to the user's cache, belongs to another user or lets others write.
     """
     folder = cache_folder()
     for name in ("", *names):
@@ -50,12 +47,7 @@ def private_folder(*names: str) -> Path | None:
 
 
 class KernelCache:
-    """The runtime cache of one engine. It saves time only: nothing about it is ever an error.
-
-    Args:
-        config: an ``IRuntimeConfig`` of the engine.
-        digest: SHA-256 of the engine, which names the file.
-    """
+    """The runtime cache of one engine. It saves time only: nothing about it is ever an error."""
 
     def __init__(self, config: Any, digest: str) -> None:
         self._path = cache_folder() / f"{digest}.cache"

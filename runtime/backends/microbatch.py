@@ -49,11 +49,7 @@ class Microbatch:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Microbatch:
-        """For the model of a bundle.
-
-        Raises:
-            BundleError: its plan or architecture cannot be read.
-        """
+        """For the model of a bundle."""
         architecture, plan = bundle.any_architecture(), bundle.plan()
         if isinstance(architecture, Traced):
             return cls(None, 0)  # nobody counted its tokens

@@ -27,18 +27,7 @@ class _Own(threading.local):
 
 
 class OpenVinoGraph(Backend):
-    """An ONNX graph compiled by OpenVINO for the CPU.
-
-    Args:
-        graph: the file.
-        precision: ``"bf16"``, ``"fp32"`` or ``"int8"``.
-        microbatch: how a batch is cut up.
-        threads: threads within one run; ``None`` lets OpenVINO choose.
-
-    Raises:
-        MissingExtraError: openvino is not installed.
-        BundleError: OpenVINO cannot read the graph.
-    """
+    """An ONNX graph compiled by OpenVINO for the CPU."""
 
     name = "openvino"
 
@@ -84,18 +73,7 @@ class OpenVinoGraph(Backend):
 
 
 class OpenVinoBackend(OpenVinoGraph):
-    """One of the bundle's graphs in OpenVINO.
-
-    Args:
-        bundle: holds ``model.fp32.onnx`` or ``model.int8.onnx``.
-        threads: threads within one run; ``None`` lets OpenVINO choose.
-        precision: ``"bf16"``, ``"fp32"`` or ``"int8"``; ``None`` for FP32.
-
-    Raises:
-        MissingExtraError: openvino is not installed.
-        BackendError: the bundle has no such graph, or the CPU no BF16.
-        BundleError: the graph was altered, or OpenVINO cannot read it.
-    """
+    """One of the bundle's graphs in OpenVINO."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         openvino = _library()

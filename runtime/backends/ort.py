@@ -19,18 +19,7 @@ PRECISIONS = ("fp32", "int8", "fp16")
 
 
 class OnnxRuntimeGraph(Backend):
-    """An ONNX graph in an ONNX Runtime session with the CPU execution provider.
-
-    Args:
-        graph: the file.
-        precision: of the graph.
-        microbatch: how a batch is cut up.
-        threads: threads within one run; ``None`` lets ONNX Runtime choose.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-        BundleError: ONNX Runtime cannot read the graph.
-    """
+    """An ONNX graph in an ONNX Runtime session with the CPU execution provider."""
 
     name = "onnxruntime"
 
@@ -58,18 +47,7 @@ class OnnxRuntimeGraph(Backend):
 
 
 class OnnxRuntimeBackend(OnnxRuntimeGraph):
-    """One of the bundle's graphs in ONNX Runtime.
-
-    Args:
-        bundle: holds ``model.<precision>.onnx``.
-        threads: threads within one run; ``None`` lets ONNX Runtime choose.
-        precision: of the graph; ``None`` for the first of :data:`PRECISIONS` that the bundle has.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-        BackendError: the bundle has no such graph, or the CPU has no kernels for it.
-        BundleError: the graph was altered, or ONNX Runtime cannot read it.
-    """
+    """One of the bundle's graphs in ONNX Runtime."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         require("onnxruntime", "onnxruntime", "run the ONNX graph")
@@ -78,16 +56,7 @@ class OnnxRuntimeBackend(OnnxRuntimeGraph):
 
 
 def open_session(model: Path | bytes, threads: int | None = None, profile: Path | None = None) -> Any:
-    """An ONNX Runtime session on the CPU.
-
-    Args:
-        model: a file, or a serialised model.
-        threads: within one run; ``None`` lets ONNX Runtime choose.
-        profile: prefix of a file in which ONNX Runtime records the time of every operator.
-
-    Raises:
-        BundleError: ONNX Runtime cannot read it.
-    """
+    """An ONNX Runtime session on the CPU."""
     ort = require("onnxruntime", "onnxruntime", "run the ONNX graph")
     options = ort.SessionOptions()
     options.log_severity_level = 4  # failures are raised, and said once

@@ -48,17 +48,6 @@ class OnnxRuntimeCudaBackend(Backend):
     Attributes:
         provider, library: of ONNX Runtime, and the file that holds it.
         place, memory_kind: ONNX Runtime's name and DLPack's number for the memory of tensors that stay on the GPU.
-
-    Args:
-        bundle: holds ``model.<precision>.onnx``.
-        threads: threads within one run, for what stays on the CPU; ``None`` lets ONNX Runtime choose.
-        precision: of the graph; ``None`` for the first of :data:`PRECISIONS` that the bundle has.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-        BackendError: this onnxruntime lacks the provider, or it cannot start or take the graph; or the bundle has no
-            such graph.
-        BundleError: the graph was altered.
     """
 
     name = "onnxruntime-cuda"
@@ -173,15 +162,6 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
     Its engines are kept in the user's cache folder, one folder for each graph and version of ONNX Runtime. ONNX Runtime
     itself reads those engines, unchecked, so the folder must be the user's own. The types are those of the graph: the
     provider's own precision options stay off.
-
-    Args:
-        bundle: holds ``model.<precision>.onnx``.
-        threads: as for :class:`OnnxRuntimeCudaBackend`.
-        precision: as there.
-
-    Raises:
-        MissingExtraError, BundleError: as there.
-        BackendError: as there, or others may write to the cache folder.
     """
 
     name = "onnxruntime-tensorrt"

@@ -32,21 +32,12 @@ class Backend(Closable):
         self.outputs, self.longest = tuple(outputs), longest
 
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
-        """Run one batch.
-
-        Raises:
-            BackendError: the library failed, its message is given; or the backend was closed.
-        """
+        """Run one batch."""
         with self._use():
             return self._run(inputs)
 
     def run_device(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray]:  # noqa: ARG002
-        """Run one batch that lies on the GPU, where the outputs stay; see ``Predictor.run_device``.
-
-        Raises:
-            InputError: a tensor that cannot be read there, or that is not taken as it is.
-            BackendError: as :meth:`run`, or this backend runs on the CPU.
-        """
+        """Run one batch that lies on the GPU, where the outputs stay; see ``Predictor.run_device``."""
         raise BackendError(
             f"backend {self.name} runs on the CPU and takes no tensors of a GPU; give NumPy arrays to `predict`, or "
             "load the bundle with backend tensorrt, tensorrt-rtx, onnxruntime-tensorrt or onnxruntime-cuda"
@@ -56,9 +47,6 @@ class Backend(Closable):
         """Milliseconds of the parts of one run on a GPU, by name; empty, and nothing runs, where they are not told.
 
         ``h2d`` (from host memory to the GPU), ``compute``, ``d2h`` (back), and ``enqueue`` on the CPU.
-
-        Raises:
-            BackendError: as :meth:`run`.
         """
         return {}
 

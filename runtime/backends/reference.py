@@ -15,11 +15,7 @@ from .protocol import Backend, Batch
 
 
 class TorchModule(Backend):
-    """A fused module in float32, on the device that it lies on.
-
-    Args:
-        ensemble: a ``fusion.FusedClassifier``.
-    """
+    """A fused module in float32, on the device that it lies on."""
 
     name = "torch"
     precision = "fp32"
@@ -35,12 +31,7 @@ class TorchModule(Backend):
         super().__init__(self.name, self.precision, (*self._given, "member_logits"))
 
     def run(self, inputs: Batch) -> dict[str, np.ndarray]:
-        """Run one batch.
-
-        Raises:
-            BackendError: as of every backend; or this process was forked from the one that opened the bundle: PyTorch's
-                threads are none of its own, and it would wait for them without end.
-        """
+        """Run one batch."""
         if os.getpid() != self._process:
             raise BackendError(
                 "the torch backend was opened before this process was forked, and PyTorch's threads did not come "
@@ -63,12 +54,7 @@ class TorchModule(Backend):
 
 
 class TorchFeatures(TorchModule):
-    """A fused module that gives ``member_logits`` [B, M, C] and the ``features`` [B, K, d] of taps.
-
-    Args:
-        ensemble: a ``fusion.FusedClassifier``.
-        taps: K names (``bundle.density``).
-    """
+    """A fused module that gives ``member_logits`` [B, M, C] and the ``features`` [B, K, d] of taps."""
 
     def __init__(self, ensemble: Any, taps: Sequence[str]) -> None:
         super().__init__(ensemble)
@@ -86,12 +72,6 @@ class TorchSingle(TorchModule):
 
     It gives ``logits`` [B, C] before any temperature, ``features`` [B, d or 2·d], the last vector of the network, and
     ``penultimate`` [B, d'], what the last linear map reads; the latter only where a pooler makes them differ.
-
-    Args:
-        ensemble: a ``fusion.FusedClassifier``, or a traced one.
-
-    Raises:
-        InputError: a traced one whose last linear map was not found.
 
     Attributes:
         weight: of the last linear map, [d', C].
@@ -113,18 +93,7 @@ class TorchSingle(TorchModule):
 
 
 class TorchBackend(TorchModule):
-    """The bundle's fused module, float32.
-
-    Args:
-        bundle: any bundle.
-        threads: ``None`` leaves torch's process-wide setting; a number sets it.
-        precision: ``"fp32"`` or ``None``.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-        BackendError: another precision.
-        BundleError: a file of the bundle is missing or altered.
-    """
+    """The bundle's fused module, float32."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         if precision not in (None, self.precision):

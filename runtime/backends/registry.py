@@ -109,19 +109,8 @@ def open_backend(
     Only absence makes ``"auto"`` go on to the next one (a GPU, library or file that is not there, or an engine that
     does not fit); a file that was altered is an error.
 
-    Args:
-        bundle: to run.
-        name: of the backend, or ``"auto"``.
-        threads: within one run; ``None`` leaves the backend's default.
-        precision: ``None`` leaves the choice to the backend.
-
     Returns:
         The backend, and (name, reason) of each one that was skipped.
-
-    Raises:
-        BackendError: the name is unknown, or no backend can run.
-        MissingExtraError: the named backend's library is not installed.
-        BundleError: a file of the bundle is altered or malformed.
     """
     if name != "auto":
         if name not in OPENERS:
@@ -140,19 +129,7 @@ def open_backend(
 
 
 def open_graph(graph: Path, name: str, precision: str, microbatch: Microbatch, threads: int | None = None) -> Backend:
-    """Open a graph that belongs to no bundle.
-
-    Args:
-        graph: the ONNX file.
-        name: of :data:`RUNS_GRAPHS`.
-        precision: of the run.
-        microbatch: how a batch is cut up.
-        threads: within one run; ``None`` leaves the backend's default.
-
-    Raises:
-        MissingExtraError: the backend's library is not installed.
-        BundleError: it cannot read the graph.
-    """
+    """Open a graph that belongs to no bundle."""
     if name == "openvino":
         from .openvino import OpenVinoGraph
 

@@ -52,21 +52,13 @@ class Chunks:
         return self.folder / f"chunk-{number:06d}.jsonl"
 
     def write(self, number: int, windows: Iterable[list[Answer]]) -> None:
-        """Keep the answers of a chunk, once all are there.
-
-        Raises:
-            InputError: the folder cannot be written.
-        """
+        """Keep the answers of a chunk, once all are there."""
         with atomic_file(self.file(number)) as handle:
             for window in windows:
                 handle.write(b"".join(map(json_line, window)))
 
     def keep(self, number: int, lines: bytes) -> None:
-        """Keep the answers of a chunk that were predicted elsewhere, as JSON lines.
-
-        Raises:
-            InputError: the folder cannot be written.
-        """
+        """Keep the answers of a chunk that were predicted elsewhere, as JSON lines."""
         write_atomically(self.file(number), lines)
 
     def missing(self) -> list[int]:
@@ -74,11 +66,7 @@ class Chunks:
         return [number for number in range(len(self)) if not self._whole(number)]
 
     def answers(self) -> Iterator[Answer]:
-        """The answers of all chunks, in order.
-
-        Raises:
-            InputError: a chunk is missing or damaged.
-        """
+        """The answers of all chunks, in order."""
         for number in range(len(self)):
             yield from self._read(number)
 
@@ -123,17 +111,7 @@ def folder_of(output: Path) -> Path:
 
 @contextmanager
 def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterator[Chunks]:
-    """The chunks of a run, those of an interrupted one among them; removed when the block ends and needs them no more.
-
-    Args:
-        output: the file that is made of them.
-        job: all that the rows depend on, ready for JSON.
-        rows: of the run.
-        size: of a chunk.
-
-    Raises:
-        InputError: the folder holds chunks of other work, another process works in it, or it cannot be written.
-    """
+    """The chunks of a run, those of an interrupted one among them; removed when the block ends and needs them no more."""
     folder = folder_of(output)
     try:
         sweep(output.parent, output.name)
@@ -165,12 +143,7 @@ def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterat
 
 
 def drop(output: Path, job: Mapping[str, Any]) -> None:
-    """Remove the chunks of a run that was interrupted when its output was whole already, and what is left of any.
-
-    Args:
-        output: the file that was made of them.
-        job: as of :func:`kept`; chunks of other work stay.
-    """
+    """Remove the chunks of a run that was interrupted when its output was whole already, and what is left of any."""
     folder = folder_of(output)
     with contextlib.suppress(OSError, InputError):  # litter that cannot be removed
         sweep(output.parent, output.name)
@@ -194,11 +167,7 @@ def _description(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Refuse a folder in which another process works, where the system has advisory locks (not Windows).
-
-    Raises:
-        InputError: one does.
-    """
+    """Refuse a folder in which another process works, where the system has advisory locks (not Windows)."""
     with contextlib.ExitStack() as stack:
         try:
             free = stack.enter_context(alone_in(folder))

@@ -136,18 +136,7 @@ class Scorer:
 def ray_engine(
     bundle: str | Path, loading: dict[str, Any], sources: Sources, scoring: Scoring, actors: Actors
 ) -> Engine:
-    """Chunks by actors, at the same time, on the cluster that ``RAY_ADDRESS`` names or on this machine.
-
-    Args:
-        bundle: its folder, under this name on every machine.
-        loading: arguments of ``hydrant.load`` beside it; the file of ``trust`` must be there under this name, too.
-        sources: the data, under these names on every machine.
-        scoring: how inputs are predicted.
-        actors: how many there are, and what each takes.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-    """
+    """Chunks by actors, at the same time, on the cluster that ``RAY_ADDRESS`` names or on this machine."""
     require("ray", "ray", PURPOSE)
 
     def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:

@@ -104,21 +104,7 @@ def predict_part(
     engine: Engine | None = None,
     progress: Progress = no_progress,
 ) -> Outcome:
-    """Predict one shard of data, going on where an earlier run of the same work stopped.
-
-    Args:
-        predictor: of the bundle.
-        bundle: its folder.
-        sources: the data.
-        scoring: how inputs are predicted.
-        division: which rows, and where they go.
-        engine: runs the chunks; without it this process does.
-        progress: shows how far it is.
-
-    Raises:
-        InputError: an input or an output cannot be used, or the output belongs to other work.
-        BackendError: as of ``Predictor.predict``.
-    """
+    """Predict one shard of data, going on where an earlier run of the same work stopped."""
     sources.check_kept(division.output, division.errors)
     stated = json.dumps(Bundle.open(bundle).stated(), sort_keys=True)  # as it was opened: to read the data takes long
     survey = sources.survey()
@@ -170,11 +156,7 @@ def _job(
 
 
 def _made(wanted: Part) -> Part | None:
-    """The part, if an earlier run has made it.
-
-    Raises:
-        InputError: the output is that of other work.
-    """
+    """The part, if an earlier run has made it."""
     if not manifest_of(wanted.path).exists() or not wanted.path.exists():
         return None
     found = Part.load(wanted.path)

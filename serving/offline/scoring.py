@@ -49,11 +49,7 @@ class Scoring:
         return "row" if self.skip_invalid else "raise"
 
     def told(self, predictor: Predictor) -> dict[str, Any]:
-        """Arguments of ``Predictor.rows``.
-
-        Raises:
-            InputError: an aggregation is asked for, and the model tags no tokens.
-        """
+        """Arguments of ``Predictor.rows``."""
         if self.aggregation is None:
             return {"probabilities": self.probabilities}
         if predictor.task != "tokens":
@@ -64,18 +60,7 @@ class Scoring:
 
 
 def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: int = 0) -> Iterator[list[Answer]]:
-    """Predictions of a stream of rows, in order, some batches at a time, with each row's index.
-
-    Args:
-        predictor: of the bundle.
-        rows: of the data.
-        scoring: how.
-        first: index of the first row.
-
-    Raises:
-        InputError: a row cannot be used, and is not to be skipped; its place in the data is named.
-        BackendError: as of ``Predictor.predict``.
-    """
+    """Predictions of a stream of rows, in order, some batches at a time, with each row's index."""
     told = scoring.told(predictor)
     while window := list(islice(rows, scoring.batch_size * WINDOW_BATCHES)):
         inputs = [row.input for row in window]
@@ -93,17 +78,7 @@ def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: 
 def tensor_answers(
     predictor: Predictor, tensors: Mapping[str, Any], scoring: Scoring, name: str
 ) -> Iterator[list[Answer]]:
-    """Predictions of ready tensors, all at once; nothing where there are none.
-
-    Args:
-        predictor: of the bundle.
-        tensors: under the names of the graph's inputs.
-        scoring: how.
-        name: of the file that holds them.
-
-    Raises:
-        InputError: they do not fit the model.
-    """
+    """Predictions of ready tensors, all at once; nothing where there are none."""
     try:
         prediction = predictor.predict(tensors, batch_size=scoring.batch_size)
     except InputError as error:

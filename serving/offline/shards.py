@@ -15,9 +15,6 @@ class Shard:
     Attributes:
         index: which one, from 1.
         count: how many there are.
-
-    Raises:
-        InputError: no whole numbers, or an index below 1 or above the count.
     """
 
     index: int = 1
@@ -36,9 +33,6 @@ class Shard:
 
         >>> Shard.parse("2/4")
         Shard(index=2, count=4)
-
-        Raises:
-            InputError: something else than two whole numbers, or an index below 1 or above the count.
         """
         found = re.fullmatch(r"([0-9]{1,10})/([0-9]{1,10})", text)
         if not found or not 1 <= int(found[2]) <= LARGEST:

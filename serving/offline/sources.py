@@ -40,11 +40,7 @@ class Sources:
 
     @classmethod
     def named(cls, names: Sequence[str], columns: Columns = Columns(), *, missing: bool = False) -> Sources:
-        """Data as the user names them; a pattern of tables becomes the files that it matches, by their names.
-
-        Raises:
-            InputError: no name, or a file that is named twice.
-        """
+        """Data as the user names them; a pattern of tables becomes the files that it matches, by their names."""
         found = [each for name in names for each in _files(name)]
         if not found:
             raise InputError("no inputs are named; expected at least one file, folder, pattern, data set or URL")
@@ -57,11 +53,7 @@ class Sources:
         return cls(tuple(found), columns, missing)
 
     def check_kept(self, *outputs: Path | None) -> None:
-        """Refuse outputs that are among the inputs, whose rows would be gone.
-
-        Raises:
-            InputError: one is, by whatever name.
-        """
+        """Refuse outputs that are among the inputs, whose rows would be gone."""
         inputs = {_place(name) for name in self.names}
         for output in outputs:
             if output is not None and output.is_file() and os.path.realpath(output) in inputs:
@@ -71,25 +63,12 @@ class Sources:
         return listing(map(source_name, self.names), 3)
 
     def rows(self, first: int = 0, end: int | None = None) -> Iterator[Row]:
-        """The rows from one source on.
-
-        Args:
-            first: place of the source among the names.
-            end: place of the first one that is left out; without it all are read.
-
-        Raises:
-            InputError: data are missing, or cannot be read.
-            MissingExtraError: what reads them is not installed.
-        """
+        """The rows from one source on."""
         for name in self.names[first:end]:
             yield from self._of(name)
 
     def survey(self) -> Survey:
-        """Count and digest of all rows; everything is read once, and remote data are loaded.
-
-        Raises:
-            InputError, MissingExtraError: as :meth:`rows`.
-        """
+        """Count and digest of all rows; everything is read once, and remote data are loaded."""
         counts, digest = [], hashlib.sha256()
         for name in self.names:
             counts.append(0)
@@ -124,12 +103,7 @@ class Survey:
 
 
 class Cursor:
-    """Reads runs of rows; going forward nothing is read twice, and sources in front of what is wanted are not read.
-
-    Args:
-        sources: the data.
-        survey: of them.
-    """
+    """Reads runs of rows; going forward nothing is read twice, and sources in front of what is wanted are not read."""
 
     def __init__(self, sources: Sources, survey: Survey) -> None:
         self._sources = sources
@@ -138,11 +112,7 @@ class Cursor:
         self._stream: Iterator[Row] = iter(())
 
     def rows(self, wanted: range) -> Iterator[Row]:
-        """Consecutive rows by their indices.
-
-        Raises:
-            InputError: a source has fewer or more than the survey counted; or as :meth:`Sources.rows`.
-        """
+        """Consecutive rows by their indices."""
         for index in wanted:
             if index != self._next or index == self._begins[self._source + 1]:
                 self._go(index)

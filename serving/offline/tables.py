@@ -44,12 +44,7 @@ def _fitting(*errors: type[BaseException]) -> Iterator[None]:
 
 
 class Table(ABC):
-    """A file of rows that is being written.
-
-    Args:
-        handle: takes the bytes.
-        example: a row with all keys, in order, and values of their types; forms without columns do not read it.
-    """
+    """A file of rows that is being written."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         self._handle = handle
@@ -66,11 +61,7 @@ class Table(ABC):
     @classmethod
     @abstractmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
-        """Write the rows of several files of this form, one behind the other, to one.
-
-        Raises:
-            InputError: they have not the same columns.
-        """
+        """Write the rows of several files of this form, one behind the other, to one."""
 
 
 class JsonLines(Table):
@@ -193,11 +184,7 @@ def form_of(path: Path | None) -> type[Table]:
 
 
 def check_form(path: Path) -> None:
-    """Refuse a name that promises another form than is written, as that of a spreadsheet does.
-
-    Raises:
-        InputError: the file would be regular, and its ending is neither of :data:`FORMS` nor of :data:`LINES`.
-    """
+    """Refuse a name that promises another form than is written, as that of a spreadsheet does."""
     if path.suffix.lower() not in (*FORMS, *LINES) and destination(path) is not None:
         raise InputError(
             f"{cut(path)} ends in {cut(path.suffix)}, which is not written here; expected .csv, .parquet, or "
@@ -220,12 +207,7 @@ def opened(form: type[Table], handle: IO[bytes], example: Answer) -> Iterator[Ta
 
 @contextmanager
 def filed(path: Path, example: Answer) -> Iterator[Table]:
-    """A table at ``path``, of the form that its ending names; it is there whole when the block ends, or not at all.
-
-    Raises:
-        InputError: the file cannot be written.
-        MissingExtraError: it is to be Parquet, and pyarrow is not installed.
-    """
+    """A table at ``path``, of the form that its ending names; it is there whole when the block ends, or not at all."""
     with atomic_file(path) as handle, opened(form_of(path), handle, example) as table:
         yield table
 
@@ -238,13 +220,7 @@ def failures(path: Path | None) -> Iterator[Table | None]:
 
 
 def table_row(usual: Answer, scoring: Scoring, errors: Path | None) -> Answer:
-    """A row with the columns of a table.
-
-    Args:
-        usual: row of an input that can be used.
-        scoring: which tells whether others can be among them.
-        errors: where those are kept apart.
-    """
+    """A row with the columns of a table."""
     return {**usual, "error": None} if scoring.skip_invalid and errors is None else usual
 
 

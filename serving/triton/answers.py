@@ -33,9 +33,6 @@ def read_inputs(arrays: Mapping[str, np.ndarray]) -> Given:
 
     Args:
         arrays: ``text`` and ``text_pair``, or ``image``, each [B, 1] of bytes; or the graph's tensors.
-
-    Raises:
-        InputError: a text that is no UTF-8, named by its index.
     """
     if "image" in arrays:
         return [bytes(item) for item in arrays["image"].reshape(-1)]  # never a path
@@ -48,12 +45,7 @@ def read_inputs(arrays: Mapping[str, np.ndarray]) -> Given:
 
 
 def predicted(predictor: Predictor, requests: Sequence[Given]) -> list[Prediction | HydrantError]:
-    """What the predictor says of each request, as if it were the only one.
-
-    Args:
-        predictor: of the bundle.
-        requests: the inputs of each, one or more.
-    """
+    """What the predictor says of each request, as if it were the only one."""
     if len(requests) > 1 and (joined := _joined(requests)) is not None:
         try:
             found = predictor.predict(joined, batch_size=_count(joined), **_rows(joined))
@@ -67,17 +59,7 @@ def predicted(predictor: Predictor, requests: Sequence[Given]) -> list[Predictio
 
 
 def prepared(processor: Processor, spec: InputSpec, inputs: Sequence[Any], shortest: int = 1) -> dict[str, np.ndarray]:
-    """The graph's tensors of a request's raw inputs; texts padded to a multiple of :data:`MULTIPLE` tokens.
-
-    Args:
-        processor: of the bundle.
-        spec: what the model reads, no more tokens than the engine takes.
-        inputs: of the request.
-        shortest: fewest tokens that the engine takes.
-
-    Raises:
-        InputError: an input cannot be used; it is named by its index.
-    """
+    """The graph's tensors of a request's raw inputs; texts padded to a multiple of :data:`MULTIPLE` tokens."""
     _, tensors = Prepared(inputs, processor, spec).batch(np.arange(len(inputs)))
     if spec.modality == "image":
         return tensors
@@ -95,15 +77,7 @@ def padded_length(tokens: int) -> int:
 
 
 def decided_outputs(outputs: Mapping[str, np.ndarray], calibration: Calibration) -> Prediction:
-    """What a graph gave for one request or more, with the decisions of the bundle.
-
-    Args:
-        outputs: of the graph, by name.
-        calibration: of the bundle.
-
-    Raises:
-        BackendError: numbers that are not finite, or a threshold on a score that the graph does not give.
-    """
+    """What a graph gave for one request or more, with the decisions of the bundle."""
     found = Prediction.from_outputs(outputs)
     if (name := found.not_finite()) is not None:
         raise BackendError(

@@ -69,12 +69,7 @@ class Model:
 
 
 def python_model(kind: str, what: str) -> bytes:
-    """The ``model.py`` of a model in Triton's Python backend.
-
-    Args:
-        kind: name of a class in ``serving.triton.models``.
-        what: it does, in words.
-    """
+    """The ``model.py`` of a model in Triton's Python backend."""
     return f'''"""{what}; written by hydrant {__version__}."""
 
 try:
@@ -92,13 +87,7 @@ class TritonPythonModel({kind}):
 
 
 def python_config(settings: TritonSettings, instances: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a model in Triton's Python backend, without tensors and warm-up.
-
-    Args:
-        settings: batches and environment.
-        instances: processes that run it beside each other.
-        parameters: of ours, by name; those that are ``None`` are left out.
-    """
+    """The configuration of a model in Triton's Python backend, without tensors and warm-up."""
     given = {**parameters, ENVIRONMENT: settings.environment and str(settings.environment)}
     named = {name: {"string_value": str(value)} for name, value in given.items() if value is not None}
     return {
@@ -117,13 +106,7 @@ def batching(settings: TritonSettings) -> dict[str, Any]:
 
 
 def warmup(name: str, batch: int, inputs: Iterable[tuple[TensorSpec, Sequence[int], str | None]]) -> Message:
-    """A request that a model answers before it is ready.
-
-    Args:
-        name: of the sample.
-        batch: inputs in it.
-        inputs: each with its axes without the batch, and the name of the file of its data; ``None`` for zeros.
-    """
+    """A request that a model answers before it is ready."""
     values = {
         spec.name: {
             "data_type": Word(spec.datatype),
@@ -141,11 +124,6 @@ def string_data(content: bytes) -> bytes:
 
 
 def marker(model: Model, facts: Mapping[str, Any]) -> bytes:
-    """Content of :data:`MARKER`.
-
-    Args:
-        model: that stands there.
-        facts: about the bundle.
-    """
+    """Content of :data:`MARKER`."""
     told = {"schema": 1, "hydrant": __version__, "model": model.name, "part": model.part, **facts}
     return (json.dumps({**told, "interface": model.interface()}, indent=1, ensure_ascii=False) + "\n").encode()

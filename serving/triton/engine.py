@@ -43,15 +43,7 @@ class Engine:
 
 
 def find_engine(bundle: Bundle, precision: str | None) -> tuple[Engine | None, list[str]]:
-    """The first engine that Triton can run, in the order of precisions, and why others are none.
-
-    Args:
-        bundle: holds the engines.
-        precision: the one wanted; ``None`` for any.
-
-    Raises:
-        BundleError: metadata or the engine were altered or are malformed.
-    """
+    """The first engine that Triton can run, in the order of precisions, and why others are none."""
     found = [Engine(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
     reasons, usable = [], []
     for engine in sorted(found, key=lambda each: (_rank(each.facts), each.name)):
@@ -68,12 +60,7 @@ def find_engine(bundle: Bundle, precision: str | None) -> tuple[Engine | None, l
 
 
 def checked_engine(bundle: Bundle, precision: str | None) -> Engine:
-    """As :func:`find_engine`, where there must be one.
-
-    Raises:
-        InputError: there is none; the reasons and the command that builds one are given.
-        BundleError: as of :func:`find_engine`.
-    """
+    """As :func:`find_engine`, where there must be one."""
     found, reasons = find_engine(bundle, precision)
     if found is None:
         why = "; ".join(reasons) or f"it has no {LIBRARY} engine{f' in {precision}' if precision else ''}"

@@ -34,18 +34,7 @@ WARM_TOKENS = (16, 64, 128)
 def ensemble_models(
     source: Source, name: str, version: int, settings: TritonSettings, engine: Engine | None
 ) -> list[Model]:
-    """The steps, and last the ensemble of them.
-
-    Args:
-        source: the bundle.
-        name: of the ensemble.
-        version: of it and of its steps.
-        settings: how Triton runs it.
-        engine: that runs the graph; ``None`` for ONNX Runtime.
-
-    Raises:
-        InputError: a model that tags tokens, which this form does not serve.
-    """
+    """The steps, and last the ensemble of them."""
     if source.task == "tokens":
         raise InputError(
             f"bundle {source.bundle.path} tags tokens, whose words and spans the steps of an ensemble do not hand on; "

@@ -43,14 +43,7 @@ class PythonModel(ABC):
     """What every model does: read tensors, answer each request by itself, and tell what is wrong with it."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Open what stands in the version's folder.
-
-        Args:
-            args: of Triton: the configuration as JSON, the model's folder and its version.
-
-        Raises:
-            HydrantError: it cannot be used; Triton logs why, and does not serve the model.
-        """
+        """Open what stands in the version's folder."""
         self._triton = importlib.import_module("triton_python_backend_utils")
         config = json.loads(args["model_config"])
         self._inputs, self._outputs = ([entry["name"] for entry in config[key]] for key in ("input", "output"))
@@ -66,11 +59,7 @@ class PythonModel(ABC):
 
     @abstractmethod
     def open(self, bundle: Bundle) -> None:
-        """Open the bundle of this version.
-
-        Raises:
-            HydrantError: it cannot be used.
-        """
+        """Open the bundle of this version."""
 
     @abstractmethod
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
@@ -81,11 +70,7 @@ class PythonModel(ABC):
         return self._parameters.get(name) or None
 
     def number(self, name: str) -> int | None:
-        """A parameter that is a whole number, 1 or more; ``None`` where it is absent or empty.
-
-        Raises:
-            InputError: it is none.
-        """
+        """A parameter that is a whole number, 1 or more; ``None`` where it is absent or empty."""
         text = self.setting(name)
         if text is not None and not (text.isdecimal() and int(text) > 0):
             raise InputError(f"parameter {name} in config.pbtxt is {text!r:.60}; expected a whole number, 1 or more")
@@ -184,11 +169,7 @@ class Decide(PythonModel):
 
 
 def bundle_folder(folder: Path) -> Path:
-    """Where the bundle of a version lies.
-
-    Args:
-        folder: of the version.
-    """
+    """Where the bundle of a version lies."""
     link = folder / LINK
     if (folder / BUNDLE).is_dir() or not link.is_file():
         return folder / BUNDLE

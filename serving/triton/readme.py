@@ -21,14 +21,7 @@ RUNS = {"onnxruntime": "its ONNX Runtime backend", "tensorrt": "its TensorRT bac
 
 
 def readme(source: Source, models: Sequence[Model], version: int, engine: Engine | None) -> bytes:
-    """The page of a model, which stands beside its ``config.pbtxt``.
-
-    Args:
-        source: the bundle.
-        models: that were written; the last is what clients ask.
-        version: of them.
-        engine: that runs the graph, if one does.
-    """
+    """The page of a model, which stands beside its ``config.pbtxt``."""
     asked = models[-1]
     parts = [_head(asked, models), _install(models, engine), _start(), _ask(source, asked), _measure(asked)]
     return "\n".join([*parts, _versions(asked, models, version)]).encode()

@@ -196,11 +196,7 @@ def _check_places(repository: Path, models: Iterable[Model], version: int, force
 
 
 def _versions(place: Path) -> dict[int, Any]:
-    """Versions of a model that stand in its folder, with what their markers say.
-
-    Raises:
-        InputError: the folder holds something else than ours.
-    """
+    """Versions of a model that stand in its folder, with what their markers say."""
     if not place.is_dir() or not any(place.iterdir()):
         return {}
     numbers = sorted(int(child.name) for child in place.iterdir() if child.name.isdecimal() and child.is_dir())

@@ -40,11 +40,6 @@ def perf_data(inputs: Sequence[TensorSpec], architecture: AnyArchitecture, pairs
     """The file of ``perf_analyzer --input-data``: raw inputs, or ready tensors of :data:`TOKENS` tokens.
 
     Ready images are ``None``: it sends zeros of their fixed shape by itself.
-
-    Args:
-        inputs: of the model.
-        architecture: of the bundle.
-        pairs: whether the texts are pairs.
     """
     names = {spec.name for spec in inputs}
     rows: list[dict[str, Any]]

@@ -65,11 +65,7 @@ class TritonSettings:
 
 
 def check_device(device: str, settings: TritonSettings) -> None:
-    """Refuse an unknown device, and settings that only the other one has.
-
-    Raises:
-        InputError: the first of these.
-    """
+    """Refuse an unknown device, and settings that only the other one has."""
     if device not in DEVICES:
         raise InputError(f"device is {cut(device)}; expected one of {', '.join(DEVICES)}")
     if device == "cpu" and settings.graph_backend != "auto":

@@ -59,16 +59,7 @@ class Source:
 
 
 def read_source(bundle: Bundle, *precisions: str) -> Source:
-    """Read and check what a repository is written from.
-
-    Args:
-        bundle: with a graph.
-        precisions: of the graph, the first choice first.
-
-    Raises:
-        InputError: the bundle has none of these graphs, or reads sounds.
-        BundleError: a file of it was altered, or contradicts the others.
-    """
+    """Read and check what a repository is written from."""
     found = next((name for name in map(onnx_name, precisions) if bundle.has(name)), None)
     if found is None:
         raise InputError(
@@ -101,11 +92,7 @@ def read_source(bundle: Bundle, *precisions: str) -> Source:
 
 
 def whole_bundle(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
-    """Every file of a bundle under a folder, after its digest was compared with the manifest; and its signature.
-
-    Raises:
-        BundleError: a file is missing or altered.
-    """
+    """Every file of a bundle under a folder, after its digest was compared with the manifest; and its signature."""
     files = {name: bundle.file(name) for name in bundle.manifest["files"]}
     signature = {SIGNATURE: bundle.path / SIGNATURE} if (bundle.path / SIGNATURE).is_file() else {}
     found = {MANIFEST: bundle.path / MANIFEST, **signature, **files}
@@ -113,17 +100,7 @@ def whole_bundle(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
 
 
 def excerpt(bundle: Bundle, folder: str, names: Iterable[str], processor: bool = False) -> dict[str, bytes | Path]:
-    """Some files of a bundle as a bundle of their own: a step of an ensemble needs no weights.
-
-    Args:
-        bundle: of the files.
-        folder: that they stand in.
-        names: of the files.
-        processor: also those of the processor.
-
-    Raises:
-        BundleError: a file is missing or altered.
-    """
+    """Some files of a bundle as a bundle of their own: a step of an ensemble needs no weights."""
     files: dict[str, Any] = bundle.manifest["files"]
     kept = [name for name in files if name in set(names) or (processor and name.startswith(f"{PROCESSOR}/"))]
     manifest = {**bundle.manifest, "files": {name: files[name] for name in kept}}

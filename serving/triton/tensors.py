@@ -67,11 +67,7 @@ class TensorSpec:
 
 
 def graph_specs(tensors: Iterable[GraphTensor]) -> list[TensorSpec]:
-    """The tensors of a graph as they are.
-
-    Raises:
-        BundleError: one of a type that no graph of hydrant has.
-    """
+    """The tensors of a graph as they are."""
     found = []
     for tensor in tensors:
         if tensor.kind not in KINDS or not tensor.shape:
@@ -85,12 +81,7 @@ def graph_specs(tensors: Iterable[GraphTensor]) -> list[TensorSpec]:
 
 
 def raw_inputs(modality: str, pairs: bool) -> list[TensorSpec]:
-    """What a model with a processor takes: texts, of which each may be a pair, or the bytes of image files.
-
-    Args:
-        modality: ``"text"`` or ``"image"``.
-        pairs: whether texts may be pairs; those that are tagged word by word may not.
-    """
+    """What a model with a processor takes: texts, of which each may be a pair, or the bytes of image files."""
     if modality == "image":
         return [TensorSpec("image", STRING, (1,))]
     second = [TensorSpec("text_pair", STRING, (1,), optional=True)] if pairs else []
@@ -98,14 +89,7 @@ def raw_inputs(modality: str, pairs: bool) -> list[TensorSpec]:
 
 
 def answer_specs(graph: Iterable[TensorSpec], task: Task, calibration: Calibration, raw: bool) -> list[TensorSpec]:
-    """Every field of the bundle's predictions, in the order of ``Prediction``; the ``label`` by name and by index.
-
-    Args:
-        graph: outputs of the graph.
-        task: of the model.
-        calibration: of the bundle, which says what is decided.
-        raw: whether it reads texts, whose words and spans are known then, or ready tensors.
-    """
+    """Every field of the bundle's predictions, in the order of ``Prediction``; the ``label`` by name and by index."""
     outputs = {spec.name: spec for spec in graph}
     probabilities = outputs.get("probabilities")
     each = (-1,) if task == "tokens" else (1,)
@@ -134,12 +118,7 @@ def answer_specs(graph: Iterable[TensorSpec], task: Task, calibration: Calibrati
 
 
 def answer_arrays(prediction: Prediction, labels: Sequence[str]) -> dict[str, np.ndarray]:
-    """The fields of a prediction that are there, as :func:`answer_specs` declares them, but for the spans.
-
-    Args:
-        prediction: of B inputs, none of which failed.
-        labels: class names.
-    """
+    """The fields of a prediction that are there, as :func:`answer_specs` declares them, but for the spans."""
     found = {name: array for name, array in prediction.to_dict().items() if name != "error"}
     if prediction.label is not None:
         names = np.array([*(label.encode() for label in labels), b""], object)  # −1 stands at padding
@@ -148,11 +127,7 @@ def answer_arrays(prediction: Prediction, labels: Sequence[str]) -> dict[str, np
 
 
 def graph_outputs(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a graph gave, as it gave it: scores [B, 1] are [B] again.
-
-    Args:
-        arrays: of a request to the step behind the graph.
-    """
+    """What a graph gave, as it gave it: scores [B, 1] are [B] again."""
     return {name: array if name in WIDE else array[:, 0] for name, array in arrays.items()}
 
 

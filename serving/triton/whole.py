@@ -21,13 +21,7 @@ PERF = "perf.json"
 
 
 def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
-    """The predictor as one model.
-
-    Args:
-        source: the bundle.
-        name: of the model.
-        settings: how Triton runs it.
-    """
+    """The predictor as one model."""
     parameters: dict[str, Any] = {BACKEND: "auto", PRECISION: settings.precision, THREADS: settings.threads}
     inputs = model_inputs(source)
     content: dict[str, bytes | Path] = {"model.py": python_model("Whole", "The whole predictor of a bundle")}
@@ -72,13 +66,7 @@ def raw_samples(source: Source, settings: TritonSettings) -> list[Message]:
 
 
 def tensor_sample(inputs: Iterable[TensorSpec], tokens: int, batch: int) -> Message:
-    """A request of the graph's own tensors: zeros, and a mask of real tokens.
-
-    Args:
-        inputs: of the graph.
-        tokens: of each text; 0 for images.
-        batch: inputs in it.
-    """
+    """A request of the graph's own tensors: zeros, and a mask of real tokens."""
     data = [
         (spec, [tokens if size < 0 else size for size in spec.dims], ones_file(tokens) if "mask" in spec.name else None)
         for spec in inputs

@@ -67,15 +67,6 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
 
     Of several of one precision it is the one that takes the longest text; of these that of the largest batch, and then
     the first by name. Only the metadata is read here, after their digests were checked.
-
-    Args:
-        bundle: holds the engines.
-        machine: must fit them.
-        precision: the one wanted; ``None`` for any.
-
-    Raises:
-        BackendError: there is no such engine, or none fits; the reason and the command that builds one are given.
-        BundleError: metadata was altered or is malformed.
     """
     if precision is not None and precision not in PRECISIONS:
         raise BackendError(
@@ -108,21 +99,13 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
 
 
 def engine_here(bundle: Bundle, library: str, precision: str) -> Chosen:
-    """The engine that a backend of this process runs.
-
-    Raises:
-        BackendError, MissingExtraError, BundleError: as :func:`choose_engine`; there is none.
-    """
+    """The engine that a backend of this process runs."""
     trt = require(MODULES[library], library, "run engines")
     return choose_engine(bundle, Machine(library, str(trt.__version__), this_gpu()), precision)
 
 
 def read_engine(bundle: Bundle, chosen: Chosen) -> bytes:
-    """The bytes of an engine, after they were compared with the manifest and the metadata.
-
-    Raises:
-        BundleError: missing or altered.
-    """
+    """The bytes of an engine, after they were compared with the manifest and the metadata."""
     path = bundle.file(engine_path(chosen.name))
     data = path.read_bytes()
     digest = hashlib.sha256(data).hexdigest()

@@ -12,15 +12,7 @@ REMEDY = "install the driver, or use a CPU backend such as onnxruntime"
 
 
 class Cuda:
-    """The first GPU, as :class:`.device.Device` describes it.
-
-    Args:
-        library: name of the backend that needs it, whose extra installs cuda-bindings.
-
-    Raises:
-        MissingExtraError: cuda-bindings is not installed.
-        BackendError: there is no driver or no GPU.
-    """
+    """The first GPU, as :class:`.device.Device` describes it."""
 
     def __init__(self, library: str = "tensorrt") -> None:
         self._cuda: Any = require("cuda.bindings.runtime", library, "run engines")

@@ -30,18 +30,6 @@ class EngineBackend(Backend):
     """One of the bundle's engines.
 
     Every thread that runs at the same time as others gets a lane of its own: execution contexts, a stream and buffers.
-
-    Args:
-        bundle: holds the engine.
-        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
-        precision: of the engine; ``None`` for the first of FP16, BF16 and FP32 that fits this machine.
-        open_device: gives the GPU.
-        memory_kind: DLPack's number for its memory.
-
-    Raises:
-        MissingExtraError: the library or cuda-bindings is not installed.
-        BackendError: there is no GPU, no engine, or none that fits; the command that builds one is given.
-        BundleError: the engine or its metadata was altered or is malformed.
     """
 
     def __init__(
@@ -203,11 +191,7 @@ class _Contexts:
             ) from error
 
     def new(self, captures: bool) -> Any:
-        """An execution context, or ``None`` if the library gives none.
-
-        Args:
-            captures: whether it captures what it runs, where it can: its shapes and addresses must never change.
-        """
+        """An execution context, or ``None`` if the library gives none."""
         with self._lock:
             engine = self.loaded.engine
             if self._plain is None:

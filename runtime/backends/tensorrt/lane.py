@@ -64,16 +64,6 @@ class Lane:
 
     Every profile has a context for tensors of any shape and place. A shape that repeats gets a context of its own: to
     change one after a CUDA graph was captured from it leaves the graph undefined.
-
-    Args:
-        loaded: the engine.
-        device: the GPU.
-        input_bytes, output_bytes: size of every buffer.
-        new_context: makes an execution context, from any thread; told whether the library shall capture what it runs.
-        captures: whether the library captures by itself.
-
-    Raises:
-        BackendError: the GPU has not enough memory.
     """
 
     def __init__(
@@ -107,16 +97,9 @@ class Lane:
     def run(self, profile: int, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """Run one batch that fits a profile.
 
-        Args:
-            profile: index of the profile.
-            inputs: in memory order.
-
         Returns:
             The outputs, float32 [batch, …], and the milliseconds of ``h2d``, ``compute`` and ``d2h`` on the GPU, and of
             ``enqueue`` on the CPU.
-
-        Raises:
-            BackendError: the library or CUDA failed.
         """
         key = profile, tuple((name, tuple(array.shape)) for name, array in sorted(inputs.items()))
         start, uploaded, computed, downloaded = self._events
@@ -148,16 +131,7 @@ class Lane:
         }  # fmt: skip
 
     def run_at(self, profile: int, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
-        """Run on tensors where they lie on the GPU, and wait until the outputs are complete.
-
-        Args:
-            profile: index of a profile that takes the shapes.
-            shapes: of the inputs.
-            addresses: of all inputs and outputs.
-
-        Raises:
-            BackendError: the library or CUDA failed.
-        """
+        """Run on tensors where they lie on the GPU, and wait until the outputs are complete."""
         context = self._context(profile)
         self._address(context, shapes, addresses)
         self._execute(context)

@@ -62,18 +62,7 @@ class Loaded:
 
 
 def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None) -> Loaded:
-    """Deserialise an engine; engine host code stays disallowed.
-
-    Args:
-        trt: ``tensorrt`` or ``tensorrt_rtx``.
-        data: the engine, whose digest was checked.
-        chosen: what is known about it.
-        graph: ONNX file with the weights of a stripped engine, whose digest was checked.
-
-    Raises:
-        BackendError: the library refused it; its message is given.
-        BundleError: the engine is not what its metadata says.
-    """
+    """Deserialise an engine; engine host code stays disallowed."""
     messages = NativeLog()
     logger = make_logger(trt, messages.add)
     try:

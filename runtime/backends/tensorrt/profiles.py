@@ -38,11 +38,7 @@ class Range:
 
     @classmethod
     def of(cls, index: int, profile: Profile) -> Range:
-        """The range of a profile, whose inputs all share it.
-
-        Raises:
-            BackendError: they do not.
-        """
+        """The range of a profile, whose inputs all share it."""
         rows = {(least[0], most[0]) for least, _, most in profile.values() if least and most}
         tokens = {(least[1], most[1]) for least, _, most in profile.values() if len(least) == len(most) == 2}
         if len(rows) != 1 or len(tokens) > 1:
@@ -82,15 +78,7 @@ class Part:
 
 
 class Profiles:
-    """The optimization profiles of an engine.
-
-    Args:
-        profiles: in the engine's order.
-        rebuild: command that builds the engine, for messages.
-
-    Raises:
-        BackendError: the inputs of a profile do not share a range.
-    """
+    """The optimization profiles of an engine."""
 
     def __init__(self, profiles: Sequence[Profile], rebuild: str) -> None:
         self._profiles = tuple(profiles)
@@ -112,13 +100,6 @@ class Profiles:
 
         Of the profiles that take a part, the one that pads it least is chosen, and of these the one with the fewest
         elements at its largest.
-
-        Args:
-            rows: inputs in the batch.
-            tokens: of every text; ``None`` for images.
-
-        Raises:
-            BackendError: the batch is empty, or the texts are longer than any profile takes.
         """
         if rows < 1:
             raise BackendError("the batch is empty; expected at least one input")
@@ -184,11 +165,7 @@ def output_bytes(shape: Shape, rows: int) -> int:
 def checked_inputs(
     inputs: Batch, dtypes: Mapping[str, np.dtype[Any]], profile: Profile
 ) -> tuple[dict[str, np.ndarray], int, int | None]:
-    """The inputs in memory order, their number of rows, and of tokens (``None`` for images).
-
-    Raises:
-        BackendError: a name, type or fixed size that the engine does not take.
-    """
+    """The inputs in memory order, their number of rows, and of tokens (``None`` for images)."""
     if set(inputs) != set(dtypes):
         raise BackendError(f"the inputs are {sorted(inputs)}; this engine takes {sorted(dtypes)}")
     for name, array in inputs.items():
