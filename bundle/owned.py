@@ -140,7 +140,7 @@ def take_place(stage: Path, target: Path) -> None:
 
 
 def discard(folder: Path, purpose: str) -> None:
-    """Remove a folder: at once for whoever looks for its name; what a killed process leaves of it, :func:`sweep` finds."""
+    """Remove a folder: at once for its name; :func:`sweep` removes what a killed process leaves."""
     doomed = folder.with_name(f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}")
     try:
         folder.replace(doomed)

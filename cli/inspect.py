@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
-    """Facts about a bundle as a JSON object; what is altered or malformed is reported under ``problems``, not raised."""
+    """Facts about a bundle as a JSON object; altered or malformed files are reported under ``problems``."""
     found = bundle if isinstance(bundle, Bundle) else resolve(bundle)
     bundle = _ReadOnce(found.path, found.manifest, found.stamp)
     look = _Look(bundle)

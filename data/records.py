@@ -66,7 +66,7 @@ def is_record(value: Any, usual: Sequence[str] = ("text", "image", AUDIO)) -> bo
 
 
 def column_rows(given: Any, usual: Sequence[str]) -> Any:
-    """Rows of a dict of columns, lists of one length, as a slice of a data set of ``datasets`` is; else what is given."""
+    """Rows of a dict of columns, such as a slice of a ``datasets`` data set; anything else unchanged."""
     if not isinstance(given, Mapping) or set(given) & set(TENSORS):
         return given
     name = next((name for name in (*usual, WORDS) if name in given), None)

@@ -144,7 +144,7 @@ def _alphabet(words: Sequence[str], prefix: str, changes: Mapping[int, str]) -> 
 
 
 def vocabulary_lines(steps: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """The vocabulary in the order of its ids, with private characters for the added tokens, and which stand for which."""
+    """The vocabulary in the order of its ids, private characters for the added tokens, and their mapping."""
     words = dict(steps["model"]["vocab"])
     marks: dict[str, str] = {}
     for index, token in enumerate(steps.get("added_tokens", []), start=1):

@@ -65,7 +65,7 @@ def candidates(
     *,
     choice: bool,
 ) -> Distances:
-    """The distances by the sets of taps to choose from, not standardised; without training data the bundle's, if any."""
+    """The distances of each candidate set of taps, not standardized; without training data the bundle's, if any."""
     if training is None:
         kept = Density.of(bundle)
         return {} if kept is None else {KEPT: kept}

@@ -114,7 +114,7 @@ def token_rows(
     aggregation: Aggregation = "first",
     calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
-    """One JSON object for each text: its words and its spans; that of an input that failed holds the ``error`` instead."""
+    """One JSON object for each text: its words and spans, or the ``error`` of an input that failed."""
     rows = []
     for place, words in enumerate(words_of(prediction, aggregation, calibration)):
         row: dict[str, Any] = {"index": first + place}

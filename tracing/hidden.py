@@ -19,7 +19,7 @@ ASKED = {"output_hidden_states": True}
 
 
 def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[Block], width: int) -> bool:
-    """Whether what a tagger calls hidden state n + 1 stands behind block n and nothing later, for each of its tokens."""
+    """Whether a token classifier's hidden state n + 1 is the output of block n, for each token."""
     real = inputs["attention_mask"].bool()
     for place, block in enumerate(blocks):
         try:

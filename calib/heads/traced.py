@@ -98,7 +98,7 @@ def _fork(fork_from: int | None, architecture: Traced) -> int:
 
 
 def group_counts(keep: Any, members: int, architecture: Traced, fork: int) -> list[list[int]]:
-    """``keep`` as a number of groups for each member and block, [members][blocks]; a share is rounded to whole groups."""
+    """``keep`` as a number of groups [members][blocks]; a share is rounded to whole groups."""
     blocks = architecture.blocks
     rows = counts_of_layers(keep, members, len(blocks), fork)  # [members][blocks]; None below the fork
     return [[_groups(value, block, place) for place, (value, block) in enumerate(zip(row, blocks, strict=True))]

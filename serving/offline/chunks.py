@@ -111,7 +111,7 @@ def folder_of(output: Path) -> Path:
 
 @contextmanager
 def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterator[Chunks]:
-    """The chunks of a run, those of an interrupted one among them; removed when the block ends and needs them no more."""
+    """The chunks of a run, including an interrupted run's; removed when the block ends."""
     folder = folder_of(output)
     try:
         sweep(output.parent, output.name)
