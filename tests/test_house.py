@@ -15,7 +15,7 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec configuration from_torch columns records images audio mel spectrograms text words
+            __init__ spec specs configuration from_torch columns records images audio mel spectrograms text words
             label_values tags
             processor batching kept corruptions tables given arrays tensors record_files readers
             hub remote sources label_sets examples fingerprints samples pseudo check_inputs
