@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .bundle.signature import sign
     from .bundle.store import Bundle
     from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
-    from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
+    from .calib.heads.methods import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
     from .data.columns import Reading
@@ -64,18 +64,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BatchEnsemble": "tuning.settings",
-    "Budget": "calib.heads.options",
+    "Budget": "calib.heads.methods",
     "build_engine": "build",
     "Bundle": "bundle.store",
     "calibrate": "measure.calibrate",
-    "Circuit": "calib.heads.options",
+    "Circuit": "calib.heads.methods",
     "Conformal": "calib.decisions.targets",
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
     "drift": "measure.drift",
     "DriftReport": "measure.drift",
-    "Dropout": "calib.heads.options",
+    "Dropout": "calib.heads.methods",
     "estimate_cost": "measure.cost",
     "evaluate": "evaluation",
     "explore": "workflow",
@@ -105,7 +105,7 @@ _HOMES = {
     "Prediction": "runtime",
     "Predictor": "runtime",
     "profile": "measure.profile",
-    "Random": "calib.heads.options",
+    "Random": "calib.heads.methods",
     "Reading": "data.columns",
     "Recipe": "workflow.options",
     "Risk": "calib.decisions.targets",
@@ -113,7 +113,7 @@ _HOMES = {
     "save_bundle": "fusion",
     "sign": "bundle.signature",
     "Span": "runtime",
-    "Taylor": "calib.heads.options",
+    "Taylor": "calib.heads.methods",
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
     "Timing": "measure.settings",

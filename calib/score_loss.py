@@ -2,7 +2,7 @@
 
 Labels that are all 0 or 1 say what is relevant: the loss is the cross-entropy of 1 / (1 + exp(−z)), whatever activation
 the model has, as sentence-transformers trains cross-encoders on such pairs. It is that of a softmax over two classes
-with the logits 0 and z (:func:`two_classes`), so that a temperature, NLL and accuracy mean what they mean there.
+with the logits 0 and z (``label_loss.label_pairs``), so that a temperature, NLL and accuracy mean what they mean there.
 Any other numbers are a regression: the loss is the squared error of the score, after the model's activation.
 """
 
@@ -34,11 +34,6 @@ def loss_of(labels: np.ndarray, activation: ScoreActivation, source: str) -> Los
             "1; give labels on that scale"
         )
     return "cross-entropy" if is_binary(labels) else "squared error"
-
-
-def two_classes(logits: Tensor) -> Tensor:
-    """The logits of "not relevant" and "relevant", [..., 2], from those of a score [..., 1]."""
-    return torch.cat([torch.zeros_like(logits), logits], dim=-1)
 
 
 def activated(logits: Tensor, activation: ScoreActivation) -> Tensor:

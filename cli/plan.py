@@ -13,7 +13,7 @@ from typing import Any
 
 from ..bundle.files import check_file, destination, write_atomically
 from ..bundle.plan import HeadPlan
-from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Random, Taylor
+from ..calib.heads.methods import METHODS, Budget, Circuit, Dropout, Random, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
 from ..calib.heads.search_state import is_state
 from ..data.columns import Reading

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.plan import HeadPlan
+from ..bundle.traced import AnyArchitecture, Block, Traced
 from ..bundle.weights import Shape, fused_shapes
 from ..errors import InputError, UnsupportedModelError, cut
 from .bert import BERT, CAMEMBERT, ELECTRA, ROBERTA, XLM_ROBERTA
@@ -77,6 +78,17 @@ def architecture_of(model: Any) -> Architecture:
     check_weights(model)
     found = layout_of(model).architecture(model.config)
     return found if found.every_token else replace(found, **task_of(model.config))
+
+
+def blocks_of(model: Any, architecture: AnyArchitecture) -> tuple[Block, ...]:
+    """The attention blocks of a model: declared by its layout, or found by running it."""
+    if isinstance(architecture, Traced):
+        return architecture.blocks
+    heads, layout = architecture.heads, layout_of(model)
+    return tuple(
+        Block(layout.output_projection(layer), "", heads, heads, architecture.head_width, (), False)
+        for layer in range(architecture.layers)
+    )
 
 
 def check_weights(model: Any) -> None:

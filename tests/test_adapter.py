@@ -14,7 +14,7 @@ import pytest
 import torch
 from hydrant import HeadPlan, HydrantError, fuse
 from hydrant.families.lora import LowRank, read_adapter
-from hydrant.fusion.lora import FORMS
+from hydrant.fusion.low_rank import FORMS
 from safetensors.torch import load_file, save, save_file
 from support import HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
 from test_lora import make_adapter

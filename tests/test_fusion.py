@@ -14,8 +14,7 @@ import torch
 import transformers
 from hydrant import HeadPlan, HydrantError, export_onnx, fuse, load_ensemble, plan_heads, save_bundle
 from hydrant.fusion import measure_drift
-from hydrant.fusion.dropout import PARTS, dropout
-from hydrant.fusion.grouped import GroupedAttention, GroupedLinear
+from hydrant.fusion.grouped import PARTS, GroupedAttention, GroupedLinear, dropout
 from hydrant.tuning.rank_one import RankOneLinear
 from safetensors.torch import load_file
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, model_type, random_plan

@@ -50,18 +50,18 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
+        "fusion": """
+            preprocessing parity output_heads grouped module low_rank traced_ensemble ensemble merge_error storage __init__
+        """,
+    },
+    {
         "build": "fusion_report messages monitor compiler library profiles options engine __init__",
         "calib": """
             __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
             decisions.intervals decisions.spans decisions.labels decisions.profile
-            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
-            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
-            heads.trials heads.choosing heads.margin heads.budget heads.planning
-        """,
-        "fusion": """
-            dropout grouped uncertainty_head score_head label_head distance preprocessing parity traced module drift
-            lora ensemble merging storage __init__
+            heads.__init__ heads.methods heads.selection heads.taylor heads.masking heads.objectives heads.search_state
+            heads.circuits heads.candidates heads.trials heads.choosing heads.plan_search heads.planning
         """,
     },
     {

@@ -188,7 +188,7 @@ def test_the_drift_of_merging_is_told_on_data_of_labels(checkpoint: Path, data: 
 
 
 def test_logits_of_any_size_have_finite_entropies() -> None:
-    from hydrant.fusion.label_head import summarize_labels
+    from hydrant.fusion.output_heads import summarize_labels
     from hydrant.metrics.labels import summarise_labels
 
     logits = torch.tensor([-1e4, -90.0, -20.0, 0.0, 20.0, 90.0, 1e4]).reshape(1, 1, -1).repeat(2, 1, 1)

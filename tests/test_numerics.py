@@ -36,9 +36,7 @@ from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.label_head import label_head
 from hydrant.export.score_head import score_head
 from hydrant.export.uncertainty_head import uncertainty_head
-from hydrant.fusion.label_head import summarize_labels
-from hydrant.fusion.score_head import summarize_scores
-from hydrant.fusion.uncertainty_head import summarize
+from hydrant.fusion.output_heads import summarize, summarize_labels, summarize_scores
 from hydrant.measure.features import standardised_by
 from hydrant.metrics.labels import summarise_labels
 from hydrant.metrics.uncertainty import highest_entropy, summarise

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hydrant import Circuit, HeadPlan, Reading, Taylor, plan_heads
-from hydrant.calib.heads.options import groups_of
+from hydrant.calib.heads.methods import groups_of
 from hydrant.calib.heads.selection import choose_apart, choose_heads, diversify, head_counts, sets_by_score
 from hydrant.calib.heads.taylor import finite, gated_heads, taylor_scores
 from hydrant.data.examples import Examples

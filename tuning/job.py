@@ -18,7 +18,7 @@ from ..bundle.architecture import PARTS
 from ..bundle.plan import HeadPlan
 from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
-from ..fusion import FusedClassifier, measure_drift
+from ..fusion import FusedClassifier, measure_merge_error
 from ..progress import Progress
 from .examples import Source
 from .loop import measure, train
@@ -172,7 +172,7 @@ def tune_alone(job: Job, separate: frozenset[str], place: Path | None) -> Outcom
     after = Epoch(max(map(best_epoch, histories)), None, **job.figures(averaged))
     drift = {
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
-        **measure_drift(averaged.eval(), unmerged.eval(), _pairs(job)).to_json(),
+        **measure_merge_error(averaged.eval(), unmerged.eval(), _pairs(job)).to_json(),
     }
     better = after.nll < before.nll
     return Outcome(

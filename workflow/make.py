@@ -23,8 +23,8 @@ from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
-from ..calib.heads.held_out import accuracy_kept, error_kept
-from ..calib.heads.options import PSEUDO, Circuit, is_pseudo
+from ..calib.heads.methods import PSEUDO, Circuit, is_pseudo
+from ..calib.heads.selection import accuracy_kept, error_kept
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
@@ -276,7 +276,7 @@ class _Job:
         return space.folder / "tuned" / self.output.resolve().name
 
     def _plan(self, file: Path, parts: Parts, *, to_tune: bool) -> dict[str, Any]:
-        from ..calib.heads.options import Budget
+        from ..calib.heads.methods import Budget
         from ..calib.heads.planning import plan_heads
 
         plan = plan_heads(
@@ -381,12 +381,15 @@ class _Job:
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
         from ..families.checkpoint import load_model
+        from ..fusion.ensemble import whole_model
 
         ready = parts.choosing.processor(
             self.architecture, lambda: resolve_processor(None, self.model, self.architecture)
         )
         examples = HeldOut(parts.choosing, ready, self.architecture, self.reading.batch_size)
-        [trial] = measure(load_model(self.model), [unpruned(self.architecture)], examples, progress=self.progress)
+        [trial] = measure(
+            whole_model(load_model(self.model)), [unpruned(self.architecture)], examples, progress=self.progress
+        )
         return trial
 
     def _export(self, bundle: Path) -> dict[str, Any]:
