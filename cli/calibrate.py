@@ -9,8 +9,6 @@ from typing import Any
 from ..bundle.calibration import ABSTAIN, OOD
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
 from ..calib.taps import WEIGHED
-from ..data.columns import Reading
-from ..errors import InputError
 from ..measure.calibrate import CalibrationReport, calibrate
 from . import shared
 from .options import Command, call
@@ -30,7 +28,7 @@ def arguments(command: Command) -> None:
     command.take(calibrate, "data", metavar="FILE")
     command.take(calibrate, "ood", metavar="FILE")
     command.take(calibrate, "fit", metavar="FILE")
-    shared.reading(command, also="; of --data alone")
+    shared.data_options(command)
     command.heading("method")
     with command.one_of():
         command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
@@ -42,7 +40,6 @@ def arguments(command: Command) -> None:
     command.take(calibrate, "taps", metavar="TAPS", action="store", also=noise)
     command.take(calibrate, "rank", type=positive, metavar="N")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
-    command.take(Conformal, "method", "--conformal-method")
     command.take(calibrate, "confidence", type=share, metavar="SHARE")
     command.take(calibrate, "label_false_alarm", type=share, metavar="SHARE")
     command.take(calibrate, "force")
@@ -50,12 +47,10 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fit, and tell what it gives."""
-    if hasattr(options, "conformal_method") and not hasattr(options, "conformal"):
-        raise InputError("--conformal-method is given without --conformal; give the share of labels that sets may miss")
     abstain = call(Risk if hasattr(options, "risk") else Coverage, options)
     sets = call(Conformal, options) if hasattr(options, "conformal") else None
     given = {"abstain": abstain, "flags": call(FalseAlarm, options), "sets": sets}
-    report = call(calibrate, options, **given, reading=call(Reading, options))
+    report = call(calibrate, options, **given, reading=shared.read_options(options))
     show(options, report.to_json(), calibration_text(report))
     return 0
 

@@ -53,7 +53,7 @@ def error_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_verify_and_inspect(made: Path) -> None:
-    verify = run_cli("verify", made / "out", "--examples", "20")
+    verify = run_cli("verify", made / "out", "--read", "examples=20")
     assert verify.returncode == 0, verify.stderr
     assert "verified: every gate holds" in verify.stdout
     assert "max |Δ mutual information|" in verify.stdout
@@ -109,7 +109,7 @@ def test_images_and_npz(vit_checkpoint: Path, tmp_path: Path) -> None:
         Image.fromarray(image).save(folder / f"{index}.png")
     plan = tmp_path / "plan.json"
     for data in (tmp_path / "data.npz", tmp_path / "images"):
-        done = run_cli("plan", vit_checkpoint, "--data", data, "--keep", "0.5", "--diversity", "bootstrap", "-o", plan)
+        done = run_cli("plan", vit_checkpoint, "--data", data, "--keep", "0.5", "-o", plan)
         assert done.returncode == 0, done.stderr
     assert HeadPlan.load(plan).head_counts() == [[2, 2, 2]] * 3
     assert run_cli("fuse", vit_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
@@ -171,7 +171,7 @@ def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: P
     done = run_cli("fuse", *sources, "-o", tmp_path / "exact", "--keep-separate", "all", "--json")
     assert json.loads(done.stdout)["drift"] is None
     assert run_cli("export", tmp_path / "exact").returncode == 0
-    assert run_cli("verify", tmp_path / "exact", "--examples", "20").returncode == 0
+    assert run_cli("verify", tmp_path / "exact", "--read", "examples=20").returncode == 0
 
 
 def test_plan_is_the_same_for_a_seed_and_differs_for_another(
@@ -368,7 +368,7 @@ def test_standard_input_and_files_given_as_texts(made: Path, tmp_path: Path) -> 
     assert "'a b.csv' is a file" in error_line(run_cli("predict", out, "--pair", "hello", "a b.csv", cwd=tmp_path))
     (tmp_path / "folder").mkdir()
     assert "'folder' is a folder; did you mean" in error_line(run_cli("predict", out, "folder", cwd=tmp_path))
-    assert "name columns of --input FILE" in error_line(run_cli("predict", out, "hello", "--text-column", "x"))
+    assert "--read" in error_line(run_cli("predict", out, "hello", "--read", "text=x"))
     absent = run_cli("predict", out, "b.csv", "x" * 5000, "a/b", cwd=tmp_path)  # texts that look like paths
     assert absent.returncode == 0
     assert absent.stdout.splitlines()[2].startswith("b.csv")
@@ -607,7 +607,6 @@ def test_messages_name_options_as_they_are_typed() -> None:
     given = parse(["serve", "out", "--port", "0"])
     for said, told_as in (
         ("tls_cert is given without tls_key; give both", "--tls-cert is given without --tls-key; give both"),
-        ("most_bytes is 5; expected more", "--record-bytes is 5; expected more"),
         ("the key of 'tls_cert' in my_tls_key is /tls_key.pem", None),
         ("port is '0'; replica_cpus=2, batch_size(s)", None),
         ("learning_rate is 0", None),  # no option of this command

@@ -35,6 +35,8 @@ from hydrant import (
 )
 from hydrant.calib.decisions.targets import Targets
 from hydrant.cli.main import COMMANDS, main, parse
+from hydrant.cli.renamed import PYTHON_ONLY, RENAMED
+from hydrant.cli.shared import read_options
 from hydrant.data.columns import Columns
 
 VERBS = ("plan_heads", "fuse", "tune", "export_onnx", "build_engine", "verify", "profile", "calibrate", "evaluate",
@@ -143,7 +145,7 @@ def test_how_many_examples() -> None:
     ]  # fmt: skip
 
 
-SERVICE = {"where it listens", "how it runs", "who may ask, and how much", "what is watched and recorded"}
+SERVICE = {"where it listens", "how it runs", "who may ask, and how much", "what is recorded, and rarer settings"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -168,9 +170,27 @@ def test_help_is_whole_phrases_in_groups_with_an_example(name: str, capsys: pyte
 
 def test_an_option_is_its_parameter() -> None:
     """Name, type, default, choices and help: from the signature and the docstring."""
-    given = parse(["calibrate", "out", "--data", "x.csv", "--batch-size", "7", "--risk", "0.25"])
-    assert (given.bundle, given.data, given.batch_size, given.risk) == (Path("out"), "x.csv", 7, 0.25)
+    given = parse(["calibrate", "out", "--data", "x.csv", "--read", "batch_size=7", "--risk", "0.25"])
+    assert (given.bundle, given.data, given.risk) == (Path("out"), "x.csv", 0.25)
+    assert read_options(given) == Reading(batch_size=7)
     assert not hasattr(given, "coverage"), "what was not given keeps the verb's default"
+
+
+def test_former_options_still_read_or_name_their_place(caplog: pytest.LogCaptureFixture) -> None:
+    given = parse(["evaluate", "out", "--data", "x.csv", "--text-column", "query", "--examples=9", "--batch-size", "7"])
+    assert read_options(given) == Reading(text="query", examples=9, batch_size=7)
+    assert [flag for flag in RENAMED if flag in caplog.text] == ["--text-column", "--examples", "--batch-size"]
+    for command, flags in PYTHON_ONLY.items():
+        for flag in flags:
+            with pytest.raises(HydrantError, match=flag):
+                parse([command, "out", flag, "1"])
+
+
+def test_python_only_settings_exist() -> None:
+    for place in {place for flags in PYTHON_ONLY.values() for place in flags.values() if place.startswith("hydrant.")}:
+        path, parameter, _ = re.split(r"[(=]", place)
+        module, _, name = path.rpartition(".")
+        assert parameter in inspect.signature(getattr(import_module(module), name)).parameters
 
 
 CIRCUIT = ["--method", "circuit"]
@@ -181,19 +201,13 @@ CIRCUIT = ["--method", "circuit"]
     [
         (["plan", "m", "--ood", "x"], "--ood is given for --method taylor, which has no use for it; leave it out"),
         (["plan", "m", "--method", "random", "--ood", "x"], "--ood is given for --method random, which has no use"),
-        (["plan", "m", "--objective", "nll"], "--objective is given for --method taylor"),
-        (["plan", "m", "--masking", "pruned"], "--masking is given for --method taylor"),
-        (["plan", "m", "--average"], "--average is given for --method taylor"),
-        (["plan", "m", "--method", "random", "--noise", "1"], "--noise is given for --method random"),
         (["plan", "m", *CIRCUIT], "objective 'separation' needs out-of-distribution data"),
         (["plan", "m", "--keep", "2", "--budget", "1.5"], "argument --budget: not allowed with argument --keep"),
         (["build", "b", "--backend", "tensorrt-rtx", "--hardware-compatibility", "ampere+"],
          "--hardware-compatibility is given for --backend tensorrt-rtx, which has no use for it"),
-        (["build", "b", "--backend", "tensorrt-rtx", "--timing-cache", "x"], "leave it out, or use --backend tensorrt"),
         (["build", "b", "--compute-capability", "8.9"], "leave it out, or use --backend tensorrt-rtx"),
         (["tune", "b", "--data", "x", "--keep-separate", "mlp"], "--keep-separate is given without --per-member"),
         (["calibrate", "b", "--data", "x", "--coverage", "0.9", "--risk", "0.1"], "not allowed with argument"),
-        (["calibrate", "b", "--data", "x", "--conformal-method", "aps"], "is given without --conformal; give"),
         (["export", "b", "--without", "fast"], "rewrite 'fast' is unknown"),
     ],
 )  # fmt: skip
@@ -250,7 +264,7 @@ def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
     assert not found & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
     assert {name for name in found if name.startswith("hydrant.cli.")} <= {
         f"hydrant.cli.{name}"
-        for name in ("main", "terminal", "words", "options", "shared", "predict", "prediction_text")
+        for name in ("main", "renamed", "terminal", "words", "options", "shared", "predict", "prediction_text")
     }
 
 
