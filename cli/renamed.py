@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Sequence
 
 from ..errors import InputError
-
-log = logging.getLogger("hydrant")
 
 READ_BY = ("make", "plan", "fuse", "tune", "calibrate", "evaluate", "export", "verify", "predict")
 """Commands that have ``--read``."""
@@ -103,7 +101,7 @@ def current(arguments: Sequence[str]) -> list[str]:
             raise InputError(f"{flag} is no longer an option of hydrant {command}; use {place}")
         if command in READ_BY and flag in RENAMED and (command, flag) not in KEPT:
             value = value if equals else next(words, "")
-            log.warning("%s is now --read %s=%s", flag, RENAMED[flag], value)
+            print(f"hydrant: warning: {flag} is now --read {RENAMED[flag]}={value}", file=sys.stderr)
             result += ["--read", f"{RENAMED[flag]}={value}"]
         else:
             result.append(word)

@@ -234,7 +234,7 @@ def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tm
             "--data is given with one MODEL; expected several, since data measure the drift of averaging their weights",
         ),
         (
-            ("fuse", bert_checkpoint, "--label-column", "x", "-o", tmp_path / "x"),
+            ("fuse", bert_checkpoint, "--read", "label=x", "-o", tmp_path / "x"),
             "--label-column is given without --data, whose column it names; leave it out",
         ),
         (

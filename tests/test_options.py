@@ -176,10 +176,11 @@ def test_an_option_is_its_parameter() -> None:
     assert not hasattr(given, "coverage"), "what was not given keeps the verb's default"
 
 
-def test_former_options_still_read_or_name_their_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_former_options_still_read_or_name_their_place(capsys: pytest.CaptureFixture[str]) -> None:
     given = parse(["evaluate", "out", "--data", "x.csv", "--text-column", "query", "--examples=9", "--batch-size", "7"])
     assert read_options(given) == Reading(text="query", examples=9, batch_size=7)
-    assert [flag for flag in RENAMED if flag in caplog.text] == ["--text-column", "--examples", "--batch-size"]
+    warned = capsys.readouterr().err
+    assert [flag for flag in RENAMED if flag in warned] == ["--text-column", "--examples", "--batch-size"]
     for command, flags in PYTHON_ONLY.items():
         for flag in flags:
             with pytest.raises(HydrantError, match=flag):
