@@ -16,11 +16,10 @@ from ..data.kept import Batch, KeptBatches
 from ..errors import InputError
 from ..progress import Progress
 from . import shared
-from .adapters import adapters_text
-from .merging import drift_text
+from .argument_types import parts, positive
+from .fusion_text import adapters_text, merge_error_text
 from .options import Command
 from .terminal import members_of, progress, show
-from .words import parts, positive
 
 EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
 
@@ -97,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     forms = ensemble.provenance.get("adapted", {})
     lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
     if drift is not None:
-        lines.append(drift_text(drift))
+        lines.append(merge_error_text(drift))
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
     facts |= {"adapted": forms} if forms else {}
     show(options, facts, "\n".join(lines))

@@ -45,10 +45,10 @@ from ..serving.offline.tables import (
     table_row,
 )
 from . import shared
+from .argument_types import positive
 from .options import Command, call, value
 from .prediction_text import prediction_text
 from .terminal import log, print_beside, print_json, print_text, progress, standard_output
-from .words import positive
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 

@@ -11,9 +11,9 @@ from ..measure.profile import profile
 from ..measure.report import Case, MemoryCase, ProfileReport
 from ..measure.settings import Settings, Timing
 from . import shared
+from .argument_types import numbers, positive, seconds
 from .options import Command, call
 from .terminal import show, table
-from .words import numbers, positive, seconds
 
 EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-ensemble"
 

@@ -107,8 +107,9 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ terminal words adapters merging options shared prediction_text build calibrate predict demo drift
-            evaluate export fuse inspection_text inspect merge make plan profile serve sign triton tune verify main
+            __init__ terminal argument_types fusion_text options shared prediction_text build calibrate predict demo
+            drift evaluate export fuse inspection_text inspect merge make plan profile serve sign triton tune verify
+            renamed main
         """,
     },
     {"": "__main__"},
