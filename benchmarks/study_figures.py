@@ -18,8 +18,8 @@ import numpy as np
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.data.examples import Examples
+from hydrant.evaluation.profile_targets import Succession
 from hydrant.export.random_model import PLAIN
-from hydrant.measure.subjects import Succession
 from hydrant.metrics.bootstrap import interval, resampled
 from hydrant.metrics.figures import Answers, figures
 from hydrant.metrics.resampled import WeightedFigures

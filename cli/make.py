@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..workflow.make import make, workspace_of
 from ..workflow.options import TUNING, Recipe
 from ..workflow.report import MakeReport
-from ..workflow.told import failed_gates
+from ..workflow.stage_summaries import failed_gates
 from . import shared
 from .options import Command, call
 from .terminal import program, show, table

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ..data.columns import Reading
-from ..measure.bisect import Bisection
-from ..measure.verify import VerifyReport, verify
+from ..evaluation.bisect import Bisection
+from ..evaluation.verifier import VerifyReport, verify
 from . import shared
 from .options import Command, call
 from .terminal import show, table

@@ -31,13 +31,13 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_seed, cut, require
+from ..evaluation.distance_choice import against_training, candidates, check_options, settled, unseen_classes
+from ..evaluation.features import Distances, Reduced, Reference, squared_of
 from ..metrics.label_order import order_notes
 from ..metrics.scores import is_binary
 from ..metrics.uncertainty import summarise
 from ..progress import Progress, no_progress
 from ..runtime.collect import WordOutputs
-from .distance import against_training, candidates, check_options, settled, unseen_classes
-from .features import Distances, Reduced, Reference, squared_of
 
 log = logging.getLogger(__name__)
 

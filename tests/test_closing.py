@@ -29,9 +29,9 @@ from hydrant import (
     verify,
 )
 from hydrant.errors import BackendError, BundleError
+from hydrant.evaluation.profile_targets import Subject, Succession
 from hydrant.families.checkpoint import load_processor
 from hydrant.measure import subjects
-from hydrant.measure.subjects import Subject, Succession
 from hydrant.runtime.backends.openvino import OpenVinoBackend
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.protocol import Backend

@@ -17,20 +17,19 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HydrantError, calibrate, drift, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.reference import Histogram, Rate, TrafficReference
+from hydrant.bundle.reference import Histogram, Rate, TrafficReference, binned
 from hydrant.calib.decisions.profile import LEVELS, bin_edges
 from hydrant.families.checkpoint import load_processor
-from hydrant.measure.log import Own
-from hydrant.measure.watch import Watch
-from hydrant.metrics.drift import (
+from hydrant.monitoring.drift_monitor import Watch
+from hydrant.monitoring.drift_statistics import (
     ODDS,
     RateTest,
-    binned,
     chi_square_tail,
     rate_p_value,
     same_p_value,
     stability_index,
 )
+from hydrant.monitoring.prediction_log import Own
 from hydrant.runtime.observed import Observed, is_counted, observed, observed_rows
 from hydrant.serving.stats import ModelStats, Watching
 from hypothesis import given, settings

@@ -25,9 +25,9 @@ from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError
 from hydrant.progress import no_progress
 from hydrant.tuning.settings import Jointly
+from hydrant.workflow.data_splits import LEAST, Parts, check_unseen, parted
 from hydrant.workflow.make import _Job
-from hydrant.workflow.parts import LEAST, Parts, check_unseen, parted
-from hydrant.workflow.told import evaluated_line, fused_line, verified_line
+from hydrant.workflow.stage_summaries import evaluated_line, fused_line, verified_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
 from hypothesis import strategies as st

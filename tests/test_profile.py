@@ -21,10 +21,10 @@ from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fu
 from hydrant.bundle.architecture import Architecture
 from hydrant.cli.profile import profile_text
 from hydrant.data.samples import full_batch
+from hydrant.evaluation.operator_times import parts_of
+from hydrant.evaluation.peak_memory import measure_memory, peak_bytes
+from hydrant.evaluation.profile_targets import Subject, Succession, baseline_subjects
 from hydrant.measure import machine, subjects
-from hydrant.measure.memory import measure_memory, peak_bytes
-from hydrant.measure.operators import parts_of
-from hydrant.measure.subjects import Subject, Succession, baseline_subjects
 from hydrant.metrics.timing import Latency, Ratio, Rules, busy, instabilities, interleave
 from hydrant.runtime.backends.protocol import Backend
 from support import CLASSES, make_model, random_plan, run_cli
@@ -36,9 +36,9 @@ def quick(bundle: Path, backend: Any = "auto", *, memory: bool = False, plot: bo
     """Of few runs after one to warm up, and not drawn; options of the timing stand among the others."""
     shape = {name: options.pop(name) for name in ("batch", "sequence", "threads", *QUICK) if name in options}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hydrant.measure.settings.Rules", partial(Rules, warm_up=0.0))
+        patch.setattr("hydrant.evaluation.profile_settings.Rules", partial(Rules, warm_up=0.0))
         if not plot:
-            patch.setattr("hydrant.measure.profile.draw_latency", lambda *_: b"")
+            patch.setattr("hydrant.evaluation.profiler.draw_latency", lambda *_: b"")
         return profile(bundle, backend, timing=Timing(**{**QUICK, **shape}), memory=memory, **options)
 
 
@@ -151,7 +151,7 @@ def test_unsteady_times_are_warned_of() -> None:
 def test_a_busy_machine_is_warned_of(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert busy(2.0, 2) == []
     assert busy(2.5, 2) == ["the load average was 2.5 on 2 cores before the measurement; close other programs"]
-    monkeypatch.setattr("hydrant.measure.profile.load_average", lambda: 10_000.0)
+    monkeypatch.setattr("hydrant.evaluation.profiler.load_average", lambda: 10_000.0)
     found = quick(text_bundle, batch=[1], sequence=[5])
     assert any("the load average was 10000.0 on" in text for text in found.warnings)
 
@@ -387,7 +387,7 @@ def test_peak_memory_is_that_of_the_model_alone(text_bundle: Path, tmp_path: Pat
 def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
     words = ["--backend", "onnxruntime", "--precision", "fp32", "--batch", "1", "--sequence", "5"]
     code = (
-        "import sys\nfrom hydrant.measure.memory import main\n"
+        "import sys\nfrom hydrant.evaluation.peak_memory import main\n"
         f"main({[str(text_bundle), *words]!r})\n"
         "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules)\n"
     )

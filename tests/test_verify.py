@@ -218,7 +218,7 @@ def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tm
 def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_path: Path) -> None:
     from hydrant.bundle.architecture import Architecture
     from hydrant.data.samples import synthetic_batches
-    from hydrant.measure.bisect import find_divergence
+    from hydrant.evaluation.bisect import find_divergence
 
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
     for precision, lowering in (("fp32", "unrolled"), ("fp16", "grouped")):

@@ -26,9 +26,9 @@ from ..data.columns import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing, require
+from ..evaluation.features import Reference
 from ..families.checkpoint import check_supported, load_model, load_processor, model_labels
 from ..families.registry import architecture_of
-from ..measure.features import Reference
 from ..progress import Progress, no_progress
 from ..tuning.settings import BatchEnsemble, Jointly
 from .quality import Form, form_of, quality_of

@@ -33,10 +33,10 @@ from ..data.sources import check_named
 from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
+from .data_splits import Parts, check_enough, check_unseen, parted
 from .options import Recipe
-from .parts import Parts, check_enough, check_unseen, parted
 from .report import REPORT, MakeReport
-from .told import (
+from .stage_summaries import (
     behind_line,
     calibrated_line,
     evaluated_line,
@@ -411,12 +411,12 @@ class _Job:
         return report.to_json()
 
     def _verify(self, bundle: Path, parts: Parts) -> dict[str, Any]:
-        from ..measure.verify import verify
+        from ..evaluation.verifier import verify
 
         return verify(bundle, data=parts.reporting, seed=self.seed, progress=self.progress).to_json()
 
     def _evaluate(self, bundle: Path, parts: Parts, html: Path | None) -> dict[str, Any]:
-        from ..evaluation import evaluate
+        from ..evaluation.run import evaluate
 
         report = evaluate(
             bundle,

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...bundle.calibration import ABSTAIN, OOD, SIDES, UNFITTED, Calibration, Threshold
-from ...bundle.reference import Histogram, Rate, TrafficReference
-from ...metrics.drift import binned
+from ...bundle.reference import Histogram, Rate, TrafficReference, binned
 from ...metrics.labels import summarise_labels
 from ...metrics.uncertainty import summarise, uncertainty
 from .intervals import summarised

@@ -19,9 +19,9 @@ from ...errors import require
 from ...progress import Progress, no_progress
 from ...runtime import load
 from ...runtime.prediction import prediction_rows
+from ..data_splits import parted
 from ..make import make
 from ..options import Recipe
-from ..parts import parted
 from .comparison import Row, latency_ratio, quality
 from .digits import DigitsData, load_digits, make_checkpoint, one_thread
 from .picture import draw

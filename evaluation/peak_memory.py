@@ -1,6 +1,6 @@
 """Peak memory of a model: a fresh process opens it, runs one batch, and tells how much it held.
 
-The process is this file: ``python -m hydrant.measure.memory BUNDLE --backend NAME --precision P
+The process is this file: ``python -m hydrant.evaluation.peak_memory BUNDLE --backend NAME --precision P
 --batch B --sequence T [--graph FILE] [--copies M] [--threads N] [--seed N]`` writes
 ``{"peak": bytes, "imports": bytes}``.
 """
@@ -21,7 +21,7 @@ from ..bundle.store import Bundle
 from ..data.samples import full_batch
 from ..errors import BackendError, cut
 from ..runtime.backends.registry import MODULES
-from .subjects import FUSED, Subject
+from .profile_targets import FUSED, Subject
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
+from .latency_plot import draw_latency
 from .machine import load_average, machine_facts
-from .operators import Breakdown, break_down
-from .plot import draw_latency
-from .report import Case, MemoryCase, ProfileReport
-from .settings import Settings, Timing, checked_settings
-from .subjects import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects, traced_subjects
+from .operator_times import Breakdown, break_down
+from .profile_report import Case, MemoryCase, ProfileReport
+from .profile_settings import Settings, Timing, checked_settings
+from .profile_targets import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects, traced_subjects
 
 PARTS_RUNS = 10
 """Runs in which transfers and computation are timed apart."""
@@ -217,7 +217,7 @@ class _Profile:
 
     def _memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
         """Peak memory of every model at the largest shape; a warning for each that could not be measured."""
-        from .memory import measure_memory
+        from .peak_memory import measure_memory
 
         batch, sequence = max(self.settings.batches), max(self.settings.sequences)
         peak_of = partial(

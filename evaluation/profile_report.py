@@ -7,8 +7,8 @@ from typing import Any
 
 from ..metrics.timing import Latency, Ratio
 from ..version import __version__
-from .operators import Breakdown
-from .settings import Settings
+from .operator_times import Breakdown
+from .profile_settings import Settings
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ProfileReport:
     Attributes:
         family, members: of the bundle.
         files: SHA-256 of every file of the bundle but the reports, as it was profiled.
-        machine: ``measure.machine.machine_facts``.
+        machine: ``evaluation.machine.machine_facts``.
         settings: what was asked for.
         cases: every model and shape; models on one backend were interleaved.
         memory: peak memory; empty when left out.
@@ -103,7 +103,7 @@ class ProfileReport:
         Its keys are ``hydrant`` (version), those of this class, and inside them those of
         :class:`Settings` (``rules`` of ``metrics.timing.Rules``, seconds), :class:`Case` (``latency_ms`` of
         ``metrics.timing.Latency``; ``ratios``: baseline → ``median``, ``p5``, ``p95``), :class:`MemoryCase`
-        and ``measure.operators.Breakdown``; ``skipped`` is a list of ``backend`` and ``reason``.
+        and ``evaluation.operator_times.Breakdown``; ``skipped`` is a list of ``backend`` and ``reason``.
         """
         skipped = [{"backend": name, "reason": reason} for name, reason in self.skipped]
         facts = {name: value for name, value in asdict(self).items() if name != "written"}

@@ -11,7 +11,7 @@ from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, check_seed, cut, is_whole
 from ..metrics.timing import Rules
 from ..runtime.loading import checked_threads
-from .subjects import BASELINES
+from .profile_targets import BASELINES
 
 LARGEST_BATCH = 4096
 
