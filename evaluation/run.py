@@ -26,7 +26,6 @@ from ..metrics.label_order import order_notes
 from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
-from .html import page
 from .label_figures import label_reports
 from .latency import Timing, time_models
 from .models import Model, open_models
@@ -35,8 +34,8 @@ from .observation import Evidence, observe
 from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport, ModelReport
+from .report_page import page
 from .score_figures import rankings, score_reports
-from .task_page import task_page
 from .token_figures import token_reports
 from .verdict import verdicts
 
@@ -98,6 +97,7 @@ def evaluate(
     task = bundle.any_architecture().task
     _check_figures(figures, task)
     if html is not None:
+        require("jinja2", "report", "write an evaluation as HTML")
         check_file(Path(html))
         _check_outside(Path(html), bundle)
     folder = report_folder(bundle, report)
@@ -253,7 +253,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
         if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
     }
     if report.html is not None:
-        made = page(report, evidence, drawn) if report.task == "classification" else task_page(report)
+        made = page(report, evidence if report.task == "classification" else None, drawn)
         write_atomically(report.html, made.encode(errors="replace"))
     content = {**files, REPORT: to_json_bytes(report.to_json())}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))

@@ -84,8 +84,7 @@ FLOORS: list[dict[str, str]] = [
             __init__ bisect features distance_choice operator_times profile_targets profile_settings profile_report
             cost_estimate machine peak_memory latency_plot polygraphy profiler verifier
             options report dropout models latency observation span_scores figures score_figures token_figures
-            label_figures baselines classes examples figure_names verdict style markup class_tables html task_page noise
-            plots run
+            label_figures baselines classes examples figure_names verdict report_tables report_page noise plots run
         """,
         "monitoring": "__init__ drift_statistics drift_monitor prediction_log drift_report",
     },
