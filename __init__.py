@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .errors import HydrantError
     from .evaluation.cost_estimate import estimate_cost
     from .evaluation.options import Figures
-    from .evaluation.profile_settings import Timing
+    from .evaluation.profile_report import Timing
     from .evaluation.profiler import profile
     from .evaluation.run import evaluate
     from .evaluation.verifier import verify
@@ -116,7 +116,7 @@ _HOMES = {
     "Taylor": "calib.heads.options",
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
-    "Timing": "evaluation.profile_settings",
+    "Timing": "evaluation.profile_report",
     "TokenPipeline": "runtime.token_pipeline",
     "triton_repository": "serving.triton",
     "TritonModels": "serving.triton",

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..evaluation.operator_times import Breakdown, Part
-from ..evaluation.profile_report import Case, MemoryCase, ProfileReport
-from ..evaluation.profile_settings import Settings, Timing
+from ..evaluation.profile_report import Case, MemoryCase, ProfileReport, Settings, Timing
 from ..evaluation.profiler import profile
 from . import shared
 from .options import Command, call

@@ -1,37 +1,30 @@
-"""Peak memory of a model: a fresh process opens it, runs one batch, and tells how much it held.
+"""Peak memory of a model: a fresh process opens it, runs one batch, and reports how much it held.
 
-The process is this file: ``python -m hydrant.evaluation.peak_memory BUNDLE --backend NAME --precision P
---batch B --sequence T [--graph FILE] [--copies M] [--threads N] [--seed N]`` writes
-``{"peak": bytes, "imports": bytes}``.
+The process is this file: ``python -m hydrant.evaluation.peak_memory OPTIONS``, with the arguments of :func:`run_batch`
+as a JSON object, writes ``{"peak": bytes, "imports": bytes}``.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ..bundle.store import Bundle
 from ..data.samples import full_batch
 from ..errors import BackendError, cut
 from ..runtime.backends.registry import MODULES
-from .profile_targets import FUSED, Subject
+from .profile_targets import Subject
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident memory of a process, in bytes.
-
-    Attributes:
-        peak: the most it held.
-        imports: of these, before the model was opened: Python, NumPy and the backend's library.
-    """
+    """Resident memory of a process, in bytes: the most it held, and how much of that before the model was opened."""
 
     peak: int
     imports: int
@@ -41,18 +34,13 @@ def measure_memory(
     subject: Subject, bundle: Bundle, *, batch: int, sequence: int, threads: int | None, seed: int
 ) -> Memory:
     """Open a model in a process of its own and run one batch."""
-    command = [sys.executable, "-P", "-m", __name__, str(bundle.path.resolve())]
-    options: dict[str, object] = {
-        "graph": subject.graph,
-        "backend": subject.backend,
-        "precision": subject.precision,
-        "copies": subject.copies,
+    options = {
+        "bundle": str(bundle.path.resolve()),
+        "subject": {**asdict(subject), "graph": None if subject.graph is None else str(subject.graph)},
         "threads": threads,
-        "batch": batch,
-        "sequence": sequence,
-        "seed": seed,
+        "shape": [batch, sequence, seed],
     }
-    command += [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-P", "-m", __name__, json.dumps(options)]
     found_here = os.pathsep.join(entry for entry in sys.path if entry)  # and not in the current folder
     environment = {**os.environ, "PYTHONPATH": found_here}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 (itself)
@@ -68,7 +56,7 @@ def measure_memory(
 def peak_bytes() -> int:
     """Most resident memory that this process has held so far, in bytes.
 
-    Linux is asked for ``VmHWM``: the ``ru_maxrss`` of a child process there starts at its parent's.
+    On Linux from ``VmHWM``: the ``ru_maxrss`` of a child process there starts at its parent's.
     """
     status = Path("/proc/self/status")
     if status.is_file():
@@ -79,28 +67,16 @@ def peak_bytes() -> int:
     return int(usage.getrusage(usage.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Be the process: open, run, report."""
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.memory", allow_abbrev=False)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--graph", type=Path)
-    for name in ("backend", "precision"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("batch", "sequence"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    for name, default in (("copies", 1), ("seed", 0), ("threads", None)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    options = parser.parse_args(arguments)
-    importlib.import_module(MODULES[options.backend])
+def run_batch(bundle: str, subject: dict[str, Any], threads: int | None, shape: list[int]) -> Memory:
+    """Open a model in this process, and run one batch of [inputs, tokens, seed]."""
+    importlib.import_module(MODULES[subject["backend"]])
     imports = peak_bytes()
-    bundle = Bundle.open(options.bundle)
-    architecture = bundle.any_architecture()
-    subject = Subject(FUSED, options.backend, options.precision, options.graph, options.copies)
-    with subject.open(bundle, options.threads) as backend:
-        backend.run(full_batch(architecture, options.batch, options.sequence, options.seed))
-    sys.stdout.write(json.dumps({"peak": peak_bytes(), "imports": imports}) + "\n")
-    return 0
+    opened = Bundle.open(Path(bundle))
+    graph = None if subject["graph"] is None else Path(subject["graph"])
+    with Subject(**{**subject, "graph": graph}).open(opened, threads) as backend:
+        backend.run(full_batch(opened.any_architecture(), *shape))
+    return Memory(peak_bytes(), imports)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.stdout.write(json.dumps(asdict(run_batch(**json.loads(sys.argv[1])))) + "\n")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..bundle.graphs import check_all_graphs
 from ..bundle.original_check import repeat_preprocessing
@@ -173,22 +169,15 @@ def verify(
             tolerances = TOLERANCES[candidate.precision]
             both = set(reference.outputs) & set(candidate.outputs)  # a graph of hydrant 0.1 has no energy
             names = [name for name in (*OUTPUTS[architecture.task], DISTANCE) if name in both]
-            comparison = compare(reference, candidate, architecture, batches, names)
-            figures, judged = judged_by(comparison.reference, comparison.tested, tolerances, architecture.every_token)
-            differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
-            failed = not all(gate.passed for gate in judged)
-            parted = _bisected(bundle, candidate, batches) if bisect and failed else None
-            reports.append(
-                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, parted)
-            )
-    found = VerifyReport(reference.name, described, bundle.digests(), reports, skipped, preprocessing)
-    store_reports(bundle, {REPORT: to_json_bytes(found.to_json())}, folder)
-    return found
-
-
-def _bisected(bundle: Bundle, failed: Backend, batches: Sequence[Mapping[str, np.ndarray]]) -> Bisection:
-    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
-        return find_divergence(bundle, bundle.architecture(), failed.name, failed.precision, batches, Path(folder))
+            expected, found, differences = compare(reference, candidate, architecture, batches, names)
+            figures, judged = judged_by(expected, found, tolerances, architecture.every_token)
+            each = BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged)
+            if bisect and not each.passed:
+                each = replace(each, bisection=find_divergence(bundle, candidate.name, candidate.precision, batches))
+            reports.append(each)
+    verified = VerifyReport(reference.name, described, bundle.digests(), reports, skipped, preprocessing)
+    store_reports(bundle, {REPORT: to_json_bytes(verified.to_json())}, folder)
+    return verified
 
 
 def _candidates(
@@ -202,6 +191,8 @@ def _candidates(
         if only.precision == "int8" and not real:
             raise InputError(f"INT8 is judged on {REAL}")
         return [only], []
+    stored = [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]  # for the reason why not
+    precisions = [precision] if precision else stored
     opened: list[Backend] = []
     skipped: list[tuple[str, str]] = []
     for name in OPENERS:
@@ -210,35 +201,22 @@ def _candidates(
         if absent := needs_gpu(name):
             skipped.append((name, absent))
             continue
-        wanted = [precision] if precision else _graphs(bundle)
-        found, reason = _every_precision(bundle, name, wanted, stack, real=real)
-        opened += found
-        skipped += [(name, reason)] if reason else []
+        found: dict[str, Backend] = {}  # each precision once
+        failures = []
+        for each in precisions:
+            if each == "int8" and not real:
+                continue
+            try:
+                candidate = stack.enter_context(open_backend(bundle, name, precision=each)[0])
+            except (BackendError, MissingExtraError) as error:
+                failures.append(str(error))
+            else:
+                found.setdefault(candidate.precision, candidate)
+        opened += found.values()
+        if not found and failures:
+            skipped.append((name, failures[0]))
+        elif "int8" in precisions and not real:
+            skipped.append((name, f"INT8 is judged on {REAL}"))
     if not opened:
         raise BackendError(f"no backend can be compared with {against}: {reasons(skipped)}")
     return opened, skipped
-
-
-def _every_precision(
-    bundle: Bundle, name: str, precisions: Sequence[str], stack: ExitStack, *, real: bool
-) -> tuple[list[Backend], str | None]:
-    """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
-    found: dict[str, Backend] = {}
-    failures = []
-    for precision in precisions:
-        if precision == "int8" and not real:
-            continue
-        try:
-            candidate = stack.enter_context(open_backend(bundle, name, precision=precision)[0])
-        except (BackendError, MissingExtraError) as error:
-            failures.append(str(error))
-            continue
-        found.setdefault(candidate.precision, candidate)
-    if not found and failures:
-        return [], failures[0]
-    return list(found.values()), f"INT8 is judged on {REAL}" if "int8" in precisions and not real else None
-
-
-def _graphs(bundle: Bundle) -> list[str]:
-    """Precisions of the graphs that the bundle has; FP32 where it has none, for the reason why not."""
-    return [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]

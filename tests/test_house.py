@@ -81,8 +81,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "measure": "__init__ calibrate",
         "evaluation": """
-            __init__ bisect features distance_choice operator_times profile_targets profile_settings profile_report
-            cost_estimate machine peak_memory latency_plot polygraphy profiler verifier
+            __init__ bisect features distance_choice operator_times profile_targets profile_report
+            cost_estimate peak_memory latency_plot polygraphy profiler verifier
             options report dropout models latency observation span_scores figures score_figures token_figures
             label_figures baselines classes examples figure_names verdict report_tables report_page noise plots run
         """,
@@ -210,7 +210,7 @@ def test_calib_sees_no_onnx_and_the_library_formats_no_terminal() -> None:
     for (room, _), path in SOURCES.items():
         names = {name.split(".")[0] for name in absolute(path)}
         assert room != "calib" or not names & {"onnx", "onnxruntime"}, path
-        assert room == "cli" or "argparse" not in names or path.name == "peak_memory.py", path
+        assert room == "cli" or "argparse" not in names, path
 
 
 def test_asserts_of_the_package_tell_a_type_and_check_no_input() -> None:

@@ -226,11 +226,11 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
         opened = Bundle.open(bundle.path)
         architecture = Architecture.from_json(opened.read_json("config.json"))
         batches = synthetic_batches(architecture, 8, 0)
-        found = find_divergence(opened, architecture, "onnxruntime", precision, batches, tmp_path)
+        found = find_divergence(opened, "onnxruntime", precision, batches)
         assert found.first is None, found
         assert len(found.probes) == 1 + 3 * architecture.layers
     if family == "bert":
-        on_gpu = find_divergence(opened, architecture, "tensorrt", precision, batches, tmp_path)
+        on_gpu = find_divergence(opened, "tensorrt", precision, batches)
         assert (on_gpu.probes, on_gpu.first) == (found.probes, None)
         assert "the graph of tensorrt ran in ONNX Runtime on the CPU" in on_gpu.note
 
