@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
     from .workflow.explore import Grid
-    from .workflow.options import Recipe
+    from .workflow.recipe import Recipe
 
 
 _HOMES = {
@@ -107,7 +107,7 @@ _HOMES = {
     "profile": "evaluation.profiler",
     "Random": "calib.heads.options",
     "Reading": "data.columns",
-    "Recipe": "workflow.options",
+    "Recipe": "workflow.recipe",
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
     "save_bundle": "fusion",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -192,31 +193,35 @@ def _candidates(
             raise InputError(f"INT8 is judged on {REAL}")
         return [only], []
     stored = [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]  # for the reason why not
-    precisions = [precision] if precision else stored
     opened: list[Backend] = []
     skipped: list[tuple[str, str]] = []
     for name in OPENERS:
         if name == against:
             continue
-        if absent := needs_gpu(name):
-            skipped.append((name, absent))
-            continue
-        found: dict[str, Backend] = {}  # each precision once
-        failures = []
-        for each in precisions:
-            if each == "int8" and not real:
-                continue
-            try:
-                candidate = stack.enter_context(open_backend(bundle, name, precision=each)[0])
-            except (BackendError, MissingExtraError) as error:
-                failures.append(str(error))
-            else:
-                found.setdefault(candidate.precision, candidate)
-        opened += found.values()
-        if not found and failures:
-            skipped.append((name, failures[0]))
-        elif "int8" in precisions and not real:
-            skipped.append((name, f"INT8 is judged on {REAL}"))
+        if (reason := needs_gpu(name)) is None:
+            found, reason = _every_precision(bundle, name, [precision] if precision else stored, stack, real=real)
+            opened += found
+        skipped += [(name, reason)] if reason else []
     if not opened:
         raise BackendError(f"no backend can be compared with {against}: {reasons(skipped)}")
     return opened, skipped
+
+
+def _every_precision(
+    bundle: Bundle, name: str, precisions: Sequence[str], stack: ExitStack, *, real: bool
+) -> tuple[list[Backend], str | None]:
+    """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
+    found: dict[str, Backend] = {}
+    failures = []
+    for precision in precisions:
+        if precision == "int8" and not real:
+            continue
+        try:
+            candidate = stack.enter_context(open_backend(bundle, name, precision=precision)[0])
+        except (BackendError, MissingExtraError) as error:
+            failures.append(str(error))
+        else:
+            found.setdefault(candidate.precision, candidate)
+    if not found and failures:
+        return [], failures[0]
+    return list(found.values()), f"INT8 is judged on {REAL}" if "int8" in precisions and not real else None

@@ -99,8 +99,7 @@ FLOORS: list[dict[str, str]] = [
             offline.run offline.files ray_cluster offline.ray_engine ray_serve
         """,
         "workflow": """
-            options data_splits report stage_summaries workspace make quality explore picture __init__
-            demo.comparison demo.digits demo.picture demo.run demo.__init__
+            recipe data_splits stage_summaries workspace make quality explore picture __init__ digits_data digits_demo
         """,
     },
     {

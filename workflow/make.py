@@ -34,9 +34,10 @@ from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
 from .data_splits import Parts, check_enough, check_unseen, parted
-from .options import Recipe
-from .report import REPORT, MakeReport
+from .recipe import Recipe
 from .stage_summaries import (
+    REPORT,
+    MakeReport,
     behind_line,
     calibrated_line,
     evaluated_line,
