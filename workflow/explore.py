@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..bundle.tasks import Task
 from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..calib.heads.options import METHODS, Random, check_margin, is_pseudo, method_of
 from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
@@ -36,9 +35,6 @@ from .quality import Form, form_of, quality_of
 if TYPE_CHECKING:
     from ..calib.heads.choosing import Job
     from ..fusion import FusedClassifier
-
-POINTS = 3
-"""Forks and head counts that are tried where none are named."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,6 @@ class Grid:
     def __post_init__(self) -> None:
         check_plain(self)
         check_margin(self.max_accuracy_loss)
-        for name, least in (("forks", 0), ("heads", 1)):
-            values = getattr(self, name)
-            if values is not None and not (len(values) and all(is_whole(value, least) for value in values)):
-                raise InputError(f"{name} is {cut(values)}; expected whole numbers of {least} or more")
         known = [name for name in METHODS if name not in ("circuit", "dropout")]
         if not self.methods or any(method not in known for method in self.methods):
             raise InputError(
@@ -83,9 +75,9 @@ class Grid:
         layers, heads = architecture.layers, architecture.heads
         forks = self.forks or sorted({layers - 1, layers - max(1, layers // 3), layers // 2})
         counts = self.heads or sorted({max(1, heads * share // 6) for share in (1, 2, 4)})
-        if max(forks) >= layers:
+        if not all(is_whole(fork, 0, layers - 1) for fork in forks):
             raise InputError(f"forks is {cut(list(forks))}; expected layers of the model, 0 to {layers - 1}")
-        if max(counts) > heads:
+        if not all(is_whole(count, 1, heads) for count in counts):
             raise InputError(f"heads is {cut(list(counts))}; expected 1 to {heads}")
         yield from product(forks, counts, self.methods)
 
@@ -100,12 +92,8 @@ class Row:
         heads: kept in each layer from there on; likewise.
         tuned: whether it was tuned, and an epoch was better than before.
         ratio: operations ÷ those of the plain single model.
-        accuracy, nll, ece: of the averaged probabilities, at the temperature that suits the other half of the data
-            (``workflow.quality``); a regression has an NLL alone.
-        auroc, fpr95: of telling out-of-distribution data by predictive entropy, or by the variance of a regression;
-            ``None`` without any.
-        mutual_information: mean over the examples, nats.
-        rmse: of a regression, else ``None``.
+        accuracy, nll, ece, auroc, fpr95, mutual_information, rmse: as in ``workflow.quality.Quality``, at the
+            temperature that suits the other half of the data.
     """
 
     name: str
@@ -219,14 +207,27 @@ def explore(
     from ..calib.heads.choosing import Job
     from ..fusion import fuse, save_bundle
 
-    _check(data, ood, train, members, seed)
+    check_seed(seed)
+    check_apart(data, ood)
+    if is_pseudo(ood):
+        raise InputError(
+            f"ood is {cut(ood)}, and inputs made from the data serve to choose circuits, not to measure; give "
+            "out-of-distribution data (ood=…, --ood), or leave them out"
+        )
+    if train is not None:
+        require("accelerate", "tune", "tune what is explored")
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
     points = list(grid.points(architecture))
     together = _together(compare, labels)
     how: dict[str, Any] = {"labels": labels, "columns": reading, "seed": seed, "task": architecture.task}
     known = read_examples(data, limit=reading.limit(), **how)
-    judging, measuring = _halves(known, seed, architecture.task)
+    if len(known) < 2:
+        raise InputError(
+            f"there is {len(known)} example of data {known.source}; expected at least 2, since one half plans and the "
+            "other measures; give more (--data, --examples)"
+        )
+    judging, measuring = random_parts(known, 2, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if train is None else read_examples(train, limit=reading.limit(), **how)
     form = form_of(architecture.task, _loss(known, architecture))
@@ -240,54 +241,25 @@ def explore(
     planners = {method: _planner(job, method, members) for method in dict.fromkeys(grid.methods)}
     planned = [planners[method](fork, heads) for fork, heads, method in progress(points, len(points), "planning")]
     check_affordable([cost_of(architecture, plan, sequence=tokens).ratio for plan in planned], budget)
-    rows: list[Row] = []
-    plans: list[HeadPlan | None] = []
+    measured: list[tuple[Row, HeadPlan | None]] = []
     with tempfile.TemporaryDirectory(prefix="hydrant-explore-") as folder:
         bench = _Bench(Path(folder), judging, measuring, unknown, training, form, tokens, grid, reading, seed, progress)
         everything = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
         single = save_bundle(fuse(loaded, everything), Path(folder) / "single", processor)
-        rows.append(replace(bench.row(single, "single model"), ratio=1.0))
-        plans.append(None)
+        measured.append((replace(bench.row(single, "single model"), ratio=1.0), None))
         if together is not None:
             deep = save_bundle(together, Path(folder) / "deep", processor)
-            rows.append(replace(bench.row(deep, "Deep Ensemble"), ratio=float(together.members)))
-            plans.append(None)
+            measured.append((replace(bench.row(deep, "Deep Ensemble"), ratio=float(together.members)), None))
         steps = progress(zip(points, planned, strict=True), len(points), "exploring plans")
         for (fork, heads, method), plan in steps:
             bundle = save_bundle(fuse(loaded, plan), Path(folder) / "untuned", processor, force=True)
-            rows.append(bench.row(bundle, method, fork, heads))
-            plans.append(plan)
+            measured.append((bench.row(bundle, method, fork, heads), plan))
             if training is not None:
                 tuned, better = bench.tuned(bundle, fork)
-                rows.append(replace(bench.row(tuned, method, fork, heads), tuned=better))
-                plans.append(plan)
-    found = Exploration(tuple(rows), None, None, budget, len(measuring), 0 if unknown is None else len(unknown))
+                measured.append((replace(bench.row(tuned, method, fork, heads), tuned=better), plan))
+    rows, plans = zip(*measured, strict=True)
+    found = Exploration(rows, None, None, budget, len(measuring), 0 if unknown is None else len(unknown))
     return _concluded(found, plans, grid.max_accuracy_loss)
-
-
-def _check(data: Any, ood: Any, train: Any, members: Any, seed: Any) -> None:
-    """Refuse what cannot be used, and what lacks a library, before anything is read."""
-    check_seed(seed)
-    if not is_whole(members, 1):
-        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
-    if train is not None:
-        require("accelerate", "tune", "tune what is explored")
-    check_apart(data, ood)
-    if is_pseudo(ood):
-        raise InputError(
-            f"ood is {cut(ood)}, and inputs made from the data serve to choose circuits, not to measure; give "
-            "out-of-distribution data (ood=…, --ood), or leave them out"
-        )
-
-
-def _halves(known: Examples, seed: int, task: Task) -> list[Examples]:
-    """What plans and judges, and what measures."""
-    if len(known) < 2:
-        raise InputError(
-            f"there is {len(known)} example of data {known.source}; expected at least 2, since one half plans and the "
-            "other measures; give more (--data, --examples)"
-        )
-    return random_parts(known, 2, seed, task)
 
 
 def _together(compare: str | Path | Sequence[str | Path], labels: Sequence[str]) -> FusedClassifier | None:
@@ -410,8 +382,8 @@ class _Bench:
         """A bundle's figures."""
         reference = Reference(bundle, self.reading.batch_size, no_progress)
         activation, data = bundle.architecture().score_activation, (self.judging, self.measuring, self.unknown)
-        found = quality_of(reference, self.form, activation, *data, bundle.labels)
-        return Row(name, fork, heads, tuned=False, ratio=cost_of(bundle, sequence=self.tokens).ratio, **vars(found))
+        found: dict[str, Any] = quality_of(reference, self.form, activation, *data, bundle.labels)
+        return Row(name, fork, heads, tuned=False, ratio=cost_of(bundle, sequence=self.tokens).ratio, **found)
 
     def tuned(self, bundle: Bundle, fork: int) -> tuple[Bundle, bool]:
         """The bundle tuned, and whether that made it better; members that keep the same heads from the fork on, too."""

@@ -121,9 +121,8 @@ def tuned_line(facts: Facts) -> str:
             f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned{lost}"
         )
     quality = "accuracy" if facts["accuracy_before"] is not None else "rmse"
-    before, after = (
-        f"{facts[f'{quality}_{when}']:.4{'f' if quality == 'accuracy' else 'g'}}" for when in ("before", "after")
-    )
+    form = ".4f" if quality == "accuracy" else ".4g"
+    before, after = (format(facts[f"{quality}_{when}"], form) for when in ("before", "after"))
     return (
         f"{instead}{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
         f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {'RMSE' if quality == 'rmse' else quality} {before} → "
