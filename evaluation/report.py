@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,6 @@ class Figure:
     value: float
     low: float = math.nan
     high: float = math.nan
-
-    def to_json(self) -> dict[str, float | None]:
-        """The figure as a JSON object, ``null`` for what is not a number."""
-        return {name: _known(number) for name, number in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -40,11 +36,6 @@ class Noise:
     figures: Mapping[str, float]
     loss_gap: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The noise as a JSON object, its figures beside kind and severity."""
-        known = {name: _known(value) for name, value in self.figures.items()}
-        return {"kind": self.kind, "severity": self.severity, **known, "loss_gap": self.loss_gap}
-
 
 @dataclass(frozen=True)
 class BaselineReport:
@@ -61,10 +52,6 @@ class BaselineReport:
     figures: Mapping[str, Figure]
     settings: Mapping[str, str]
     left_out: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return {**vars(self), "figures": {name: figure.to_json() for name, figure in self.figures.items()}}
 
 
 @dataclass(frozen=True)
@@ -111,17 +98,6 @@ class ModelReport:
         """Whether a temperature was fitted, of all classes or of a label."""
         return any(each != 1 for each in (self.temperature, *self.temperatures))
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return {
-            **vars(self),
-            "figures": {name: figure.to_json() for name, figure in self.figures.items()},
-            "differences": {name: figure.to_json() for name, figure in self.differences.items()},
-            "clean": {name: _known(value) for name, value in self.clean.items()},
-            "noise": [row.to_json() for row in self.noise],
-            "baselines": None if self.baselines is None else self.baselines.to_json(),
-        }
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -140,10 +116,6 @@ class Difference:
     low: float
     high: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The difference as a JSON object."""
-        return {name: _known(field) if isinstance(field, float) else field for name, field in vars(self).items()}
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -152,10 +124,6 @@ class Verdict:
     against: str
     sentence: str
     differences: tuple[Difference, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The verdict as a JSON object."""
-        return {**vars(self), "differences": [difference.to_json() for difference in self.differences]}
 
 
 @dataclass(frozen=True)
@@ -197,16 +165,23 @@ class EvaluationReport:
     task: Task = "classification"
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
-        facts = {name: value for name, value in vars(self).items() if name not in ("verdict", "models", "html")}
-        return {
-            "hydrant": __version__,
-            **facts,
-            "html": None if self.html is None else str(self.html),
-            "verdict": [verdict.to_json() for verdict in self.verdict],
-            "models": [model.to_json() for model in self.models],
-        }
+        """The report as a JSON object: the fields of these classes by their names, ``null`` for what is not finite.
+
+        The figures of a :class:`Noise` are beside its kind and severity.
+        """
+        return {"hydrant": __version__, **_plain(self)}
 
 
-def _known(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+def _plain(value: Any) -> Any:
+    """Dataclasses, containers and numbers as JSON has them."""
+    if isinstance(value, Noise):
+        return {"kind": value.kind, "severity": value.severity, **_plain(value.figures), "loss_gap": value.loss_gap}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

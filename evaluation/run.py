@@ -16,7 +16,7 @@ from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import GIVES, Task
+from ..bundle.tasks import GIVES
 from ..bundle.uses import JUDGED, overlaps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
@@ -95,11 +95,12 @@ def evaluate(
     bundle = resolve(bundle)
     compare = (compare,) if isinstance(compare, str | Path) else compare
     task = bundle.any_architecture().task
-    _check_figures(figures, task)
-    if html is not None:
-        require("jinja2", "report", "write an evaluation as HTML")
-        check_file(Path(html))
-        _check_outside(Path(html), bundle)
+    if task != "score" and figures.caution:
+        raise InputError(
+            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle gives {GIVES[task]}; leave "
+            "it (--caution) out"
+        )
+    _check_html(html, bundle)
     folder = report_folder(bundle, report)
     check_apart(data, ood)
     check_seed(seed)
@@ -168,13 +169,14 @@ def evaluate(
     return _written(bundle, found, evidence, folder)
 
 
-def _check_figures(figures: Figures, task: Task) -> None:
-    """Refuse what is measured for another task only."""
-    if task != "score" and figures.caution:
-        raise InputError(
-            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle gives {GIVES[task]}; leave "
-            "it (--caution) out"
-        )
+def _check_html(html: str | Path | None, bundle: Bundle) -> None:
+    """Refuse a page that cannot be written, or lies in the bundle, whose manifest answers for every file."""
+    if html is None:
+        return
+    require("jinja2", "report", "write an evaluation as HTML")
+    check_file(Path(html))
+    if Path(html).resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"{html} is in the bundle; choose another place for the report")
 
 
 def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modality: Modality) -> None:
@@ -187,12 +189,6 @@ def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modalit
             f"data {known.source} holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) "
             "out, or give raw texts or images"
         )
-
-
-def _check_outside(html: Path, bundle: Bundle) -> None:
-    """Refuse to write the page into the bundle, which its manifest answers for."""
-    if html.resolve().is_relative_to(bundle.path.resolve()):
-        raise InputError(f"{html} is in the bundle; choose another place for the report")
 
 
 def _observed(

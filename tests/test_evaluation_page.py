@@ -13,7 +13,7 @@ import pytest
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import Examples
 from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_matrix, largest_confusions
-from hydrant.evaluation.figure_names import DECISIONS, DETECTION, DIFFERENCES, QUALITY, ranged, shown
+from hydrant.evaluation.figure_names import QUALITY
 from hydrant.evaluation.observation import Evidence, Observation
 from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
 from hydrant.evaluation.report_page import TEMPLATE, page
@@ -126,13 +126,6 @@ def test_verdict_in_every_form_of_the_report() -> None:
     assert "beside &lt;other&gt;" in opening
 
 
-def test_a_bundle_alone_is_not_judged() -> None:
-    found = report(model("ours"))
-    assert found.to_json()["verdict"] == []
-    for form in (evaluation_text(found), page(found, evidence([0, 1], [0, 1]), {})):
-        assert "Compared with no other model; --compare MODEL" in form
-
-
 @pytest.mark.parametrize(
     ("name", "figures", "place"),
     [
@@ -152,18 +145,6 @@ def test_bold_on_the_page() -> None:
     better = replace(model("ours"), figures={**FIGURES, "nll": Figure(0.1, 0.09, 0.11)})
     html = page(report(better, model("single")), evidence([0], [0], [0]), {})
     assert re.findall(r'<td class="best">([^<]+)', html) == ["0.100"], "of accuracy neither: their intervals overlap"
-
-
-def test_shares_in_percent() -> None:
-    accuracy = Figure(0.9568, 0.951, 0.9625)
-    assert shown(accuracy, QUALITY["accuracy"]) == "95.7 % (95.1–96.2)"
-    assert shown(accuracy, QUALITY["accuracy"], interval=False) == "95.7 %"
-    assert shown(Figure(0.297), DETECTION["fpr95"]) == "29.7 %"
-    assert shown(Figure(-0.0004, -0.01, 0.002), DIFFERENCES["accuracy"]) == "+0.0 points (−1.0 to +0.2)"
-    assert ranged(Figure(0.0, -0.0021, 0.0004), DIFFERENCES["nll"]) == "−0.002 to +0.000"
-    assert DECISIONS["coverage"].text(0.95) == "95.0 %"
-    assert DECISIONS["set_size"].text(1.5) == "1.50"
-    assert DECISIONS["risk"].text(None) == "–"
 
 
 def test_classes_and_their_confusions() -> None:
@@ -200,12 +181,6 @@ def test_tables_of_classes(classes: int) -> None:
         "class 0", "1", "0.0 %", "100.0 %")  # fmt: skip
     assert accuracy.count('scope="row"') == classes
     assert ("<summary>The other 20 classes</summary>" in accuracy) == (classes == 40)
-
-
-def test_no_confusion_among_many_classes() -> None:
-    labels = list(range(20))
-    html = page(report(model("ours")), evidence(labels, labels, classes=20), {})
-    assert "ours takes no class for another." in html
 
 
 def test_words_are_escaped_once_and_labels_beyond_some_are_folded_away() -> None:

@@ -21,11 +21,10 @@ from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fu
 from hydrant.bundle.architecture import Architecture
 from hydrant.cli.profile import profile_text
 from hydrant.data.samples import full_batch
-from hydrant.evaluation import profile_report, profile_targets
 from hydrant.evaluation.operator_times import parts_of
 from hydrant.evaluation.peak_memory import measure_memory, peak_bytes
-from hydrant.evaluation.profile_targets import SequentialBackends, Subject, baseline_subjects
-from hydrant.metrics.timing import Latency, Ratio, Rules, busy, instabilities, interleave
+from hydrant.evaluation.profile_targets import Subject, baseline_subjects
+from hydrant.metrics.timing import Latency, Ratio, Rules, instabilities, interleave
 from hydrant.runtime.backends.protocol import Backend
 from support import CLASSES, make_model, random_plan, run_cli
 
@@ -93,22 +92,6 @@ def test_every_round_runs_every_case_once_and_starts_with_the_next() -> None:
     np.testing.assert_allclose(seconds, [[1, 2, 4]] * 4)
 
 
-@pytest.mark.parametrize(("rules", "rounds"), [
-    (Rules(seconds=0, iterations=7, warm_up=0), 7),
-    (Rules(seconds=3, iterations=2, warm_up=0), 12),  # the quickest case has the most to do
-    (Rules(seconds=3, iterations=20, warm_up=0), 20),
-])  # fmt: skip
-def test_measuring_ends_when_the_last_case_has_enough(rules: Rules, rounds: int) -> None:
-    made = Machine(0.25, 8.0)
-    assert interleave(made.runs, rules, clock=made.clock).shape == (rounds, 2)
-
-
-def test_the_warm_up_of_each_case_lasts_as_long_as_asked() -> None:
-    made = Machine(0.0625, 0.5)
-    interleave(made.runs, Rules(seconds=0, iterations=1, warm_up=0.2), clock=made.clock)
-    assert made.ran == [0, 0, 0, 0, 1, 0, 1]
-
-
 def test_percentiles_and_variation() -> None:
     seconds = np.random.default_rng(0).gamma(4.0, 0.01, 501)
     found = Latency.of(seconds)
@@ -148,14 +131,6 @@ def test_unsteady_times_are_warned_of() -> None:
     assert len(instabilities({"a": replace(noisy, drift=0.2)})) == 2
 
 
-def test_a_busy_machine_is_warned_of(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert busy(2.0, 2) == []
-    assert busy(2.5, 2) == ["the load average was 2.5 on 2 cores before the measurement; close other programs"]
-    monkeypatch.setattr("hydrant.evaluation.profiler.load_average", lambda: 10_000.0)
-    found = quick(text_bundle, batch=[1], sequence=[5])
-    assert any("the load average was 10000.0 on" in text for text in found.warnings)
-
-
 def test_inputs_are_seeded_full_and_without_padding(text_bundle: Path, image_bundle: Path) -> None:
     text, image = architecture(text_bundle), architecture(image_bundle)
     batch = full_batch(text, 6, 17, 3)
@@ -189,17 +164,6 @@ def runner(name: str, precision: str = "fp32") -> Any:
     return Runner(name, precision, ["self"])
 
 
-def test_a_deep_ensemble_runs_every_member_once() -> None:
-    members = [runner("onnxruntime") for _ in range(3)]
-    ensemble = SequentialBackends(members)
-    outputs = ensemble.run({})
-    assert [member.ran for member in members] == [1, 1, 1]
-    assert outputs["self"] == id(members[2])
-    assert (ensemble.name, ensemble.precision, ensemble.chunk({})) == ("onnxruntime", "fp32", 3)
-    ensemble.close()
-    assert all(member.closed for member in members)
-
-
 def products(graph: Path) -> int:
     return sum(node.op_type in ("MatMul", "Gemm") for node in onnx.load(graph).graph.node)
 
@@ -229,19 +193,6 @@ def test_baselines_are_the_single_model_plain_and_rewritten_and_m_of_the_plain(
     assert outputs[0].shape == (2, CLASSES)
     np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)  # the rewrites are exact
     np.testing.assert_array_equal(outputs[2], outputs[0])
-
-
-def test_a_deep_ensemble_holds_m_sessions(text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-
-    def open_one(*arguments: Any) -> Any:
-        opened.append(arguments)
-        return runner("onnxruntime")
-
-    monkeypatch.setattr(profile_targets, "open_graph", open_one)
-    subject = Subject("deep-ensemble", "onnxruntime", "fp32", tmp_path / "graph", 4)
-    assert isinstance(subject.open(Bundle.open(text_bundle), 1), SequentialBackends)
-    assert len(opened) == 4
 
 
 def test_the_report_of_a_text_bundle(text_bundle: Path) -> None:
@@ -302,28 +253,6 @@ def test_a_skipped_backend_is_named_without_the_place_of_the_bundle(tmp_path: Pa
     assert report.cases[0].backend == "torch"
     assert "bundle bare has no model.fp32.onnx" in dict(report.skipped)["onnxruntime"]
     assert str(tmp_path) not in json.dumps(report.to_json())
-
-
-def test_several_backends_each_beside_its_own_baseline(image_bundle: Path) -> None:
-    report = quick(image_bundle, ["torch", "auto", "onnxruntime"], batch=[1], baseline=["single"])
-    assert [(case.model, case.backend) for case in report.cases] == [
-        ("fused", "torch"), ("fused", "onnxruntime"), ("single", "onnxruntime"), ("single, rewritten", "onnxruntime")
-    ]  # fmt: skip
-    assert report.cases[0].ratios == {}
-    assert set(report.cases[1].ratios) == {"single"}
-    assert {case.sequence for case in report.cases} == {10}
-    shown = profile_text(report, image_bundle)
-    assert "torch fp32" in shown
-    assert "10 tokens" in shown
-
-
-def test_openvino_runs_the_baselines_too(text_bundle: Path) -> None:
-    pytest.importorskip("openvino")
-    baselines = ["single", "deep-ensemble"]
-    report = quick(text_bundle, "openvino", batch=[2], sequence=[7], threads=1, precision="fp32", baseline=baselines)
-    assert [(case.model, case.backend, case.precision) for case in report.cases] == [
-        (model, "openvino", "fp32") for model in MODELS
-    ]
 
 
 def node(name: str, operator: str, start: int, microseconds: int) -> dict[str, Any]:
@@ -395,13 +324,6 @@ def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_memory_process_that_fails_is_an_error(text_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "graph").write_bytes(b"no graph")
-    subject = Subject("single", "onnxruntime", "fp32", tmp_path / "graph")
-    with pytest.raises(HydrantError, match=r"memory of single on onnxruntime ended with status 1 \(.*cannot load"):
-        measure_memory(subject, Bundle.open(text_bundle), batch=1, sequence=5, threads=None, seed=0)
-
-
 def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
     text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,11 +375,6 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str, text_bund
     assert message in str(caught.value)
 
 
-def test_an_image_has_its_own_tokens(image_bundle: Path) -> None:
-    with pytest.raises(HydrantError, match="an image always has 10 tokens here, so leave it out"):
-        profile(image_bundle, timing=Timing(sequence=[10]))
-
-
 def test_the_command_line_from_end_to_end(text_bundle: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(text_bundle, tmp_path / "bundle", ignore=shutil.ignore_patterns("reports"))
     done = run_cli(
@@ -484,30 +401,3 @@ def test_the_command_line_from_end_to_end(text_bundle: Path, tmp_path: Path) -> 
     assert memory[1]["ratio"] == 1
     facts = json.loads(run_cli("inspect", folder, "--json").stdout)
     assert {entry["state"] for entry in facts["files"].values()} == {"ok"}
-
-
-def test_the_command_line_in_json_and_its_refusals(image_bundle: Path) -> None:
-    done = run_cli("profile", image_bundle, *FAST, "--no-memory", "--batch", "2", "--json", "--seed", "3")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["settings"]["seed"] == 3
-    assert found["settings"]["batches"] == [2]
-    assert found["settings"]["rules"] == {"seconds": 0.0, "iterations": 4, "warm_up": 0.2}
-    assert found["memory"] == []
-    assert [case["model"] for case in found["cases"]] == ["fused"]
-    for words, message in (
-        (["--batch", "1,x"], "argument --batch: 'x' is not a whole number of 1 or more"),
-        (["--seconds", "inf"], "argument --seconds: 'inf' is not a number of seconds, 0 or more"),
-        (["--baseline", "double"], "baseline 'double' is unknown; expected single or deep-ensemble"),
-        (["--sequence", "8"], "an image always has 10 tokens"),
-    ):
-        refused = run_cli("profile", image_bundle, *words)
-        assert refused.returncode == 2, words
-        (line,) = refused.stderr.strip().splitlines()
-        assert line.startswith("hydrant: error: ")
-        assert message in line
-
-
-def test_the_load_is_zero_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(profile_report.os, "getloadavg", raising=False)
-    assert profile_report.load_average() == 0

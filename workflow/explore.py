@@ -218,8 +218,7 @@ def explore(
         require("accelerate", "tune", "tune what is explored")
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
-    points = list(grid.points(architecture))
-    together = _together(compare, labels)
+    points, together = list(grid.points(architecture)), _together(compare, labels)
     how: dict[str, Any] = {"labels": labels, "columns": reading, "seed": seed, "task": architecture.task}
     known = read_examples(data, limit=reading.limit(), **how)
     if len(known) < 2:
@@ -230,7 +229,6 @@ def explore(
     judging, measuring = random_parts(known, 2, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if train is None else read_examples(train, limit=reading.limit(), **how)
-    form = form_of(architecture.task, _loss(known, architecture))
     ready = resolve_processor(None, model, architecture)
     tokens = mean_tokens(known, ready, architecture)
     if members > 1:
@@ -243,15 +241,16 @@ def explore(
     check_affordable([cost_of(architecture, plan, sequence=tokens).ratio for plan in planned], budget)
     measured: list[tuple[Row, HeadPlan | None]] = []
     with tempfile.TemporaryDirectory(prefix="hydrant-explore-") as folder:
-        bench = _Bench(Path(folder), judging, measuring, unknown, training, form, tokens, grid, reading, seed, progress)
-        everything = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
-        single = save_bundle(fuse(loaded, everything), Path(folder) / "single", processor)
+        form = form_of(architecture.task, _loss(known, architecture))
+        bench = _Bench(Path(folder), judging, measuring, unknown, training, form, tokens, grid, reading, seed)
+        every = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
+        single = save_bundle(fuse(loaded, every), Path(folder) / "single", processor)
         measured.append((replace(bench.row(single, "single model"), ratio=1.0), None))
         if together is not None:
             deep = save_bundle(together, Path(folder) / "deep", processor)
             measured.append((replace(bench.row(deep, "Deep Ensemble"), ratio=float(together.members)), None))
-        steps = progress(zip(points, planned, strict=True), len(points), "exploring plans")
-        for (fork, heads, method), plan in steps:
+        steps = zip(points, planned, strict=True)
+        for (fork, heads, method), plan in progress(steps, len(points), "exploring plans"):
             bundle = save_bundle(fuse(loaded, plan), Path(folder) / "untuned", processor, force=True)
             measured.append((bench.row(bundle, method, fork, heads), plan))
             if training is not None:
@@ -376,7 +375,6 @@ class _Bench:
     grid: Grid
     reading: Reading
     seed: int
-    progress: Progress
 
     def row(self, bundle: Bundle, name: str, fork: int | None = None, heads: int | None = None) -> Row:
         """A bundle's figures."""
