@@ -82,18 +82,7 @@ class Reference:
 
     def run(self, examples: Examples, distances: Distances = NO_DISTANCES) -> tuple[np.ndarray, Squared]:
         """Member logits [N, M, C] before any temperature, and by name the squared distance at each tap [N, K]."""
-        taps = _union(density.taps for density in distances.values())
-        with TorchFeatures(self.ensemble, taps) as model:
-            found = collect(
-                model,
-                self._processor(examples),
-                self._architecture,
-                examples.inputs,
-                _kept(distances, taps),
-                batch_size=self._batch_size,
-                progress=self._progress,
-                title=f"running on {examples.name}",
-            )
+        found = self._collected(collect, examples, distances)
         return found["logits"], squared_of(distances, found)
 
     def words(self, examples: Examples, distances: Distances = NO_DISTANCES) -> WordOutputs:
@@ -101,9 +90,13 @@ class Reference:
 
         With distances also the squared ones at each tap [N, K], of which :func:`squared_of` has the names.
         """
+        found: WordOutputs = self._collected(collect_words, examples, distances)
+        return found
+
+    def _collected(self, collecting: Callable[..., Any], examples: Examples, distances: Distances) -> Any:
         taps = _union(density.taps for density in distances.values())
         with TorchFeatures(self.ensemble, taps) as model:
-            return collect_words(
+            return collecting(
                 model,
                 self._processor(examples),
                 self._architecture,

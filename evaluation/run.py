@@ -27,7 +27,7 @@ from ..progress import Progress, no_progress
 from .baselines import baseline_notes, measure_baselines, read_training
 from .figures import decisions, differences, diversity, measured, outcomes, resample
 from .label_figures import label_reports
-from .latency import Timing, time_models
+from .latency import time_models
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
@@ -145,8 +145,9 @@ def evaluate(
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
-        timing = time_models(models, known.inputs[:batch_size], progress) if figures.latency else Timing([], [])
-        reports = timing.told(reports)
+        latency_note = None
+        if figures.latency:
+            reports, latency_note = time_models(models, reports, known.inputs[:batch_size], progress)
     found = EvaluationReport(
         data=known.name,
         examples=len(known),
@@ -156,11 +157,11 @@ def evaluate(
         seed=seed,
         corrupted=len(used) if figures.corruptions else 0,
         verdict=verdicts(reports),
-        batch=min(len(known), batch_size) if timing.milliseconds else None,
+        batch=None if reports[0].latency_ms is None else min(len(known), batch_size),
         models=reports,
         files=[],
         html=None if html is None else Path(html),
-        latency_note=timing.note,
+        latency_note=latency_note,
         notes=notes,
         fit=None if training is None else training.name,
         fit_examples=None if training is None else len(training),

@@ -217,22 +217,6 @@ def test_what_cannot_be_fitted_is_left_out_with_its_reason(
     assert report.notes == [], "the bundle of one member keeps all heads"
 
 
-def test_the_single_model_of_dropout_is_the_checkpoint(
-    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], undrawn: None
-) -> None:
-    figures = Figures(bootstrap=0, baselines=True)
-    compare = [f"mc-dropout:2:{bert_checkpoint}", bert_checkpoint]
-    report = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=compare)
-    _, passes, whole = (model.baselines for model in report.models)
-    assert passes is not None
-    assert whole is not None
-    assert (passes.of, whole.of) == ("the checkpoint itself, without dropout", "the checkpoint itself")
-    assert passes.figures == whole.figures
-    few = ["hello world", "the money"], ["a", "b"]
-    alone = evaluate(bundle, few, (["today"], None), figures=figures, compare=compare[:1])
-    assert alone.notes == [], "a whole model is among the rows"
-
-
 @pytest.mark.parametrize(
     ("ood", "fit", "neighbours", "message"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import math
@@ -29,7 +28,6 @@ from hydrant.monitoring.drift_statistics import (
     same_p_value,
     stability_index,
 )
-from hydrant.monitoring.prediction_log import Own
 from hydrant.runtime.observed import Observed, is_counted, observed, observed_rows
 from hydrant.serving.stats import ModelStats, Watching
 from hypothesis import given, settings
@@ -336,27 +334,6 @@ def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], told: str, tmp
     assert told.replace("LOG", str(path)) in str(error.value)
 
 
-def test_rows_of_every_task_are_known_by_their_answer() -> None:
-    rows: dict[str, dict[str, Any]] = {
-        "classification": {"label": "a"},
-        "multi_label": {"labels": [{"label": "a"}, {}]},
-        "score": {"score": 0.5, "label": "the truth"},
-        "tokens": {"spans": [{"label": "PER"}, {}]},
-    }
-    for task in rows:
-        own = Own(task, frozenset({"a", "PER"}))
-        for other, row in rows.items():
-            if task == other:
-                own.check(row, "row 1")
-            else:
-                with pytest.raises(HydrantError, match="give a log of this bundle's own predictions"):
-                    own.check(row, "row 1")
-        own.check({"abstain": True}, "row 1")
-        own.check({"error": "no text", "label": "x", "spans": 3}, "row 1")
-    unnamed = [{"spans": [{"confidence": 0.5, "abstain": True}]}]
-    assert observed_rows(unnamed, {"confidence", "abstain"}, ["1"]).labels == {}
-
-
 def test_a_bundle_of_before_loads_and_is_refused_by_name(bundle: Path, logs: dict[str, Path], tmp_path: Path) -> None:
     copy = Bundle.open(shutil.copytree(bundle, tmp_path / "out"))
     facts = copy.calibration()
@@ -455,20 +432,3 @@ def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
     silent = drift(tmp_path / "out", nothing)
     assert (silent.passed, silent.rates["abstain"]["found"]) == (False, {"share": 0.0, "count": 0, "n": 2000})
     assert drift(tmp_path / "out", [*nothing, *rows]).rates["abstain"]["found"]["n"] == 2200
-
-
-def test_the_program_that_measures_it(
-    bundle: Path, logs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
-    program = importlib.import_module("drift_alarms")
-    monkeypatch.setattr(program, "SHARES", (0.0, 1.0))
-    monkeypatch.setattr(program.costs, "__defaults__", (640,))
-    given = [str(bundle), str(logs["same"]), str(logs["other"]), "--seeds", "2", "--inputs", "3000"]
-    monkeypatch.setattr("sys.argv", ["drift_alarms.py", *given])
-    program.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("| 0% | 0 of 2 | – | – |")
-    assert lines[3].startswith("| 100% | 2 of 2 | ")
-    assert lines[3].endswith("| abstain 2 |")
-    assert sum("counting and watching take of the CPU" in line for line in lines) == 5

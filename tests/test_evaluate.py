@@ -42,7 +42,6 @@ from hydrant.evaluation.report import EvaluationReport
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics import classification as metrics
 from hydrant.metrics.timing import Rules
-from hydrant.runtime.backends.reference import TorchModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -193,20 +192,7 @@ def test_intervals_hold_their_values_and_repeat(
         assert (figure.value, figure.low, figure.high) == (0, 0, 0)
 
 
-def test_models_are_closed(bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch, undrawn: None) -> None:
-    closed: list[TorchModule] = []
-
-    def close(module: TorchModule) -> None:
-        closed.append(module)
-
-    monkeypatch.setattr(TorchModule, "close", close)
-    evaluate(bundle, data["test"], figures=Figures(bootstrap=0), compare=bundle)
-    assert len(set(map(id, closed))) == 2
-    with pytest.raises(HydrantError):
-        evaluate(bundle, data["test"], figures=Figures(bootstrap=0), compare=[bundle, "absent"])
-    assert len(set(map(id, closed))) == 4, "those that were open when another could not be opened"
-
-
+@pytest.mark.slow
 def test_report_files_and_html(
     bundle: Path,
     data: dict[str, Path],
@@ -306,27 +292,6 @@ def test_all_models_are_timed_on_one_backend(
     beside = evaluate(bundle, data["test"], compare=[bert_checkpoint], figures=Figures(bootstrap=0, latency=True))
     assert [model.latency_on for model in beside.models] == ["torch fp32"] * 2
     assert beside.latency_note is None
-
-
-def test_no_latencies_of_models_that_share_no_backend(
-    bundle: Path,
-    data: dict[str, Path],
-    bert_checkpoint: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    undrawn: None,
-) -> None:
-    other = tmp_path / "other"
-    save_bundle(fuse(bert_checkpoint), other, load_processor(bert_checkpoint, "text"))
-    page = tmp_path / "report.html"
-    report = evaluate(
-        bundle, data["test"], compare=[other], html=page, figures=Figures(bootstrap=0, latency=True), backend="auto"
-    )
-    assert [model.backend for model in report.models] == ["onnxruntime", "torch"]
-    assert [model.latency_ms for model in report.models] == [None, None]
-    for text in (evaluation_text(report), page.read_text()):
-        assert "no latencies: the bundles run on onnxruntime and torch; choose one with --backend" in text
-        assert "ms for a batch" not in text
 
 
 def test_decisions_are_those_of_predict(report: EvaluationReport, made: Path, data: dict[str, Path]) -> None:

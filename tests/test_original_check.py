@@ -100,17 +100,6 @@ def test_the_bundle_answers_raw_inputs_as_transformers(checkpoint: tuple[Path, b
     assert repeat_preprocessing(bundle, bundle.processor()) == {"inputs": len(rows), "different": []}
 
 
-@pytest.mark.parametrize("checkpoint", ["gpt2-typed"], indirect=True)
-def test_a_model_in_memory_whose_token_types_are_unknown_is_refused(checkpoint: tuple[Path, bool]) -> None:
-    folder, _ = checkpoint
-    model = transformers.GPT2ForSequenceClassification.from_pretrained(folder).eval()
-    model.name_or_path = ""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    with pytest.raises(UnsupportedModelError):
-        save_bundle(fuse(model, traced=True), folder / "b", tokenizer)
-    assert not (folder / "b").exists()
-
-
 def wrong_ids(self: TextProcessor, items: Any, first: int = 0) -> Any:
     """Texts encoded as if there were no special token at the end."""
     found = ENCODE(self, items, first)

@@ -49,58 +49,6 @@ def test_a_kept_folder_is_made_once_and_anew_for_another_recipe(tmp_path: Path) 
     assert json.loads((folder / "recipe.json").read_text())["losses"] == [0.5]
 
 
-def test_an_epoch_of_texts_has_every_example_once_and_little_padding() -> None:
-    class Tokenizer:
-        def pad(self, items: list[dict[str, Any]], return_tensors: str) -> dict[str, torch.Tensor]:
-            longest = max(len(item["input_ids"]) for item in items)
-            rows = [item["input_ids"] + [0] * (longest - len(item["input_ids"])) for item in items]
-            return {"input_ids": torch.tensor(rows)}
-
-    rng = np.random.default_rng(0)
-    encoded = [{"input_ids": [index + 1] * rng.integers(1, 30)} for index in range(100)]
-    epoch = training.text_batches(encoded, np.arange(100), Tokenizer(), 8)
-    first, second = list(epoch(rng)), list(epoch(rng))
-    assert sorted(torch.cat([batch["labels"] for batch in first]).tolist()) == list(range(100))
-    assert [batch["labels"].tolist() for batch in first] != [batch["labels"].tolist() for batch in second]
-    for batch in first:
-        assert (batch["input_ids"][:, 0] == batch["labels"] + 1).all(), "labels stay with their texts"
-    spread = [np.ptp([len(encoded[label]["input_ids"]) for label in batch["labels"]]) for batch in first]
-    assert np.mean(spread) < 6
-
-
-def _row(name: str, seeds: int = 3, operations: float = 1.0, **changes: float) -> dict[str, Any]:
-    figures = {"accuracy": 0.95, "nll": 0.2, "ece": 0.01}
-    for score in study_table.SCORES:
-        figures |= {f"ood.{score}.auroc": 0.98, f"ood.{score}.aupr": 0.8, f"ood.{score}.fpr95": 0.09}
-    figures |= {figure.replace("__", "."): value for figure, value in changes.items()}
-    made = [
-        {"seed": seed, "before": figures, "after": {**figures, "accuracy": figures["accuracy"] + 0.001 * (seed - 1)},
-         "flagged": {f"distance_{taps}": {"test": 0.05, "ood": 0.9} for taps in ("balanced", "last")}}
-        for seed in range(seeds)
-    ]  # fmt: skip
-    return {
-        "name": name,
-        "operations": operations,
-        "operations_at_mean": operations,
-        "mean_tokens": None,
-        "parameters": 1.5,
-        "seeds": made,
-        "against": {},
-    }
-
-
-def test_tables_tell_means_and_ranges() -> None:
-    rows = [_row("single", 1), _row("fork at 4, keep 2, tuned")]
-    assert "| single | 1.00 | – | 1.50 | 0.949 |" in study_table.main_table(rows)
-    spread = study_table.spread_table(rows)
-    assert "| single |" not in spread, "one seed has no range"
-    assert "| fork at 4, keep 2, tuned | 0.950 (0.949–0.951) |" in spread
-    compared = ("accuracy", "nll", "ood.predictive_entropy.auroc", "ood.predictive_entropy.fpr95")
-    rows[1]["against"] = {"single": {name: {"low": -0.02, "high": 0.01} for name in compared}}
-    assert "| fork at 4, keep 2, tuned | +0.000 (-0.020 to +0.010) |" in study_table.difference_table(rows, "single")
-    assert "| 5.0 % / 90.0 % |" in study_table.flag_table(rows)
-
-
 SIZES = {"train": 40, "members": 48, "validation": 40, "ood_validation": 24, "test": 30, "ood_test": 30}
 
 TINY = Settings(

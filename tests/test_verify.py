@@ -13,9 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
-from hydrant.bundle.verification import Verification
 from hydrant.data.samples import synthetic_batches
-from hydrant.errors import BundleError
 from hydrant.metrics.gates import TOLERANCES, agreement, gates
 from support import FAMILIES, make_model, random_plan, run_cli
 
@@ -76,24 +74,6 @@ def warned_at_opening(path: Path, caplog: pytest.LogCaptureFixture, backend: str
     caplog.clear()
     with load(path, backend):
         return caplog.text
-
-
-def test_a_report_that_cannot_be_read_is_no_reason_not_to_predict(
-    bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
-    bundle.add({"reports/verify.json": b'{"backends": 1}'})
-    with pytest.raises(BundleError, match=r"malformed \(TypeError: .*; run `hydrant verify` again"):
-        Verification.of(Bundle.open(bundle.path))
-    assert f"the last verification of {bundle.path} cannot be read" in warned_at_opening(bundle.path, caplog, "torch")
-    failed = {"backend": "torch", "precision": "fp32", "passed": False}
-    told = {"files": bundle.digests(), "reference": "x" * 999, "inputs": "a)\n\x1b[1mhydrant: error: b"}
-    bundle.add({"reports/verify.json": json.dumps({**told, "backends": [failed]}).encode()})
-    (line,) = warned_at_opening(bundle.path, caplog, "torch").splitlines()
-    assert f"(against {'x' * 199}…, a) ?[1mhydrant: error: b)" in line
-    several = {**failed, "backend": "onnxruntime fp32, openvino", "passed": True}
-    bundle.add({"reports/verify.json": json.dumps({**told, "backends": [several]}).encode()})
-    with pytest.raises(BundleError, match=r"malformed \('onnxruntime fp32, openvino fp32' is no backend with its"):
-        Verification.of(Bundle.open(bundle.path))
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
