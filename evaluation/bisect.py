@@ -37,14 +37,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Bisection:
-    """How a graph follows its reference from layer to layer.
-
-    Attributes:
-        probes: in the order of computation.
-        limit: above it a value counts as diverged.
-        first: the first that did; ``None`` if none did: then temperature, classifier or head differ.
-        note: what to know when reading it; empty if nothing.
-    """
+    """Probes in the order of computation, and the first above the limit; without one the classifier or head differs."""
 
     probes: list[Probe]
     limit: float

@@ -48,11 +48,7 @@ class Reference:
         about: Mapping[str, Any],
         rank: int | None = None,
     ) -> dict[str, Density]:
-        """The distances from labelled training data, not yet standardised; memory does not grow with their number.
-
-        Returns:
-            Name → distance by these taps.
-        """
+        """Distances by name from labelled training data, not yet standardized; memory stays the same however many."""
         fit = self._fit(examples, _union(sets.values()))
         made = {
             taps: fit.density(about, usual_rank(self._architecture, taps, fit.seen) if rank is None else rank, taps)
@@ -166,9 +162,7 @@ def best_set(
 ) -> tuple[str, dict[str, float]]:
     """The distance that separates best on validation data, and the AUROC of each; the first without OOD data.
 
-    Args:
-        known, outside: name → squared distances [N, K] of in- and out-of-distribution examples, or of their words.
-        spans: of words, distances [N] → those of the spans [S] that are found among them, of either.
+    Squared distances [N, K] by name; ``spans`` reduce distances of words [N] to those of spans [S].
     """
     if outside is None or len(distances) == 1:
         return next(iter(distances)), {}

@@ -31,14 +31,8 @@ class Model:
     """A model ready to run.
 
     Attributes:
-        name: by which reports call it.
         kind: ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
-        runs: its backend.
-        precision: of weights and activations.
-        processor, architecture: that prepare and shape its inputs.
         columns: [C], the place of each of the first model's classes among its own.
-        plan: heads of each member.
-        calibration: temperature, thresholds and sets.
         module: gives its ``fusion.FusedClassifier``, which a bundle's is loaded for.
         as_bundle: writes a checkpoint as a bundle to a path; ``None`` for what is one.
     """

@@ -23,11 +23,7 @@ TOP = 10
 
 @dataclass(frozen=True)
 class Part:
-    """An operator type, or one node: calls and milliseconds per batch, and its share of all operators' time.
-
-    Attributes:
-        operator: its type, as ONNX Runtime runs it: after its own fusions.
-    """
+    """An operator type as ONNX Runtime runs it, or one node: calls, milliseconds per batch, and share of the time."""
 
     name: str
     operator: str
@@ -38,14 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Time of the operators of one graph.
-
-    Attributes:
-        batch, sequence: inputs and tokens per input.
-        milliseconds: all operators together, per batch; recording adds to each.
-        operators: every operator type, the slowest first; their shares sum to 1.
-        nodes: the slowest nodes.
-    """
+    """Time of the operators of one graph per batch, the slowest first; recording adds to each."""
 
     batch: int
     sequence: int

@@ -57,18 +57,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, checked.
-
-    Attributes:
-        batches: inputs per run.
-        sequences: tokens per input, in the same runs; for images their fixed number, for waveforms samples. 0 where
-            inputs have one size and nobody counted their tokens, as for traced models of images.
-        baselines: some of ``profile_targets.BASELINES``.
-        threads: within one run; ``None`` leaves the backend's default.
-        rules: how long.
-        seed: of the inputs.
-        unit: of the sequences.
-    """
+    """What to measure, checked; ``sequences`` are 0 where nobody counted an image's tokens."""
 
     batches: tuple[int, ...]
     sequences: tuple[int, ...]
@@ -181,16 +170,11 @@ class Case:
 
     Attributes:
         model: ``"fused"``, or the name of a baseline.
-        backend, precision: that ran it.
-        batch, sequence: inputs, and tokens per input (``Settings.sequences``).
         chunk: most inputs that went into one run of what is below the backend.
-        latency_ms: of the batch, in milliseconds.
         throughput: inputs per second: batch ÷ mean.
         ratios: baseline → time ÷ that of the baseline on the same backend.
-        flops_ratio: operations ÷ those of the plain single model, by the cost model; ``None`` for traced bundles, whose
-            operations nobody counted.
-        parts_ms: of a run on a GPU, in milliseconds: ``h2d`` (host memory to the GPU's), ``compute``, ``d2h`` and,
-            on the CPU, ``enqueue``; ``None`` for backends that do not report them.
+        flops_ratio: operations ÷ those of the plain single model; ``None`` for traced bundles.
+        parts_ms: of a run on a GPU: ``h2d``, ``compute``, ``d2h`` and, on the CPU, ``enqueue``; ``None`` elsewhere.
     """
 
     model: str
@@ -208,13 +192,7 @@ class Case:
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """Peak memory of a model on a backend, in a process of its own, at the largest shape.
-
-    Attributes:
-        peak_bytes: most resident memory of the process.
-        imports_bytes: of these, before the model was opened.
-        ratio: peak ÷ that of the plain single model on the same backend; ``None`` when it was not asked for.
-    """
+    """Peak memory of a process of its own at the largest shape; ``ratio``: ÷ the plain single model's, if measured."""
 
     model: str
     backend: str
@@ -231,15 +209,8 @@ class ProfileReport:
     """What ``profile`` measured.
 
     Attributes:
-        family, members: of the bundle.
         files: SHA-256 of every file of the bundle but the reports, as it was profiled.
-        machine: :func:`machine_facts`.
-        settings: what was asked for.
         cases: every model and shape; models on one backend were interleaved.
-        memory: peak memory; empty when left out.
-        layers: time of the operators in ONNX Runtime; ``None`` when not asked for.
-        warnings: signs that the figures are not steady.
-        notes: what to know when reading them.
         skipped: (backend, reason) of each one that ``"auto"`` passed over.
         plot: file in the bundle with the plot; ``None`` without matplotlib.
         written: files in the bundle, or paths in a folder of their own; not in the JSON form.

@@ -25,15 +25,7 @@ BASELINES = (SINGLE, DEEP_ENSEMBLE)
 
 @dataclass(frozen=True)
 class Subject:
-    """A model on a backend.
-
-    Attributes:
-        model: ``"fused"`` for the bundle, or the name of a baseline.
-        backend: that runs it.
-        precision: of weights and activations.
-        graph: the baseline's file; ``None`` for the bundle.
-        copies: how many of it run one after another.
-    """
+    """A model on a backend: a baseline's graph file, ``copies`` of it in sequence, or the bundle itself."""
 
     model: str
     backend: str

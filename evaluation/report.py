@@ -23,13 +23,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Noise:
-    """Figures on corrupted inputs of one kind and severity, and the distance of their loss from that of clean ones.
-
-    Attributes:
-        kind, severity: of the corruption.
-        figures: name → value: of classes accuracy, NLL and ECE; of the other tasks some of their figures of quality.
-        loss_gap: NLL, or RMSE of scores, minus that on the same examples clean.
-    """
+    """Figures on corrupted inputs, and their NLL, or RMSE of scores, minus that of clean ones."""
 
     kind: str
     severity: int
@@ -39,7 +33,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class BaselineReport:
-    """How well post-hoc scores of a single model tell what is out of distribution.
+    """How well post-hoc scores of a single model find out-of-distribution inputs.
 
     Attributes:
         of: which single model they were computed from, in words.
@@ -59,20 +53,13 @@ class ModelReport:
     """One model's figures.
 
     Attributes:
-        name, kind, backend, precision, members, temperature: what ran.
         figures: name → figure (``metrics.figures``).
         differences: name → the evaluated bundle's figure minus this one's, on the same resamples; empty for itself.
-        diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not tell.
+        diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not give.
         decisions: what the calibrated thresholds and sets do on these data.
-        clean: figures of the examples that were corrupted, before they were (:class:`Noise`).
-        noise: of every corruption and severity.
-        latency_ms: median time of one batch, interleaved with the other models on the same backend; ``None`` when not
-            measured.
-        latency_on: backend and precision that were timed.
-        baselines: what the single model behind it detects by itself; ``None`` when not measured.
-        temperatures: of a multi-label model's labels, each its own.
-        labels: of a multi-label model, for each label how many examples have it, its threshold, F1, average precision
-            and ECE.
+        clean, noise: on the examples that were corrupted, before and at every corruption and severity.
+        latency_ms, latency_on: median time of one batch, interleaved with other models, and where; or ``None``.
+        temperatures, labels: of a multi-label model, for each label its own.
     """
 
     name: str
@@ -101,14 +88,7 @@ class ModelReport:
 
 @dataclass(frozen=True)
 class Difference:
-    """The evaluated bundle's figure minus a competitor's, judged.
-
-    Attributes:
-        figure: its name among the competitor's ``differences``.
-        outcome: ``"better"`` or ``"worse"`` where the interval excludes zero, else ``"no difference shown"``; ``"not
-            judged"`` without an interval.
-        value, low, high: the difference and its interval.
-    """
+    """The evaluated bundle's figure minus a competitor's, and its outcome (``evaluation.verdict``)."""
 
     figure: str
     outcome: str
@@ -131,19 +111,13 @@ class EvaluationReport:
     """What ``evaluate`` found.
 
     Attributes:
-        data, examples: labelled data and how many.
-        ood, ood_examples: out-of-distribution data and how many, or ``None``.
-        resamples, seed: of the bootstrap.
-        corrupted: number of examples that were corrupted.
         batch: inputs in a timed batch; ``None`` without times.
         verdict: on the evaluated bundle beside each competitor.
         models: the evaluated bundle, then its competitors.
-        files: written, relative to the bundle, or paths in a folder of their own; and the HTML report where it was
-            asked for.
+        files: written, relative to the bundle, or paths in a folder of their own.
         notes: what to know when reading the figures, such as that the bundle was tuned on these data.
         fit, fit_examples: training data that baselines were fitted on and how many, or ``None``.
         latency_note: what was timed where that is not what was evaluated, or why nothing was.
-        task: of all models (``bundle.tasks``).
     """
 
     data: str

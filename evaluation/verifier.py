@@ -37,16 +37,7 @@ REAL = "inputs like those that it was calibrated on: give them with data=… (--
 
 @dataclass(frozen=True)
 class BackendReport:
-    """One backend against the reference.
-
-    Attributes:
-        backend, precision: what was tested.
-        outputs: output name → ``max_abs``, ``mean_abs``, ``max_rel`` difference (Polygraphy).
-        agreement: how far labels, probabilities and uncertainties are the same, or scores.
-        tolerances: the limits for this precision.
-        gates: each figure against its limit.
-        bisection: where a graph that failed leaves the reference; ``None`` when not asked for.
-    """
+    """One backend against the reference: differences by output, agreement, and each gate with its limit."""
 
     backend: str
     precision: str
@@ -67,10 +58,7 @@ class VerifyReport:
     """What ``verify`` found.
 
     Attributes:
-        reference: backend compared against.
-        inputs: what it ran on, in words.
         files: SHA-256 of every file of the bundle but the reports, as it was verified.
-        backends: one report for each backend tested.
         skipped: (backend, reason) of each one that cannot run here.
         preprocessing: ``inputs``, the number that ``fuse`` compared with the original checkpoint, and ``different``, a
             line for each that this machine prepares otherwise; ``None`` for bundles without them.

@@ -30,12 +30,10 @@ LABELS = "labels"
 
 @dataclass(frozen=True)
 class Alarm:
-    """A change that was found.
+    """A change.
 
     Attributes:
         kind: ``"rate"``, ``"score"`` or ``"labels"``.
-        name: of the rate or score.
-        text: what changed, in words.
         since: inputs before the change; of a histogram, before the window that shows it.
         seen: inputs that were looked at when it was found.
         before, after: the rate, or the share of the bin that gained most; of labels the share of the first in ``bins``.
@@ -58,12 +56,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive inputs: how many came before them, their number, rates, and distance from the calibration examples.
-
-    Attributes:
-        rates: share of each decision that the predictions hold.
-        psi, p_values: population stability index of each score, and of the labels, and its significance.
-    """
+    """Consecutive inputs: how many came before, their number, shares of decisions, distances by score or labels."""
 
     first: int
     inputs: int
@@ -93,13 +86,12 @@ class Counts:
 
 
 class Watch:
-    """Watches predictions for a change against the calibration examples.
+    """Watches predictions for a change against the calibration examples; one alarm for each rate and score.
 
     Attributes:
         rates: the test of each rate.
         total, current: histograms of all inputs, and of those since the last whole window.
         windows: the last :data:`KEPT` of them.
-        alarms: in the order in which they were raised, one for each rate and score.
         failed: inputs that could not be used; they are not counted otherwise.
     """
 

@@ -41,14 +41,9 @@ SMOOTHING = 0.5
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a rate, as it was found.
+    """A change of a rate: inputs before it (the likeliest moment), inputs seen and decisions since, the rate before it.
 
-    Attributes:
-        since: inputs before the change, as far as can be told: the most likely moment.
-        seen: inputs that were looked at when it was found.
-        count: decisions among those between the two.
-        usual: rate before, of calibration and of what came until then.
-        evidence: how many times likelier the stream is with a change than without, at least.
+    ``evidence``: how many times likelier the stream is with a change than without, at least.
     """
 
     since: int

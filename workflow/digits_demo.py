@@ -40,13 +40,7 @@ CERTAIN, DOUBTFUL, OUTSIDE = "#1b7f5c", "#c77700", "#b3261e"
 
 @dataclass(frozen=True)
 class Row:
-    """One model's figures.
-
-    Attributes:
-        accuracy, nll, ece: on the test digits; NLL in nats, ECE over 15 bins.
-        ood_auroc, distance_auroc: of predictive entropy and of the distance, digits against OOD images.
-        latency_ratio: median time of a batch of 32 ready images ÷ that of the single model, interleaved.
-    """
+    """One model's metrics; ``latency_ratio``: median time of a batch of 32 ÷ that of the single model, interleaved."""
 
     name: str
     accuracy: float
@@ -59,15 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What the demo made and measured.
-
-    Attributes:
-        folder: holds ``checkpoint/``, ``plan.json``, ``bundle/``, ``single/``, ``samples/`` and the images as ``.npz``.
-        picture: PNG in the bundle's ``reports/``.
-        rows: the single model, then the fused ensemble.
-        examples: predictions of a few digits and of OOD images, as ``predict`` gives them.
-        verified: whether the bundle passed every gate of its verification.
-    """
+    """What the demo made and measured: its folder, the picture, metrics, and predictions of some images."""
 
     folder: Path
     picture: Path
@@ -98,10 +84,6 @@ def run_demo(
         force: replace an earlier demo in the output folder.
         say: called with one line for each stage.
         progress: display for long stages.
-
-    Raises:
-        InputError: the folder exists.
-        MissingExtraError: an optional library is missing; the message names it.
     """
     for module in ("sklearn", "matplotlib", "onnxruntime", "polygraphy", "scipy", "accelerate"):
         require(module, "demo", "run the demo")

@@ -84,16 +84,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Row:
-    """A model measured.
+    """A model measured: ``single model``, ``Deep Ensemble``, or the method of a plan.
 
     Attributes:
-        name: ``single model``, ``Deep Ensemble``, or the method.
-        fork: first layer where members differ; ``None`` for what is no plan.
-        heads: kept in each layer from there on; likewise.
+        fork, heads: first layer where members differ, and heads kept in each from there on; ``None`` without a plan.
         tuned: whether it was tuned, and an epoch was better than before.
         ratio: operations ÷ those of the plain single model.
-        accuracy, nll, ece, auroc, fpr95, mutual_information, rmse: as in ``workflow.quality.Quality``, at the
-            temperature that suits the other half of the data.
+        accuracy, nll, ece, auroc, fpr95, mutual_information, rmse: as in ``workflow.quality.Quality``.
     """
 
     name: str
@@ -124,9 +121,7 @@ class Exploration:
 
     Attributes:
         rows: the single model, the Deep Ensemble where one was given, and every point.
-        chosen: place among the rows; ``None`` where every point within the budget loses more than it may.
-        best: plan of the chosen point, or ``None``.
-        budget: most operations that it could cost.
+        chosen, best: place among the rows, and its plan; ``None`` where every point loses too much.
         examples, ood_examples: that measured.
         why: why no point was chosen, in words.
     """

@@ -22,11 +22,10 @@ class MakeReport:
     """What ``make`` did and found.
 
     Attributes:
-        bundle: its folder.
         stages: stage → what it recorded: ``plan``, ``fuse``, ``tune``, ``export``, ``calibrate``, ``verify`` and
             ``evaluate`` (of the last four, the reports of these verbs as JSON objects).
         examples: how many examples did what (``workflow.data_splits.Parts``); ``None`` for what was not given.
-        seconds: that this call took; of an interrupted making, the last part.
+        seconds: that this call took.
     """
 
     bundle: Path
