@@ -47,6 +47,10 @@ class Parts:
     unknown_fitting: Examples | None
     unknown_reporting: Examples | None
 
+    def counts(self) -> dict[str, int | None]:
+        """How many examples did what."""
+        return {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
+
 
 def parted(
     training: Examples,
