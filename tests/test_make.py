@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan, Recipe, make
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm
-from hydrant.calib.heads.search_state import SearchState
 from hydrant.cli.make import make_text
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.progress import no_progress
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.data_splits import LEAST, Parts, check_unseen, parted
+from hydrant.workflow.data_splits import LEAST, Parts, parted
 from hydrant.workflow.make import _Job
 from hydrant.workflow.stage_summaries import fused_line, verified_line
 from hydrant.workflow.workspace import Workspace, link_folder
@@ -307,25 +306,6 @@ def test_labels_that_move_to_other_texts_are_other_data(
         made_once(changed, bert_checkpoint, tmp_path / "out", recipe=recipe)
 
 
-def test_what_else_lies_in_the_folder_of_the_checkpoint_may_change(bert_checkpoint: Path, tmp_path: Path) -> None:
-    """As what is made does, where it is made there."""
-    model = tmp_path / "model"
-    shutil.copytree(bert_checkpoint, model)
-
-    def digest() -> str:
-        job = _Job(model, model / "out", Recipe(), hydrant.Reading(), 0, print, no_progress)
-        return job.digests(Parts(*[None] * len(fields(Parts))))["model"]  # type: ignore[arg-type]
-
-    before = digest()
-    Workspace(model / "out.make", {})
-    (model / "train.csv").write_text("text,label")
-    assert digest() == before
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        (model / name).touch()
-        assert digest() != before, name
-        before = digest()
-
-
 def test_inputs_without_a_lasting_form_are_never_the_same(
     bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -344,14 +324,6 @@ def test_inputs_without_a_lasting_form_are_never_the_same(
     assert "this making cannot be gone on with once it is interrupted" in caplog.text
     with pytest.raises(InputError, match=r"its data cannot be compared with these, .*; delete .*out.make to start"):
         Workspace(tmp_path / "out.make", {"data": digest(object())})
-    caplog.clear()
-    rows = Examples([tensors] * 4, None, "rows")
-    with pytest.raises(InputError, match=r"100% of the 4 examples of the validation data \(rows\) are among"):
-        check_unseen({"training": rows, "validation": rows}, "text")
-    assert not caplog.messages
-    check_unseen({"training": Examples([object()], None, "objects"), "validation": rows}, "text")
-    assert len(caplog.messages) == 1
-    assert "the training data (objects) hold an input that cannot be compared with others; expected" in caplog.text
 
 
 def test_another_batch_size_goes_on(
@@ -376,33 +348,6 @@ def test_another_batch_size_goes_on(
     assert "updates" not in caplog.text
     assert tuned_with(16) == 8
     assert "the members were already tuned with batch size 8, which is kept; to tune with 16, delete " in caplog.text
-
-
-def test_a_search_for_circuits_goes_on(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    recipe = Recipe(members=2, budget=1.2, method="circuit,random", fast=True)
-    job = _Job(bert_checkpoint, tmp_path / "out", recipe, hydrant.Reading(), 0, print, no_progress)
-    parts = job.read(tables["train"], tables["validation"], None, None, None)
-    add = SearchState.add
-
-    def stopping(state: SearchState, *given: Any) -> None:
-        add(state, *given)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(SearchState, "add", stopping)
-        job._plan(tmp_path / "plan.json", parts, to_tune=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json.32.part"]
-    job._plan(tmp_path / "plan.json", parts, to_tune=True)
-    assert "going on with the search" in caplog.text
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    asked = hydrant.Circuit(objective="nll", state="mine")
-    assert Recipe(method=asked).methods(None, "classification", tmp_path) == asked
-    assert Recipe(method=replace(asked, state=None)).methods(None, "classification", tmp_path / "a") == replace(
-        asked, state=tmp_path / "a"
-    )
 
 
 def test_two_that_make_the_same_are_kept_apart(
@@ -493,42 +438,6 @@ def test_members_that_lose_too_much_are_planned_again_and_judged_again(
     assert (facts["lost"], facts["same_heads"]) == (words, False)
     assert f"with few heads they lose too much ({facts['why']}), so that 2 members part at layer" in said[-1]
     assert said[-1].endswith(f"; the bundle loses too much ({words}): give a larger budget, or more training data")
-
-
-def test_members_that_tuning_does_not_help_are_planned_as_they_stay(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here they keep the same heads, which are not tuned twice."""
-    tuned_again, tune = [], hydrant.tune
-
-    def noted(source: Path, *given: Any, **named: Any) -> Any:
-        tuned_again.append(Path(source).name)
-        return tune(source, *given, **named)
-
-    monkeypatch.setattr("hydrant.tuning.tune", noted)
-    said: list[str] = []
-    recipe = Recipe(members=2, budget=1.2, epochs=1, learning_rate=1e-30)  # moves nothing
-    bundle, stages = calibrated(tables, bert_checkpoint, tmp_path / "out", recipe, said)
-    assert not stages["tune"]["tuned"]
-    assert tuned_again == ["untuned"]
-    assert "few heads did not get better, and the plan for members that stay untuned keeps the same heads; 1" in said[2]
-    assert said[2].endswith("none was better than before, so the members stay untuned")
-    assert not stages["tune"]["instead"]["to_tune"]
-    assert stages["plan"]["to_tune"]
-    plain, _ = calibrated(tables, bert_checkpoint, tmp_path / "fast", Recipe(members=2, budget=1.2, fast=True), [])
-    assert Bundle.open(bundle).plan().members == Bundle.open(plain).plan().members
-    assert {**digests(bundle), "plan.json": ""} == {**digests(plain), "plan.json": ""}
-
-
-def calibrated(
-    tables: dict[str, Path], checkpoint: Path, output: Path, recipe: Recipe, said: list[str]
-) -> tuple[Path, dict[str, Any]]:
-    """A bundle that is made as far as its calibration, and what its stages recorded."""
-    stop = stopping_at("calibrate")
-    with pytest.raises(KeyboardInterrupt):
-        made_once(tables, checkpoint, output, recipe=recipe, say=lambda line: (said.append(line), stop(line)))
-    folder = output.with_name(f"{output.name}.make")
-    return folder / "tuned" / output.name, json.loads((folder / "make.json").read_text())["stages"]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ import json
 import shutil
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import hydrant
 import numpy as np
@@ -21,32 +19,15 @@ from PIL import Image
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import harness
-import study_figures
 import study_run
 import study_table
 import study_vision
 import training
 import transformers
-from hydrant.metrics.timing import Rules
-from study import Bundles, Fork
-from study_rows import Rows, Settings, results
+from study import Fork
+from study_rows import Settings
 
 RECIPE = training.Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=8)
-
-
-def test_a_kept_folder_is_made_once_and_anew_for_another_recipe(tmp_path: Path) -> None:
-    made: list[int] = []
-
-    def make(folder: Path) -> dict[str, Any]:
-        made.append(1)
-        (folder / "weights").write_text(str(len(made)))
-        return {"losses": [0.5]}
-
-    for recipe in ({"seed": 0, "targets": ("a", "b")}, {"seed": 0, "targets": ("a", "b")}, {"seed": 1}):
-        folder = training.cached(tmp_path / "member", recipe, make)
-    assert len(made) == 2
-    assert (folder / "weights").read_text() == "2"
-    assert json.loads((folder / "recipe.json").read_text())["losses"] == [0.5]
 
 
 SIZES = {"train": 40, "members": 48, "validation": 40, "ood_validation": 24, "test": 30, "ood_test": 30}
@@ -157,23 +138,6 @@ def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tm
             continue  # about 1e-8 here: the ranks of rounding errors; and taps that this bundle was not fitted with
         sharp = name in ("accuracy", "nll", "brier", "ece")  # the others are ranks among 30, some all but equal
         assert value == pytest.approx(model.figures[name].value, abs=1e-5 if sharp else 0.02, nan_ok=True), name
-
-
-def test_passes_of_dropout_are_a_row(ran: argparse.Namespace, shared: Path, tmp_path: Path) -> None:
-    data = subject(ran).data
-    checkpoint(tmp_path / "model", ["a", "b"], 32, dropout=0.3)
-    bundles = Bundles(tmp_path, data, subject(ran).bundles.processor)
-    rows = Rows(bundles, replace(TINY, passes=4), tmp_path / "model")
-    assert rows.names()[2] == "MC dropout"
-    first, second = (rows.outputs("MC dropout", seed).logits for seed in (0, 1))
-    assert first["test"].shape == (len(data.test), 4, 2)
-    assert np.ptp(first["test"], axis=1).min() > 0, "every pass draws its own masks"
-    assert not np.array_equal(first["test"], second["test"])
-    (row,) = results(rows, ["MC dropout"], [], 0)
-    assert row["operations"] == 4
-    timed = {"single": rows.bundle("single", 0)}
-    found = study_figures.latencies(timed, data.test, (1,), Rules(0.01, iterations=5, warm_up=0), None, {"passes": 4})
-    assert found["passes"]["1"]["median"] > 2 * found["plain single"]["1"]["median"]
 
 
 RESULTS = Path(study_run.__file__).parent / "results"

@@ -131,25 +131,6 @@ def test_a_flip_between_near_ties_is_counted_and_forgiven() -> None:
     assert set(figures.spearman.values()) == {None}
 
 
-@pytest.mark.parametrize("examples", [1, 2, 30])
-def test_synthetic_batches_are_seeded_padded_and_complete(examples: int) -> None:
-    from hydrant.families.registry import architecture_of
-
-    for family in FAMILIES:
-        architecture = architecture_of(make_model(family))
-        batches = synthetic_batches(architecture, examples, seed=5)
-        assert sum(len(next(iter(batch.values()))) for batch in batches) == examples
-        again = synthetic_batches(architecture, examples, seed=5)
-        for a, b in zip(batches, again, strict=True):
-            for name in a:
-                np.testing.assert_array_equal(a[name], b[name])
-        if "input_ids" in batches[0]:
-            assert batches[-1]["input_ids"].shape == (1, architecture.max_sequence)
-            for batch in batches:
-                padding = batch["input_ids"] == architecture.padding_token
-                np.testing.assert_array_equal(padding, batch["attention_mask"] == 0)
-
-
 @pytest.mark.parametrize(("precision", "family"), [("fp32", "bert"), ("fp16", "vit")])
 def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tmp_path: Path) -> None:
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
@@ -173,7 +154,6 @@ def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tm
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_path: Path) -> None:
     from hydrant.bundle.architecture import Architecture
-    from hydrant.data.samples import synthetic_batches
     from hydrant.evaluation.bisect import find_divergence
 
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
