@@ -8,27 +8,22 @@ from collections.abc import Mapping, Sequence
 
 from ..data.columns import Reading
 from ..errors import short
-from ..evaluation.figure_names import (
+from ..evaluation.metric_names import (
     BASELINE_FIGURES,
     BASELINES,
     DECISIONS,
     DETECTION,
     DIFFERENCES,
     DIVERSITY,
-    LABEL_QUALITY,
-    QUALITY,
-    SCORE_QUALITY,
     SCORES,
-    TOKEN_QUALITY,
-    Told,
     baseline_remarks,
-    loss_of,
     shown,
 )
 from ..evaluation.options import Figures
 from ..evaluation.report import EvaluationReport, ModelReport
 from ..evaluation.run import evaluate
 from ..evaluation.verdict import ALONE
+from ..tasks import TASKS, Column
 from . import shared
 from .options import Command, call, value
 from .terminal import show, table
@@ -80,11 +75,11 @@ def evaluation_text(report: EvaluationReport, place: str = "") -> str:
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
     parts = [f"{report.examples} examples of {report.data}{ood}{intervals}"]
     parts += [verdict.sentence for verdict in report.verdict] or [ALONE]
-    quality = QUALITY if report.task == "classification" else _there(_OF_TASK[report.task], models)
+    task = TASKS[report.task]
+    quality = {name: each for name, each in task.columns.items() if any(name in model.figures for model in models)}
     parts.append(_figures("quality", quality, {name: name for name in quality}, models))
     parts += _labels(models[0])
-    wrong = {"score": None, "tokens": "wrong spans"}.get(report.task, "wrong answers")
-    groups = [] if wrong is None else [(wrong, "errors")]
+    groups = [(task.wrong, "errors")] if task.wrong else []
     groups += [("out of distribution", "ood")] if report.ood else []
     for title, prefix in groups:
         for score, words in SCORES.items():
@@ -96,8 +91,8 @@ def evaluation_text(report: EvaluationReport, place: str = "") -> str:
         parts.append(_differences(models))
     parts.append(_facts("diversity", DIVERSITY, [model.diversity for model in models], models))
     if any(model.decisions for model in models):
-        of_spans = "calibrated decisions" + " about spans" * (report.task == "tokens")
-        parts.append(_facts(of_spans, DECISIONS, [model.decisions for model in models], models))
+        title = "calibrated decisions" + (f" about {task.unit}" if task.unit else "")
+        parts.append(_facts(title, DECISIONS, [model.decisions for model in models], models))
     if report.corrupted:
         parts.append(_noise(report))
     if report.batch:
@@ -110,10 +105,6 @@ def evaluation_text(report: EvaluationReport, place: str = "") -> str:
     if written:
         parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)
-
-
-_OF_TASK = {"score": SCORE_QUALITY, "tokens": TOKEN_QUALITY, "multi_label": LABEL_QUALITY}
-"""Figures of quality of models that are no classifiers of whole inputs."""
 
 
 def _labels(model: ModelReport) -> list[str]:
@@ -136,12 +127,7 @@ def _labels(model: ModelReport) -> list[str]:
     return [table(["label", "examples", "threshold", "F1", "average precision", "ECE"], rows) + more]
 
 
-def _there(told: Mapping[str, Told], models: Sequence[ModelReport]) -> dict[str, Told]:
-    """What one model at least has a figure of."""
-    return {name: each for name, each in told.items() if any(name in model.figures for model in models)}
-
-
-def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], models: Sequence[ModelReport]) -> str:
+def _figures(title: str, told: Mapping[str, Column], keys: Mapping[str, str], models: Sequence[ModelReport]) -> str:
     """A row for each figure, a column for each model."""
     rows = [
         [told[name].title, *(shown(model.figures.get(key), told[name]) for model in models)]
@@ -177,7 +163,7 @@ def _differences(models: Sequence[ModelReport]) -> str:
 
 
 def _facts(
-    title: str, told: Mapping[str, Told], facts: Sequence[Mapping[str, float | None]], models: Sequence[ModelReport]
+    title: str, told: Mapping[str, Column], facts: Sequence[Mapping[str, float | None]], models: Sequence[ModelReport]
 ) -> str:
     rows = [
         [each_told.title, *(each_told.text(each.get(name)) for each in facts)]
@@ -189,7 +175,8 @@ def _facts(
 
 def _noise(report: EvaluationReport) -> str:
     """The loss gap at every kind and severity."""
-    name, told = loss_of(report.task)
+    name = TASKS[report.task].loss
+    told = TASKS[report.task].columns[name]
     title = f"{told.title} above clean, {report.corrupted} examples"
     models, first = report.models, report.models[0].noise
     rows = [

@@ -3,13 +3,13 @@
 The single model of a checkpoint, and of a bundle of one member, is that model. A bundle of several members holds no
 other whole model than its members: there it is the first of them alone, pruned as it is, and the report says so.
 
-Scores of the logits need nothing else (``metrics.logit_scores``). The others are fitted on training features: kNN and
+Scores of the logits need nothing else (``metrics.uncertainty``). The others are fitted on training features: kNN and
 both Mahalanobis distances on the last vector of the network, the one that hydrant's own distance reads, and ViM on
 what the last linear map reads. All run in PyTorch, in float32, without the temperature of any calibration.
 
 Several labels have scores of their logits of their own (``label_logit_scores``), one score has none; and since no
 example of either is of one class, the Mahalanobis distance is that from one Gaussian over all. Of a tagger the scores
-of the logits are those of the spans that it finds (``span_scores``).
+of the logits are those of the spans that it finds (``metrics.spans``).
 """
 
 from __future__ import annotations
@@ -22,58 +22,30 @@ from functools import partial
 import numpy as np
 
 from ..bundle.store import Bundle
-from ..bundle.tasks import Task
 from ..bundle.traced import Traced
 from ..bundle.uses import LEAST
-from ..calib.gaussians import Gaussians
-from ..calib.neighbours import Neighbours
-from ..calib.virtual_logit import VirtualLogit
+from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
 from ..data.spec import Modality
 from ..errors import InputError, require
-from ..metrics.logit_scores import GAMMA, LIKELIEST, label_logit_scores, logit_scores
+from ..metrics.spans import span_scores, spans_in
+from ..metrics.uncertainty import GAMMA, LIKELIEST
 from ..progress import Progress
 from ..runtime.backends.reference import TorchSingle
-from ..runtime.collect import visit
+from ..runtime.collect import collect_words, visit
+from ..tasks import TASKS
 from .dropout import KIND
-from .figures import detected
+from .metric_names import BASELINES
+from .model_reports import detected
 from .models import Model
 from .options import Figures
 from .report import BaselineReport
-from .span_scores import scores_of_spans
 
 log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
-
-OF_LOGITS: dict[Task, Callable[[np.ndarray], dict[str, np.ndarray]]] = {
-    "classification": logit_scores,
-    "multi_label": label_logit_scores,
-    "score": lambda _: {},
-}
-"""Task → scores of the logits."""
-
-SOFTMAX = "is of probabilities of which one class is right, and here each label is decided by itself"
-ONE_SCORE = "is of several classes' logits, and one score has none"
-NO_VECTOR = "is of one vector for an input, and a tagger has one for each token"
-NO_CLASSES = "needs classes of which one is right: there is one Gaussian for all"
-
-LACKS: dict[Task, dict[str, str]] = {
-    "classification": {},
-    "multi_label": {
-        "max_probability": "ranks as max logit does",
-        **dict.fromkeys(("gen", "vim"), SOFTMAX),
-        "relative_mahalanobis": NO_CLASSES,
-    },
-    "tokens": dict.fromkeys(("knn", "vim", "mahalanobis", "relative_mahalanobis"), NO_VECTOR),
-    "score": {
-        **dict.fromkeys(("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim"), ONE_SCORE),
-        "relative_mahalanobis": NO_CLASSES,
-    },
-}
-"""Task → the scores that it has not, and why."""
 
 UNFITTED = "needs features of training data; give these as well (fit=…, --fit)"
 
@@ -89,20 +61,21 @@ def read_training(
             "baselines are scores that find out-of-distribution inputs, and there are none; give such data (ood=…, "
             "--ood), or leave baselines (--baselines) out"
         )
-    task = bundle.any_architecture().task
-    if figures.fit is not None and task == "tokens":
+    task = TASKS[bundle.any_architecture().task]
+    fitted, possible = {name for names in FITS for name in names}, set(BASELINES) - set(task.lacks)
+    if figures.fit is not None and not fitted & possible:
         raise InputError(
             "training data are given (fit=…, --fit), but no baseline of a model that tags tokens is fitted, since that "
             "has no one vector for an input; leave them out"
         )
     if figures.fit is None:
-        if figures.baselines and task == "score":
+        if figures.baselines and possible <= fitted:
             raise InputError(
                 "baselines of a model of one output are of its features alone, since one score tells nothing of what "
                 "is unknown; give training data to fit them on (fit=…, --fit), or leave baselines (--baselines) out"
             )
         return None
-    training = read_examples(figures.fit, bundle.labels, columns=reading, task=task)
+    training = read_examples(figures.fit, bundle.labels, columns=reading, task=task.name)
     check_alike(known, training)
     if len(training) < figures.neighbours:
         raise InputError(
@@ -132,17 +105,17 @@ def measure_baselines(
         with TorchSingle(model.module()) as single:
             run = partial(_outputs, single, model, batch_size, progress)
             given = run(known, _everything), run(ood, _everything)
-            task = model.architecture.task
-            scores = [OF_LOGITS[task](outputs["logits"]) for outputs in given]
+            task = TASKS[model.architecture.task]
+            scores = [task.logit_scores(outputs["logits"]) for outputs in given]
             settings = {"gen": _gen(single)} if "gen" in scores[0] else {}
-            fits = {names: fit for names, fit in FITS.items() if not set(names) <= set(LACKS[task])}
-            left_out = {name: UNFITTED for names in fits for name in names} | LACKS[task]
+            fits = {names: fit for names, fit in FITS.items() if not set(names) <= set(task.lacks)}
+            left_out = {name: UNFITTED for names in fits for name in names} | dict(task.lacks)
             if training is not None:
                 assert training.labels is not None  # read_examples asks for them
-                classes = training.labels if task == "classification" else np.zeros(len(training), np.int64)
+                classes = training.labels if task.one_class else np.zeros(len(training), np.int64)
                 trained = Trained(run(training, _for_fitting), classes, single, figures.neighbours)
                 further, told, unfitted = _fitted_scores(trained, given, fits)
-                left_out = unfitted | LACKS[task]
+                left_out = unfitted | dict(task.lacks)
                 kept = [{name: own for name, own in more.items() if name not in left_out} for more in further]
                 scores = [{**own, **more} for own, more in zip(scores, kept, strict=True)]
                 settings |= {name: words for name, words in told.items() if name not in left_out}
@@ -168,12 +141,31 @@ def _of_spans(
 ) -> BaselineReport:
     """The baselines of a tagger, by the spans that its single model finds."""
     with TorchSingle(model.module()) as single:
-        spans = [scores_of_spans(single, model, part, names, batch_size, progress) for part in (known, ood)]
+        found = [_span_scores(single, model, part, names, batch_size, progress) for part in (known, ood)]
         settings = {"gen": _gen(single)}
-    title = f"resampling baselines of {model.name}"
-    scores = (spans[0].scores, spans[1].scores)
-    measured = detected(*scores, figures.bootstrap, seed, progress, title, spans)
-    return BaselineReport(single_model_of(model), measured, settings, LACKS["tokens"])
+    (scores, ood_scores), texts = zip(*found, strict=True)
+    title, sizes = f"resampling baselines of {model.name}", (len(known), len(ood))
+    measured = detected(scores, ood_scores, figures.bootstrap, seed, progress, title, texts, sizes)
+    return BaselineReport(single_model_of(model), measured, settings, TASKS[model.architecture.task].lacks)
+
+
+def _span_scores(
+    single: TorchSingle, model: Model, examples: Examples, names: Sequence[str], batch_size: int, progress: Progress
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Scores [S] of the spans that a single model finds in texts, and the index of each span's text.
+
+    Words of labelled texts that have no tag count nowhere.
+    """
+    words = collect_words(
+        single, model.processor, model.architecture, examples.inputs, lambda outputs: {"logits": outputs["logits"]},
+        batch_size=batch_size, progress=progress, title=f"single model of {model.name} on {examples.name}",
+    )  # fmt: skip
+    if examples.labels is not None:
+        words, _ = words.tagged(examples.labels)
+    logits = words.outputs["logits"][:, model.columns]
+    spans = spans_in(words.texts, [names[label] for label in logits.argmax(axis=1)])
+    scores = TASKS[model.architecture.task].logit_scores(logits)
+    return span_scores(spans, scores), np.array([span.text for span in spans], np.int64)
 
 
 def _outputs(

@@ -3,16 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 
-from .classes import FEW, ClassFacts, class_facts, confusion_matrix, largest_confusions, most_disputed
 from .markup import cell, note, row, table
-from .observation import Evidence
+from .observation import Evidence, Observation
+
+FEW = 12
+"""Up to this many classes, the confusion table holds all of them."""
+
+SHOWN = 15
+
 
 OPEN = 20
 """Rows shown before the rest is folded away."""
+
+
+@dataclass(frozen=True)
+class ClassFacts:
+    """What models say of the examples of one class.
+
+    Attributes:
+        name: of the class.
+        examples: how many it has.
+        accuracy: share of right answers, of each model.
+        disagreement: share of the first model's members that disagree with it, mean over the examples.
+        mutual_information: of the first model, nats, likewise.
+    """
+
+    name: str
+    examples: int
+    accuracy: tuple[float, ...]
+    disagreement: float
+    mutual_information: float
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """A class taken for another.
+
+    Attributes:
+        label: the true class.
+        said: the predicted class.
+        examples: of the true class.
+        counts: how many of them each model confuses so.
+    """
+
+    label: str
+    said: str
+    examples: int
+    counts: tuple[int, ...]
+
+
+def class_facts(evidence: Evidence) -> list[ClassFacts]:
+    """Of every class with examples, the one that the first model recognises least first."""
+    labels, first = _labels(evidence), evidence.seen[0].prediction
+    sizes = np.bincount(labels, minlength=len(evidence.labels))
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.bincount(labels, values, len(evidence.labels)) / np.maximum(sizes, 1)
+
+    right = [mean(seen.prediction.label == labels) for seen in evidence.seen]
+    disagreement, mutual_information = mean(first.disagreement), mean(first.mutual_information)
+    facts = [
+        ClassFacts(
+            name=evidence.labels[index],
+            examples=int(sizes[index]),
+            accuracy=tuple(float(shares[index]) for shares in right),
+            disagreement=float(disagreement[index]),
+            mutual_information=float(mutual_information[index]),
+        )
+        for index in np.flatnonzero(sizes)
+    ]
+    return sorted(facts, key=lambda each: (each.accuracy[0], -each.examples))
+
+
+def most_disputed(evidence: Evidence, limit: int = SHOWN) -> list[ClassFacts]:
+    """The classes on whose examples the first model's members disagree most, highest first."""
+    return sorted(class_facts(evidence), key=lambda facts: -facts.disagreement)[:limit]
+
+
+def confusion_matrix(evidence: Evidence) -> np.ndarray:
+    """The first model's answers, int64 [C, C]: true classes down, predicted ones across."""
+    classes = len(evidence.labels)
+    return np.bincount(_codes(evidence, evidence.seen[0]), minlength=classes**2).reshape(classes, classes)
+
+
+def largest_confusions(evidence: Evidence, limit: int = SHOWN) -> list[Confusion]:
+    """The first model's most frequent confusions of two classes, the largest first."""
+    names = evidence.labels
+    sizes = np.bincount(_labels(evidence), minlength=len(names))
+    found = [_counts(evidence, seen) for seen in evidence.seen]
+    wrong = [code for code in found[0] if code // len(names) != code % len(names)]
+    return [
+        Confusion(
+            label=names[code // len(names)],
+            said=names[code % len(names)],
+            examples=int(sizes[code // len(names)]),
+            counts=tuple(counts.get(code, 0) for counts in found),
+        )
+        for code in sorted(wrong, key=lambda code: -found[0][code])[:limit]
+    ]
+
+
+def _counts(evidence: Evidence, seen: Observation) -> dict[int, int]:
+    codes, counts = np.unique(_codes(evidence, seen), return_counts=True)
+    return dict(zip(codes.tolist(), counts.tolist(), strict=True))
+
+
+def _codes(evidence: Evidence, seen: Observation) -> np.ndarray:
+    """True and predicted class of each example as one number [N]."""
+    return _labels(evidence) * len(evidence.labels) + seen.prediction.label
+
+
+def _labels(evidence: Evidence) -> np.ndarray:
+    assert evidence.known.labels is not None  # evaluation reads labelled data
+    return evidence.known.labels
 
 
 def accuracy_by_class(evidence: Evidence, names: Sequence[str]) -> str:

@@ -6,23 +6,23 @@ import base64
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from ..tasks import Column
+from ..tasks.classification import QUALITY
 from ..version import __version__
 from .class_tables import accuracy_by_class, confusions, disputed
 from .examples import Example, chosen
-from .figure_names import (
+from .markup import cell, figure_cell, note, pair, plot, prose, row, section, table
+from .metric_names import (
     BASELINE_FIGURES,
     BASELINES,
     DECISIONS,
     DETECTION,
     DIFFERENCES,
     DIVERSITY,
-    QUALITY,
     SCORES,
-    Told,
     baseline_remarks,
     ranged,
 )
-from .markup import cell, figure_cell, note, pair, plot, prose, row, section, table
 from .observation import Evidence
 from .report import Difference, EvaluationReport, Figure, ModelReport, Verdict
 from .style import STYLE
@@ -140,7 +140,7 @@ def _compared(report: EvaluationReport, verdict: Verdict) -> list[str]:
     return rows
 
 
-def _judged(difference: Difference, told: Told) -> str:
+def _judged(difference: Difference, told: Column) -> str:
     """The interval, which does not break, and what it says."""
     if difference.outcome == UNJUDGED:
         return ""
@@ -148,13 +148,13 @@ def _judged(difference: Difference, told: Told) -> str:
     return f"{interval}: {difference.outcome}"
 
 
-def _plain(name: str) -> Told:
-    """How a figure is shown whose difference :data:`figure_names.DIFFERENCES` tells."""
+def _plain(name: str) -> Column:
+    """How a figure is shown whose difference :data:`metric_names.DIFFERENCES` tells."""
     told = QUALITY.get(name) or DETECTION[name.rsplit(".", 1)[1]]
-    return Told(DIFFERENCES[name].title, told.form, told.better, told.scale, told.unit)
+    return Column(DIFFERENCES[name].title, told.form, told.better, told.scale, told.unit)
 
 
-def _titled(told: Told) -> str:
+def _titled(told: Column) -> str:
     return told.title + ARROWS[told.better]
 
 
@@ -226,7 +226,7 @@ def baselines_section(report: EvaluationReport) -> str:
     return section(title, table(title, headers, groups), *remarks)
 
 
-def _figures(report: EvaluationReport, told: Mapping[str, Told], keys: Mapping[str, str]) -> list[str]:
+def _figures(report: EvaluationReport, told: Mapping[str, Column], keys: Mapping[str, str]) -> list[str]:
     """A row for each figure, a column for each model; bold only what its interval sets apart."""
     rows = []
     for name, key in keys.items():
@@ -237,7 +237,7 @@ def _figures(report: EvaluationReport, told: Mapping[str, Told], keys: Mapping[s
     return rows
 
 
-def _facts(report: EvaluationReport, field: str, told: Mapping[str, Told]) -> str:
+def _facts(report: EvaluationReport, field: str, told: Mapping[str, Column]) -> str:
     found = [getattr(model, field) for model in report.models]
     rows = [
         row(each_told.title, *(cell(each_told.text(each.get(name))) for each in found))

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from .figure_names import Told, ranged
+from ..tasks import Column
+from .metric_names import ranged
 from .report import Figure
 
 
@@ -57,7 +58,7 @@ def cell(text: str, small: str = "", kind: str = "", style: str = "") -> str:
     return f"<td{marks}>{escape(text)}{f'<small>{escape(small)}</small>' if small else ''}</td>"
 
 
-def figure_cell(figure: Figure | None, told: Told, best: bool = False) -> str:
+def figure_cell(figure: Figure | None, told: Column, best: bool = False) -> str:
     """A figure with its interval below."""
     if figure is None:
         return cell("–")

@@ -1,24 +1,15 @@
-"""The HTML report of models that are no classifiers of whole inputs: the verdict and the tables, all in one file."""
+"""The HTML report of models that are not classifiers of whole inputs: the verdict and the tables, all in one file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from ..tasks import TASKS, Column
 from ..version import __version__
-from .figure_names import (
-    DECISIONS,
-    DETECTION,
-    DIVERSITY,
-    LABEL_QUALITY,
-    SCORE_QUALITY,
-    SCORES,
-    TOKEN_QUALITY,
-    Told,
-    loss_of,
-)
 from .html import baselines_section
 from .markup import cell, figure_cell, note, prose, row, section, table
+from .metric_names import DECISIONS, DETECTION, DIVERSITY, SCORES
 from .report import EvaluationReport
 from .style import STYLE
 from .verdict import ALONE
@@ -26,22 +17,25 @@ from .verdict import ALONE
 
 def task_page(report: EvaluationReport) -> str:
     """The page."""
-    name = escape(report.models[0].name)
+    task, name = TASKS[report.task], escape(report.models[0].name)
     ood = "" if report.ood is None else f" · {report.ood_examples} of {escape(report.ood)} (out of distribution)"
     intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
     sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
-    decisions = "Decisions" + " about spans" * (report.task == "tokens")
     parts = [
         f"<h1>Evaluation of {name}</h1>",
         f'<p class="about">{report.examples} examples of {escape(report.data)}{ood}{intervals} · seed {report.seed}'
         f" · hydrant {escape(__version__)}</p>",
         *(f'<p class="wrong">{prose(remark)}</p>' for remark in report.notes),
         section("Verdict", *(f'<p class="verdict">{prose(sentence)}</p>' for sentence in sentences)),
-        *_QUALITY[report.task](report),
-        section("Finding out-of-distribution inputs", _detection(report)),
+        section(task.heading, _figures(report, task.columns), note(task.hint), _labels(report)),
+        section(f"Finding {task.wrong}", _detection(report, "errors")) if task.wrong else "",
+        section("Finding out-of-distribution inputs", _detection(report, "ood")),
         baselines_section(report),
         section("Members", _facts(report, DIVERSITY, [model.diversity for model in report.models])),
-        section(decisions, _facts(report, DECISIONS, [model.decisions for model in report.models])),
+        section(
+            f"Decisions about {task.unit}" if task.unit else "Decisions",
+            _facts(report, DECISIONS, [model.decisions for model in report.models]),
+        ),
         section("Corrupted inputs", _corruptions(report)),
         section("Latency", _latency(report)),
     ]
@@ -54,62 +48,35 @@ def task_page(report: EvaluationReport) -> str:
     )
 
 
-def _of_scores(report: EvaluationReport) -> list[str]:
-    told = "Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none."
-    return [section("Scores", _figures(report, SCORE_QUALITY), note(told))]
-
-
-def _of_tokens(report: EvaluationReport) -> list[str]:
-    told = "A span is right where its type and both ends are (seqeval); it is as unsure as its least sure word."
-    return [
-        section("Spans and words", _figures(report, TOKEN_QUALITY), note(told)),
-        section("Finding wrong spans", _detection(report, "errors")),
-    ]
-
-
-def _of_labels(report: EvaluationReport) -> list[str]:
-    told = "Labels are assigned by the thresholds of a model's calibration; above 0.5 by a model without."
-    return [
-        section("Labels", _figures(report, LABEL_QUALITY), note(told), _labels(report)),
-        section("Finding answers with a wrong label", _detection(report, "errors")),
-    ]
-
-
-_QUALITY = {"score": _of_scores, "tokens": _of_tokens, "multi_label": _of_labels}
-"""How right the answers are, in the figures of the task."""
-
-
 def _labels(report: EvaluationReport) -> str:
-    """The figures of each label of the evaluated bundle."""
-    headers = ["label", "examples", "threshold", "F1", "average precision", "ECE"]
+    """The metrics of each label of the evaluated bundle, where labels have their own."""
+    numbers = ("threshold", "f1", "average_precision", "ece")
     rows = [
         row(
             label["label"],
             cell(str(label["examples"])),
-            *(
-                cell("–" if label[name] is None else f"{label[name]:.3f}")
-                for name in ("threshold", "f1", "average_precision", "ece")
-            ),
+            *(cell("–" if label[name] is None else f"{label[name]:.3f}") for name in numbers),
         )
         for label in report.models[0].labels
     ]
-    return table("Labels", headers, {"": rows})
+    headers = ["label", "examples", "threshold", "F1", "average precision", "ECE"]
+    return table("Labels", headers, {"": rows}) if rows else ""
 
 
-def _headers(report: EvaluationReport) -> list[str]:
-    return ["", *(model.name for model in report.models)]
+def _table(report: EvaluationReport, title: str, rows: Sequence[str]) -> str:
+    return table(title, ["", *(model.name for model in report.models)], {"": rows}) if rows else ""
 
 
-def _figures(report: EvaluationReport, told: Mapping[str, Told], prefix: str = "") -> str:
+def _figures(report: EvaluationReport, columns: Mapping[str, Column], prefix: str = "") -> str:
     rows = [
-        row(each.title, *(figure_cell(model.figures.get(prefix + name), each) for model in report.models))
-        for name, each in told.items()
+        row(column.title, *(figure_cell(model.figures.get(prefix + name), column) for model in report.models))
+        for name, column in columns.items()
         if any(prefix + name in model.figures for model in report.models)
     ]
-    return table("Figures", _headers(report), {"": rows}) if rows else ""
+    return _table(report, "Metrics", rows)
 
 
-def _detection(report: EvaluationReport, what: str = "ood") -> str:
+def _detection(report: EvaluationReport, what: str) -> str:
     return "".join(
         f"<h3>by {escape(words)}</h3>{found}"
         for score, words in SCORES.items()
@@ -117,29 +84,30 @@ def _detection(report: EvaluationReport, what: str = "ood") -> str:
     )
 
 
-def _facts(report: EvaluationReport, told: Mapping[str, Told], facts: Sequence[Mapping[str, float | None]]) -> str:
+def _facts(report: EvaluationReport, columns: Mapping[str, Column], facts: Sequence[Mapping[str, float | None]]) -> str:
     rows = [
-        row(each.title, *(cell(each.text(known.get(name))) for known in facts))
-        for name, each in told.items()
-        if any(known.get(name) is not None for known in facts)
+        row(column.title, *(cell(column.text(each.get(name))) for each in facts))
+        for name, column in columns.items()
+        if any(each.get(name) is not None for each in facts)
     ]
-    return table("Facts", _headers(report), {"": rows}) if rows else ""
+    return _table(report, "Facts", rows)
 
 
 def _corruptions(report: EvaluationReport) -> str:
     if not report.corrupted:
         return ""
-    name, told = loss_of(report.task)
-    rows = [row(f"clean: {told.title}", *(cell(told.text(model.clean[name])) for model in report.models))]
+    task = TASKS[report.task]
+    loss = task.columns[task.loss]
+    rows = [row(f"clean: {loss.title}", *(cell(loss.text(model.clean[task.loss])) for model in report.models))]
     for place, noise in enumerate(report.models[0].noise):
         gaps = (cell(f"{model.noise[place].loss_gap:+.3f}".replace("-", "−")) for model in report.models)
         rows.append(row(f"{noise.kind}, severity {noise.severity}", *gaps))
-    words = f"{told.title} on {report.corrupted} corrupted examples minus that on the same examples clean."
-    return table("Corrupted inputs", _headers(report), {"": rows}) + note(words)
+    words = f"{loss.title} on {report.corrupted} corrupted examples minus that on the same examples clean."
+    return _table(report, "Corrupted inputs", rows) + note(words)
 
 
 def _latency(report: EvaluationReport) -> str:
     if not report.batch:
         return note(report.latency_note) if report.latency_note else ""
     cells = [cell(f"{model.latency_ms:.1f}") for model in report.models]
-    return table("Latency", _headers(report), {"": [row(f"ms for a batch of {report.batch}", *cells)]})
+    return _table(report, "Latency", [row(f"ms for a batch of {report.batch}", *cells)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from .classification import CLASSIFICATION
 from .multi_label import MULTI_LABEL
 from .regression import REGRESSION
@@ -12,4 +14,12 @@ TASKS: dict[TaskName, Task] = {
     task.name: task for task in (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, MULTI_LABEL)
 }
 
-__all__ = ["DISTANCE", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task", "TaskName"]
+
+def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
+    """The task of a graph by what it gives; ``tokens`` where its probabilities have an axis of tokens."""
+    if tokens:
+        return TOKEN_CLASSIFICATION
+    return next((task for task in (REGRESSION, MULTI_LABEL) if set(task.outputs) <= set(outputs)), CLASSIFICATION)
+
+
+__all__ = ["DISTANCE", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task", "TaskName", "task_of_graph"]

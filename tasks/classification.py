@@ -18,6 +18,7 @@ from ..metrics.gates import (
     judged,
     largest,
 )
+from ..metrics.label_order import order_notes
 from ..metrics.uncertainty import logit_scores
 from .task import Column, Task, TaskMetrics, share
 
@@ -47,6 +48,10 @@ class ClassificationMetrics(TaskMetrics):
     def own(self, counts: np.ndarray) -> Draws:
         """Metrics of resamples."""
         return {**self._means(counts), **self._selective(counts)}
+
+    def notes(self) -> list[str]:
+        """Whether the labels seem to be in another order than the classes."""
+        return order_notes(self.examples.name, self.prediction.probabilities, self.labels, self.names)
 
     def decisions(self) -> dict[str, float]:
         """Those of all tasks, and prediction sets."""

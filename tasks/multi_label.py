@@ -144,6 +144,8 @@ MULTI_LABEL = Task(
     compared=("nll", "exact_match", "micro_f1", "macro_f1", "mean_average_precision", "brier", "label_ece"),
     noise=("exact_match", "micro_f1", "nll", "label_ece"),
     wrong="wrong answers",
+    heading="Labels",
+    hint="Labels are assigned by the thresholds of a model's calibration; above 0.5 by a model without.",
     logit_scores=label_logit_scores,
     lacks={
         "max_probability": "ranks as max logit does",

@@ -7,16 +7,52 @@ that is smaller (a sigmoid's scores, or small logits). The variance is compared 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from ..data.text import is_pair
+from ..errors import InputError
 from ..metrics.classification import Draws
 from ..metrics.gates import Agreement, Gate, Outputs, Tolerances, correlations, distance_difference, judged, largest
-from ..metrics.scores import Scale, gaussian_nll, groups_of, normalised_gain, rank_correlation, reciprocal_rank, rmse
-from .task import Column, Task, TaskMetrics, share
+from ..metrics.scores import (
+    Scale,
+    gaussian_nll,
+    groups_of,
+    is_binary,
+    normalised_gain,
+    rank_correlation,
+    reciprocal_rank,
+    rmse,
+)
+from .task import Column, ScoreActivation, Task, TaskMetrics, share
+
+if TYPE_CHECKING:
+    from ..data.examples import Examples
 
 ONE_SCORE = "is of several classes' logits, and one score has none"
+
+
+Loss = Literal["cross-entropy", "squared error"]
+
+
+def loss_of(labels: np.ndarray, activation: ScoreActivation, source: str) -> Loss:
+    """The loss that labels [N] ask for: cross-entropy where all are 0 or 1, and say what is relevant."""
+    if activation == "sigmoid" and not ((labels >= 0) & (labels <= 1)).all():
+        far = labels[(labels < 0) | (labels > 1)][0]
+        raise InputError(
+            f"data {source} have the label {far:g}, but this model's scores go through a sigmoid and lie between 0 and "
+            "1; give labels on that scale"
+        )
+    return "cross-entropy" if is_binary(labels) else "squared error"
+
+
+def query_groups(examples: Examples) -> list[np.ndarray]:
+    """Places of each query's documents: rankings are pairs of texts, the query first, with labels of 0 or more."""
+    inputs, labels = examples.inputs, examples.labels
+    if labels is None or not len(inputs) or not all(map(is_pair, inputs)) or (labels < 0).any():
+        return []
+    return groups_of([item[0] for item in inputs], labels)
 
 
 class RegressionMetrics(TaskMetrics):
@@ -48,12 +84,9 @@ class RegressionMetrics(TaskMetrics):
             found[name] = np.array([math.nan if rank is None else rank for rank in ranks])
         return found
 
-    def rankings(self) -> Draws:
-        """MRR@10 and nDCG@10 of each query: pairs of texts, the first one the query, with labels of 0 or more."""
-        inputs, labels = self.examples.inputs, self.labels
-        if not len(inputs) or not all(map(is_pair, inputs)) or (labels < 0).any():
-            return {}
-        groups = groups_of([item[0] for item in inputs], labels)
+    def by_query(self) -> Draws:
+        """MRR@10 and nDCG@10 of each query."""
+        groups, labels = query_groups(self.examples), self.labels
         if not groups:
             return {}
         orders = {"": self._score}
@@ -128,6 +161,9 @@ REGRESSION = Task(
     compared=("rmse", "mae", "nll", "correlation", "mrr", "ndcg"),
     noise=("rmse", "correlation", "nll", "interval_coverage"),
     loss="rmse",
+    query_groups=query_groups,
+    heading="Scores",
+    hint="Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none.",
     logit_scores=lambda _: {},
     lacks={
         **dict.fromkeys(("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim"), ONE_SCORE),

@@ -105,9 +105,13 @@ class TaskMetrics:
         """All metrics that are drawn by examples; those of OOD examples need their counts [R, K] too."""
         return {**self.own(counts), **self.detection(counts, ood_counts)}
 
-    def rankings(self) -> dict[str, np.ndarray]:
+    def by_query(self) -> dict[str, np.ndarray]:
         """Metrics of each query, [Q] each, which is drawn with all its documents."""
         return {}
+
+    def notes(self) -> list[str]:
+        """What to know of the examples, logged too."""
+        return []
 
     def decisions(self) -> dict[str, float]:
         """What the calibrated thresholds do on these examples; empty for an uncalibrated model."""
@@ -169,9 +173,11 @@ class Task:
         loss: the metric by whose rise corrupted inputs are judged.
         noise: metrics that are reported of corrupted inputs.
         wrong: what a wrong answer is called; empty where an answer is not right or wrong.
-        unit: what decisions are about.
+        unit: what decisions are about, where that is not inputs.
+        heading, hint: of the columns on the page, and what to know of them.
         logit_scores: post-hoc scores of one model's logits [N, C].
         lacks: post-hoc scores that it has not, and why.
+        query_groups: places of each query's documents, where examples hold rankings.
     """
 
     name: TaskName
@@ -188,5 +194,8 @@ class Task:
     one_class: bool = False
     loss: str = "nll"
     wrong: str = ""
-    unit: str = "inputs"
+    unit: str = ""
+    heading: str = "Quality"
+    hint: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
+    query_groups: Callable[[Examples], list[np.ndarray]] = lambda _: []

@@ -110,6 +110,8 @@ TOKEN_CLASSIFICATION = Task(
     noise=("span_f1", "accuracy", "nll", "ece"),
     wrong="wrong spans",
     unit="spans",
+    heading="Spans and words",
+    hint="A span is right where its type and both ends are (seqeval); it is as uncertain as its least certain word.",
     logit_scores=logit_scores,
     lacks=dict.fromkeys(("knn", "vim", "mahalanobis", "relative_mahalanobis"), NO_VECTOR),
 )

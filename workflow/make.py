@@ -395,7 +395,7 @@ class _Job:
         return {"graph": export_onnx(bundle, progress=self.progress).name}
 
     def _calibrate(self, bundle: Path, parts: Parts) -> dict[str, Any]:
-        from ..measure.calibrate import calibrate
+        from ..calib.decisions.calibrate_bundle import calibrate
 
         report = calibrate(
             bundle,
