@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .bundle.plan import HeadPlan
     from .bundle.signature import sign
     from .bundle.store import Bundle
+    from .calib.decisions.calibrate_bundle import calibrate
     from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
     from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         measure_drift,
         save_bundle,
     )
-    from .measure.calibrate import calibrate
     from .monitoring.drift_report import DriftReport, drift
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
@@ -67,7 +67,7 @@ _HOMES = {
     "Budget": "calib.heads.options",
     "build_engine": "build",
     "Bundle": "bundle.store",
-    "calibrate": "measure.calibrate",
+    "calibrate": "calib.decisions.calibrate_bundle",
     "Circuit": "calib.heads.options",
     "Conformal": "calib.decisions.targets",
     "FalseAlarm": "calib.decisions.targets",

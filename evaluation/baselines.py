@@ -3,13 +3,13 @@
 The single model of a checkpoint, and of a bundle of one member, is that model. A bundle of several members holds no
 other whole model than its members: there it is the first of them alone, pruned as it is, and the report says so.
 
-Scores of the logits need nothing else (``metrics.logit_scores``). The others are fitted on training features: kNN and
+Scores of the logits need nothing else (``metrics.uncertainty``). The others are fitted on training features: kNN and
 both Mahalanobis distances on the last vector of the network, the one that hydrant's own distance reads, and ViM on
 what the last linear map reads. All run in PyTorch, in float32, without the temperature of any calibration.
 
 Several labels have scores of their logits of their own (``label_logit_scores``), one score has none; and since no
 example of either is of one class, the Mahalanobis distance is that from one Gaussian over all. Of a tagger the scores
-of the logits are those of the spans that it finds (``span_scores``).
+of the logits are those of the spans that it finds (``metrics.spans``).
 """
 
 from __future__ import annotations
@@ -22,58 +22,30 @@ from typing import NamedTuple
 import numpy as np
 
 from ..bundle.store import Bundle
-from ..bundle.tasks import Task
 from ..bundle.traced import Traced
 from ..bundle.uses import LEAST
-from ..calib.gaussians import Gaussians
-from ..calib.neighbours import Neighbours
-from ..calib.virtual_logit import VirtualLogit
+from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
 from ..data.spec import Modality
 from ..errors import InputError, require
-from ..metrics.logit_scores import GAMMA, LIKELIEST, label_logit_scores, logit_scores
+from ..metrics.spans import span_scores, spans_in
+from ..metrics.uncertainty import GAMMA, LIKELIEST
 from ..progress import Progress
 from ..runtime.backends.reference import TorchSingle
-from ..runtime.collect import visit
+from ..runtime.collect import collect_words, visit
+from ..tasks import TASKS
 from .dropout import KIND
-from .figures import detected
+from .metric_names import BASELINES
+from .model_reports import detected
 from .models import Model
 from .options import Figures
 from .report import BaselineReport
-from .span_scores import scores_of_spans
 
 log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
-
-OF_LOGITS: dict[Task, Callable[[np.ndarray], dict[str, np.ndarray]]] = {
-    "classification": logit_scores,
-    "multi_label": label_logit_scores,
-    "score": lambda _: {},
-}
-"""Task → scores of the logits."""
-
-SOFTMAX = "is of probabilities of which one class is right, and here each label is decided by itself"
-ONE_SCORE = "is of several classes' logits, and one score has none"
-NO_VECTOR = "is of one vector for an input, and a tagger has one for each token"
-NO_CLASSES = "needs classes of which one is right: there is one Gaussian for all"
-
-LACKS: dict[Task, dict[str, str]] = {
-    "classification": {},
-    "multi_label": {
-        "max_probability": "ranks as max logit does",
-        **dict.fromkeys(("gen", "vim"), SOFTMAX),
-        "relative_mahalanobis": NO_CLASSES,
-    },
-    "tokens": dict.fromkeys(("knn", "vim", "mahalanobis", "relative_mahalanobis"), NO_VECTOR),
-    "score": {
-        **dict.fromkeys(("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim"), ONE_SCORE),
-        "relative_mahalanobis": NO_CLASSES,
-    },
-}
-"""Task → the scores that it has not, and why."""
 
 UNFITTED = "needs features of training data; give these as well (fit=…, --fit)"
 
@@ -82,7 +54,6 @@ def read_training(
     figures: Figures, bundle: Bundle, known: Examples, ood: Examples | None, reading: Reading
 ) -> Examples | None:
     """The training data that baselines are fitted on; ``None`` where none are given."""
-    task = bundle.any_architecture().task
     if figures.baselines:
         require("torch", "fuse", "compute baselines")
         if ood is None:
@@ -90,19 +61,21 @@ def read_training(
                 "baselines are scores that find out-of-distribution inputs, and there are none; give such data "
                 "(ood=…, --ood), or leave baselines (--baselines) out"
             )
-        if figures.fit is None and task == "score":
+    task = TASKS[bundle.any_architecture().task]
+    fitted, possible = {name for fit in FITS for name in fit.names}, set(BASELINES) - set(task.lacks)
+    if figures.fit is None:
+        if figures.baselines and possible <= fitted:
             raise InputError(
                 "baselines of a model of one output are of its features alone, since one score says nothing of what "
                 "is unknown; give training data to fit them on (fit=…, --fit), or leave baselines (--baselines) out"
             )
-    if figures.fit is None:
         return None
-    if task == "tokens":
+    if not fitted & possible:
         raise InputError(
             "training data are given (fit=…, --fit), but no baseline of a model that tags tokens is fitted, since that "
             "has no one vector for an input; leave them out"
         )
-    training = read_examples(figures.fit, bundle.labels, columns=reading, task=task)
+    training = read_examples(figures.fit, bundle.labels, columns=reading, task=task.name)
     check_alike(known, training)
     if len(training) < figures.neighbours:
         raise InputError(
@@ -126,26 +99,27 @@ def measure_baselines(
     """Baselines of the single model behind each model."""
     reports = []
     for model in models:
-        task, spans = model.architecture.task, None
+        texts: tuple[np.ndarray, np.ndarray] | None = None
         settings: dict[str, str] = {}
         unfitted: dict[str, str] = {}
         with TorchSingle(model.module()) as single:
-            if task == "tokens":
-                spans = [scores_of_spans(single, model, part, names, batch_size, progress) for part in (known, ood)]
-                scores = [part.scores for part in spans]
+            task = TASKS[model.architecture.task]
+            if model.architecture.every_token:
+                found = [_span_scores(single, model, part, names, batch_size, progress) for part in (known, ood)]
+                scores, texts = [each for each, _ in found], (found[0][1], found[1][1])
             else:
                 run = partial(_outputs, single, model, batch_size, progress)
                 outputs = [run(known), run(ood)]
-                scores = [OF_LOGITS[task](each["logits"]) for each in outputs]
+                scores = [task.logit_scores(each["logits"]) for each in outputs]
                 trained = None if training is None else run(training, for_fitting=True)
                 for fit in FITS:
-                    wanted = [name for name in fit.names if name not in LACKS[task]]
+                    wanted = [name for name in fit.names if name not in task.lacks]
                     if not wanted:
                         continue
                     if training is None or trained is None:
                         unfitted |= dict.fromkeys(wanted, UNFITTED)
                         continue
-                    classes = training.labels if task == "classification" else None
+                    classes = training.labels if task.one_class else None
                     try:
                         scorer, words = fit.fit(trained, classes, single, figures.neighbours)
                     except InputError as error:
@@ -153,15 +127,34 @@ def measure_baselines(
                         continue
                     settings |= dict.fromkeys(wanted, words)
                     for own, each in zip(scores, outputs, strict=True):
-                        found = scorer(each)
-                        own.update({name: found[name] for name in wanted})
+                        fitted = scorer(each)
+                        own.update({name: fitted[name] for name in wanted})
             if "gen" in scores[0]:
                 likeliest = min(LIKELIEST, len(single.bias))
                 settings = {"gen": f"γ = {GAMMA:g}, the {likeliest} likeliest classes", **settings}
-        title = f"resampling baselines of {model.name}"
-        measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title, spans)
-        reports.append(BaselineReport(single_model_of(model), measured, settings, unfitted | LACKS[task]))
+        title, sizes = f"resampling baselines of {model.name}", () if texts is None else (len(known), len(ood))
+        measured = detected(*scores, figures.bootstrap, seed, progress, title, texts, sizes)
+        reports.append(BaselineReport(single_model_of(model), measured, settings, unfitted | dict(task.lacks)))
     return reports
+
+
+def _span_scores(
+    single: TorchSingle, model: Model, examples: Examples, names: Sequence[str], batch_size: int, progress: Progress
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Scores [S] of the spans that a single model finds in texts, and the index of each span's text.
+
+    Words of labelled texts that have no tag count nowhere.
+    """
+    words = collect_words(
+        single, model.processor, model.architecture, examples.inputs, lambda outputs: {"logits": outputs["logits"]},
+        batch_size=batch_size, progress=progress, title=f"single model of {model.name} on {examples.name}",
+    )  # fmt: skip
+    if examples.labels is not None:
+        words, _ = words.tagged(examples.labels)
+    logits = words.outputs["logits"][:, model.columns]
+    spans = spans_in(words.texts, [names[label] for label in logits.argmax(axis=1)])
+    scores = TASKS[model.architecture.task].logit_scores(logits)
+    return span_scores(spans, scores), np.array([span.text for span in spans], np.int64)
 
 
 def _outputs(

@@ -14,7 +14,7 @@ from ..bundle.store import Bundle
 from ..calib.density import TINY, DensityFit, squared_distances, standardised, usual_rank
 from ..calib.taps import tap_weights
 from ..data.examples import Examples
-from ..metrics.uncertainty import area_under_roc
+from ..metrics.classification import auroc
 from ..progress import Progress
 from ..runtime.backends.reference import TorchFeatures
 from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
@@ -173,5 +173,5 @@ def best_set(
             inside, beyond = spans[0](inside), spans[1](beyond)
         if not len(inside) or not len(beyond):  # whoever fits thresholds says that there is no span
             return next(iter(distances)), {}
-        areas[name] = area_under_roc(inside, beyond)
+        areas[name] = auroc(inside, beyond)
     return max(areas, key=lambda name: areas[name]), areas

@@ -16,13 +16,13 @@ from ..bundle.graphs import check_all_graphs
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, UnsupportedModelError, listing
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
+from ..tasks import TASKS
 from .dropout import KIND, Asked, DropoutPasses, asked
 
 
@@ -81,7 +81,7 @@ def open_models(
 def _check_alike(first: Model, other: Model, examples: Examples) -> None:
     """Refuse a model of another task, and to give ready tensors to one that reads different ones."""
     if other.architecture.task != first.architecture.task:
-        mine, its = (GIVES[each.architecture.task] for each in (first, other))
+        mine, its = (TASKS[each.architecture.task].gives for each in (first, other))
         raise InputError(f"{other.name} gives {its}, and {first.name} {mine}; expected competitors of the same task")
     for name in ("input_names", "vocabulary", "padding_token", "channels", "image_height", "image_width"):
         mine, its = getattr(first.architecture, name), getattr(other.architecture, name)

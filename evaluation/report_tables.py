@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..errors import short
+from ..tasks import TASKS, Column, TaskName
 from .classes import FEW, class_facts, confusion_matrix, largest_confusions, most_disputed
 from .examples import Example, chosen
-from .figure_names import (
+from .metric_names import (
     BASELINE_FIGURES,
     BASELINES,
     DECISIONS,
     DETECTION,
     DIFFERENCES,
     DIVERSITY,
-    LABEL_QUALITY,
-    QUALITY,
-    SCORE_QUALITY,
     SCORES,
-    TOKEN_QUALITY,
-    Told,
     baseline_remarks,
-    loss_of,
     ranged,
 )
 from .observation import Evidence
@@ -90,6 +85,7 @@ def evaluation_sections(
     report: EvaluationReport, evidence: Evidence | None = None, drawn: Collection[str] = ()
 ) -> list[Section]:
     """Every section that has content, in order; those of single classes and examples need the evidence."""
+    wrong = TASKS[report.task].wrong
     sections = [
         _verdict(report),
         _models(report),
@@ -98,7 +94,7 @@ def evaluation_sections(
         _decisions(report),
         *(Section(PICTURES[name], picture=name) for name in ("reliability", "risk-coverage")),
         _detection(report, "Finding out-of-distribution inputs", "ood"),
-        _detection(report, WRONG.get(report.task, "Finding wrong answers"), "errors"),
+        _detection(report, f"Finding {wrong}", "errors"),
         _baselines(report),
         *(Section(PICTURES[name], picture=name, broad=True) for name in ("baselines", "detection", "scores")),
         Section(PICTURES["noise"], picture="noise"),
@@ -125,25 +121,6 @@ PICTURES = {
 }
 """Titles of the pictures."""
 
-WRONG = {"tokens": "Finding wrong spans", "multi_label": "Finding answers with a wrong label"}
-
-TASK_QUALITY = {
-    "classification": (QUALITY, ""),
-    "score": (
-        SCORE_QUALITY,
-        "Intervals, likelihood and decisions are those of the bundle's calibration; a model without has none.",
-    ),
-    "tokens": (
-        TOKEN_QUALITY,
-        "A span is right where its type and both ends are (seqeval); it is as unsure as its least sure word.",
-    ),
-    "multi_label": (
-        LABEL_QUALITY,
-        "Labels are assigned by the thresholds of a model's calibration; above 0.5 by a model without.",
-    ),
-}
-"""Task → the figures of its quality, and what to know of them."""
-
 
 def _verdict(report: EvaluationReport) -> Section:
     """What is better and worse, in a sentence for each competitor, and the figures that say so."""
@@ -166,14 +143,14 @@ def _compared(report: EvaluationReport, verdict: Verdict) -> list[Row]:
     theirs = next(model for model in report.models[1:] if model.name == verdict.against)
     rows = []
     for each in verdict.differences:
-        told, plain = DIFFERENCES[each.figure], _undirected(each.figure)
+        told, plain = DIFFERENCES[each.figure], _undirected(report.task, each.figure)
         values = [Cell(plain.text(model.figures[each.figure].value)) for model in (ours, theirs)]
         kind = f"words {each.outcome.split()[0]}"
         rows.append([Cell(_titled(plain)), *values, Cell(told.text(each.value), _judged(each, told), kind)])
     return rows
 
 
-def _judged(difference: Difference, told: Told) -> str:
+def _judged(difference: Difference, told: Column) -> str:
     """The interval, which does not break, and what it says."""
     if difference.outcome == UNJUDGED:
         return ""
@@ -181,14 +158,14 @@ def _judged(difference: Difference, told: Told) -> str:
     return f"{interval}: {difference.outcome}"
 
 
-def _undirected(name: str) -> Told:
-    """How a figure itself is shown whose difference :data:`figure_names.DIFFERENCES` describes."""
+def _undirected(task: TaskName, name: str) -> Column:
+    """How a metric itself is shown whose difference :data:`metric_names.DIFFERENCES` describes."""
     score, _, figure = name.rpartition(".")
-    told = DETECTION[figure] if score else next(names[name] for names, _ in TASK_QUALITY.values() if name in names)
-    return Told(DIFFERENCES[name].title, told.form, told.better, told.scale, told.unit)
+    column = DETECTION[figure] if score else TASKS[task].columns[name]
+    return replace(column, title=DIFFERENCES[name].title)
 
 
-def _titled(told: Told) -> str:
+def _titled(told: Column) -> str:
     return told.title + ARROWS[told.better]
 
 
@@ -220,8 +197,8 @@ def _temperature(model: ModelReport) -> str:
 
 
 def _quality(report: EvaluationReport) -> Section:
-    told, remark = TASK_QUALITY[report.task]
-    tables = [Table(_named(report), {"": _figures(report, told, {name: name for name in told})})]
+    task = TASKS[report.task]
+    tables = [Table(_named(report), {"": _figures(report, task.columns, {name: name for name in task.columns})})]
     words = DIRECTIONS
     if report.resamples and len(report.models) > 1:
         words += " Bold: the best, where its interval overlaps with no other."
@@ -230,7 +207,7 @@ def _quality(report: EvaluationReport) -> Section:
             " Small: 95 % intervals; that of a calibration error may lie above it, since resampling adds noise to "
             "every bin."
         )
-    return Section("Quality", tables + _labels(report.models[0]), list(filter(None, (remark, words))))
+    return Section(task.heading, tables + _labels(report.models[0]), list(filter(None, (task.hint, words))))
 
 
 def _labels(model: ModelReport) -> list[Table]:
@@ -271,7 +248,7 @@ def _detection(report: EvaluationReport, title: str, prefix: str) -> Section:
     return Section(title, [Table(_named(report), groups)] if groups else [], remarks)
 
 
-def _figures(report: EvaluationReport, told: Mapping[str, Told], keys: Mapping[str, str]) -> list[Row]:
+def _figures(report: EvaluationReport, told: Mapping[str, Column], keys: Mapping[str, str]) -> list[Row]:
     """A row for each figure that any model has, a column for each model."""
     return [
         [Cell(_titled(told[name])), *_cells([model.figures.get(key) for model in report.models], told[name])]
@@ -280,7 +257,7 @@ def _figures(report: EvaluationReport, told: Mapping[str, Told], keys: Mapping[s
     ]
 
 
-def _cells(figures: Sequence[Figure | None], told: Told) -> list[Cell]:
+def _cells(figures: Sequence[Figure | None], told: Column) -> list[Cell]:
     """Figures with their intervals; bold only what its interval sets apart."""
     best = best_apart(figures, told)
     return [
@@ -312,7 +289,7 @@ def _baselines(report: EvaluationReport) -> Section:
 
 
 def _facts(
-    report: EvaluationReport, title: str, told: Mapping[str, Told], facts: Sequence[Mapping[str, float | None]]
+    report: EvaluationReport, title: str, told: Mapping[str, Column], facts: Sequence[Mapping[str, float | None]]
 ) -> Section:
     rows = [
         [Cell(each.title), *(Cell(each.text(known.get(name))) for known in facts)]
@@ -323,7 +300,8 @@ def _facts(
 
 
 def _decisions(report: EvaluationReport) -> Section:
-    title = "Calibrated decisions" + " about spans" * (report.task == "tokens")
+    unit = TASKS[report.task].unit
+    title = f"Calibrated decisions about {unit}" if unit else "Calibrated decisions"
     if not any(model.decisions for model in report.models):
         return Section(title, notes=["No model has thresholds: fit them with `hydrant calibrate`."])
     return _facts(report, title, DECISIONS, [model.decisions for model in report.models])
@@ -332,8 +310,10 @@ def _decisions(report: EvaluationReport) -> Section:
 def _corruptions(report: EvaluationReport) -> Section:
     if not report.corrupted:
         return Section("Loss gap")
-    name, told = loss_of(report.task)
-    groups = {"": [[Cell(f"clean: {told.title}"), *(Cell(told.text(model.clean[name])) for model in report.models)]]}
+    task = TASKS[report.task]
+    told = task.columns[task.loss]
+    clean = [Cell(told.text(model.clean[task.loss])) for model in report.models]
+    groups = {"": [[Cell(f"clean: {told.title}"), *clean]]}
     for place, noise in enumerate(report.models[0].noise):
         gaps = [Cell(f"{model.noise[place].loss_gap:+z.3f}".replace("-", "−")) for model in report.models]
         groups.setdefault(noise.kind, []).append([Cell(f"severity {noise.severity}"), *gaps])

@@ -16,27 +16,23 @@ from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import GIVES
 from ..bundle.uses import JUDGED, overlaps
 from ..data.columns import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality
 from ..errors import InputError, check_seed, require
-from ..metrics.label_order import order_notes
 from ..progress import Progress, no_progress
+from ..tasks import TASKS
 from .baselines import baseline_notes, measure_baselines, read_training
-from .figures import decisions, differences, diversity, measured, outcomes, resample
-from .label_figures import label_reports
 from .latency import time_models
+from .model_reports import model_reports
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
 from .options import Figures
 from .plots import pictures
-from .report import EvaluationReport, ModelReport
+from .report import EvaluationReport
 from .report_page import page
-from .score_figures import rankings, score_reports
-from .token_figures import token_reports
 from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
@@ -95,21 +91,16 @@ def evaluate(
     bundle = resolve(bundle)
     compare = (compare,) if isinstance(compare, str | Path) else compare
     task = bundle.any_architecture().task
-    if task != "score" and figures.caution:
-        raise InputError(
-            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle gives {GIVES[task]}; leave "
-            "it (--caution) out"
-        )
     _check_html(html, bundle)
     folder = report_folder(bundle, report)
     check_apart(data, ood)
     check_seed(seed)
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
-    if figures.caution and not rankings(known):
+    if figures.caution and not TASKS[task].query_groups(known):
         raise InputError(
-            f"caution is {figures.caution:g}, by which documents are ranked, and data {known.source} hold no rankings; "
-            "expected pairs of texts, two or more with the same first text and one of them with a label above 0; give "
-            "such data (--text-pair-column), or leave it (--caution) out"
+            f"caution is {figures.caution:g}, by which scores of documents are ranked, but data {known.source} hold no "
+            f"rankings for a model that gives {TASKS[task].gives}; a reranker needs pairs of texts, two or more with "
+            "the same first text and one of them with a label above 0 (--text-pair-column); or leave --caution out"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
@@ -123,16 +114,8 @@ def evaluate(
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
-        if task == "score":
-            reports = score_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
-        elif task == "tokens":
-            reports = token_reports(models, evidence, figures.bootstrap, seed, progress)
-        elif task == "multi_label":
-            reports = label_reports(models, evidence, figures.bootstrap, seed, progress)
-        else:
-            reports = _reports(models, evidence, figures.bootstrap, seed, progress)
-            assert known.labels is not None  # read_examples asks for them
-            notes += order_notes(known.name, evidence.seen[0].prediction.probabilities, known.labels, bundle.labels)
+        reports, found = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
+        notes += found
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             given = (models, known, ood, training, figures, bundle.labels)
@@ -208,35 +191,6 @@ def _observed(
         )
     images = models[0].architecture.modality == "image" and not known.ready
     return Evidence(known, ood, seen, seen_ood, labels, images)
-
-
-def _reports(
-    models: Sequence[Model], evidence: Evidence, bootstrap: int, seed: int, progress: Progress
-) -> list[ModelReport]:
-    labels = evidence.known.labels
-    assert labels is not None  # read_examples asks for them
-    found: list[ModelReport] = []
-    first: dict[str, np.ndarray] = {}
-    for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
-        answers = outcomes(seen, labels)
-        draws = resample(answers, ood, bootstrap, seed, progress, f"resampling for {model.name}")
-        figures = measured(answers, ood, draws)
-        first = first or draws
-        found.append(
-            ModelReport(
-                name=model.name,
-                kind=model.kind,
-                backend=model.runs.name,
-                precision=model.precision,
-                members=len(model.plan.members),
-                temperature=model.calibration.temperature,
-                figures=figures,
-                differences=differences(found[0].figures, figures, first, draws) if found else {},
-                diversity=diversity(seen, model.plan),
-                decisions=decisions(seen, labels, ood, model.calibration),
-            )
-        )
-    return found
 
 
 def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:

@@ -14,17 +14,14 @@ from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import DISTANCE, OUTPUTS
 from ..bundle.verification import REPORT
 from ..data.columns import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
-from ..metrics.judging import judged as judged_by
-from ..metrics.label_gates import LabelAgreement
-from ..metrics.score_gates import ScoreAgreement
 from ..progress import Progress, no_progress
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons
+from ..tasks import DISTANCE, TASKS
 from ..version import __version__
 from .bisect import Bisection, find_divergence
 
@@ -42,7 +39,7 @@ class BackendReport:
     backend: str
     precision: str
     outputs: dict[str, dict[str, float]]
-    agreement: Agreement | ScoreAgreement | LabelAgreement
+    agreement: Agreement
     tolerances: Tolerances
     gates: list[Gate]
     bisection: Bisection | None = None
@@ -140,6 +137,7 @@ def verify(
     bundle = resolve(bundle)
     folder = report_folder(bundle, report)
     architecture = bundle.any_architecture()
+    task = TASKS[architecture.task]
     if bisect:
         bundle.architecture()  # layers are known of a declared family alone
     check_all_graphs(bundle)
@@ -157,9 +155,9 @@ def verify(
         for candidate in progress(tested, len(tested), "verifying backends"):
             tolerances = TOLERANCES[candidate.precision]
             both = set(reference.outputs) & set(candidate.outputs)  # a graph of hydrant 0.1 has no energy
-            names = [name for name in (*OUTPUTS[architecture.task], DISTANCE) if name in both]
+            names = [name for name in (*task.outputs, DISTANCE) if name in both]
             expected, found, differences = compare(reference, candidate, architecture, batches, names)
-            figures, judged = judged_by(expected, found, tolerances, architecture.every_token)
+            figures, judged = task.compare(expected, found, tolerances)
             each = BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged)
             if bisect and not each.passed:
                 each = replace(each, bisection=find_divergence(bundle, candidate.name, candidate.precision, batches))

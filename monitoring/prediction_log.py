@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
 from ..errors import InputError, cut, listing, literal
 from ..metrics.spans import split_tag
+from ..tasks import TASKS, TaskName
 
 RECORDED = "why"
 """Key of the rows that a server records of abstained and flagged inputs alone: they do not sample the traffic."""
-
-ANSWERS = {"classification": "label", "multi_label": "labels", "score": "score", "tokens": "spans"}
-"""Task → the key of a row that holds its answer."""
 
 OWN = "give a log of this bundle's own predictions"
 
@@ -26,7 +23,7 @@ OWN = "give a log of this bundle's own predictions"
 class Own:
     """Task and labels of a bundle's own predictions; of a model that tags tokens, types of spans."""
 
-    task: str
+    task: TaskName
     labels: frozenset[str]
 
     @classmethod
@@ -39,11 +36,12 @@ class Own:
         """Refuse a row that another model wrote."""
         if row.get("error") is not None:
             return
-        given = [task for task, key in ANSWERS.items() if row.get(key) is not None]
-        if given and self.task not in given:
+        given = [task for task in TASKS.values() if row.get(task.answer) is not None]
+        own = TASKS[self.task]
+        if given and own not in given:
             raise InputError(
-                f"{where} has {ANSWERS[given[0]]}, as predictions of {GIVES[given[0]]} have, and this bundle gives "
-                f"{GIVES[self.task]}; {OWN}"
+                f"{where} has {given[0].answer}, as predictions of {given[0].gives} have, and this bundle gives "
+                f"{own.gives}; {OWN}"
             )
         for label in self._labels(row, where):
             if label not in self.labels:
@@ -53,7 +51,7 @@ class Own:
 
     def _labels(self, row: Mapping[str, Any], where: str) -> list[str]:
         """Every label that a row names; what is not text becomes a label that no bundle has."""
-        key = ANSWERS[self.task]
+        key = TASKS[self.task].answer
         answer = row.get(key)
         if answer is None or self.task == "score":
             return []

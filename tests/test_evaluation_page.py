@@ -13,12 +13,12 @@ import pytest
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import Examples
 from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_matrix, largest_confusions
-from hydrant.evaluation.figure_names import QUALITY
 from hydrant.evaluation.observation import Evidence, Observation
 from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
 from hydrant.evaluation.report_page import TEMPLATE, page
 from hydrant.evaluation.verdict import best_apart, verdicts
 from hydrant.runtime import Prediction
+from hydrant.tasks import TASKS
 
 FPR95 = "ood.predictive_entropy.fpr95"
 FIGURES = {
@@ -138,7 +138,7 @@ def test_verdict_in_every_form_of_the_report() -> None:
     ],
 )
 def test_bold_is_what_no_interval_overlaps(name: str, figures: list[Figure | None], place: int | None) -> None:
-    assert best_apart(figures, QUALITY[name]) == place
+    assert best_apart(figures, TASKS["classification"].columns[name]) == place
 
 
 def test_bold_on_the_page() -> None:

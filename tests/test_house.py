@@ -79,12 +79,11 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "measure": "__init__ calibrate",
         "evaluation": """
             __init__ bisect features distance_choice operator_times profile_targets profile_report
             cost_estimate peak_memory latency_plot polygraphy profiler verifier
-            options report dropout models latency observation span_scores figures score_figures token_figures
-            label_figures baselines classes examples figure_names verdict report_tables report_page noise plots run
+            options report metric_names verdict dropout models latency observation model_reports baselines classes
+            examples report_tables report_page noise plots run
         """,
         "monitoring": "__init__ drift_statistics drift_monitor prediction_log drift_report",
     },

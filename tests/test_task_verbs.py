@@ -24,7 +24,7 @@ from hydrant.data.corruptions import typos
 from hydrant.data.examples import Examples, read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
-from hydrant.evaluation.figure_names import BASELINES
+from hydrant.evaluation.metric_names import BASELINES
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.metrics import classification as metrics

@@ -103,10 +103,10 @@ def _stages(
     """Train a model, make the ensemble and the single model's bundle; whether every gate holds."""
     from PIL import Image
 
+    from ..calib.decisions.calibrate_bundle import calibrate
     from ..export import export_onnx
     from ..families.checkpoint import load_processor
     from ..fusion import fuse, save_bundle
-    from ..measure.calibrate import calibrate
 
     checkpoint = stage / "checkpoint"
     say(f"train     a ViT of 4 layers × 8 heads on {len(data.train[1])} handwritten digits, {epochs} epochs")

@@ -350,7 +350,7 @@ def _loss(known: Examples, architecture: Architecture) -> str | None:
     """Of a model of one output, what its labels ask for."""
     if architecture.task != "score":
         return None
-    from ..calib.score_loss import loss_of  # PyTorch
+    from ..tasks.regression import loss_of
 
     assert known.labels is not None  # read_examples asks for them
     return loss_of(known.labels, architecture.score_activation, known.source)

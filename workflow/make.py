@@ -377,7 +377,7 @@ class _Job:
         return {"graph": export_onnx(bundle, progress=self.how["progress"]).name}
 
     def _calibrate(self, bundle: Path, parts: Parts) -> dict[str, Any]:
-        from ..measure.calibrate import calibrate
+        from ..calib.decisions.calibrate_bundle import calibrate
 
         return calibrate(
             bundle, parts.fitting, parts.unknown_fitting, fit=parts.training,

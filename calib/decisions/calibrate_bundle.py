@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..bundle.calibration import Calibration
-from ..bundle.density import Density
-from ..bundle.journal import PURPOSE
-from ..bundle.owned import owned_folder
-from ..bundle.reference import TrafficReference
-from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
-from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import GIVES, ScoreActivation, Task
-from ..bundle.uses import FITTED, LEARNT, overlaps
-from ..calib.decisions.fit import fit as fit_decisions
-from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
-from ..calib.decisions.labels import check_label_targets, fit_labels
-from ..calib.decisions.profile import class_profile, label_profile, score_profile, span_profile
-from ..calib.decisions.spans import check_targets as check_span_targets
-from ..calib.decisions.spans import fit_spans, found_spans
-from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
-from ..data.columns import Reading
-from ..data.examples import Examples, check_apart, read_examples
-from ..data.fingerprints import fingerprints
-from ..errors import InputError, check_seed, cut, require
-from ..evaluation.distance_choice import against_training, candidates, check_options, settled, unseen_classes
-from ..evaluation.features import Distances, Reduced, Reference, squared_of
-from ..metrics.label_order import order_notes
-from ..metrics.scores import is_binary
-from ..metrics.uncertainty import summarise
-from ..progress import Progress, no_progress
-from ..runtime.collect import WordOutputs
+from ...bundle.calibration import Calibration
+from ...bundle.density import Density
+from ...bundle.journal import PURPOSE
+from ...bundle.owned import owned_folder
+from ...bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
+from ...bundle.strict_json import to_json_bytes
+from ...bundle.uses import FITTED, LEARNT, overlaps
+from ...data.columns import Reading
+from ...data.examples import Examples, check_apart, read_examples
+from ...data.fingerprints import fingerprints
+from ...errors import InputError, check_seed, require
+from ...evaluation.distance_choice import against_training, candidates, check_options, settled, unseen_classes
+from ...evaluation.features import Distances, Reduced, Reference, squared_of
+from ...metrics.uncertainty import summarise
+from ...progress import Progress, no_progress
+from ...runtime.collect import WordOutputs
+from ...tasks import TaskName
+from .fit import FITS, Request, Sample, found_spans
+from .targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 
 log = logging.getLogger(__name__)
 
@@ -132,54 +122,34 @@ def calibrate(
     """
     for module in ("torch", "onnx"):
         require(module, "fuse", "calibrate a bundle")
-    from ..export.recalibrate import check_graphs
+    from ...export.recalibrate import check_graphs
 
-    targets = Targets(abstain, flags, sets)
+    targets = Targets(abstain, flags, sets, confidence, label_false_alarm)
     check_seed(seed)
     check_apart(data, ood)
     bundle = resolve(bundle)
-    check_options(fit, taps, rank, bundle.any_architecture().width)
-    activation, task = bundle.any_architecture().score_activation, bundle.any_architecture().task
-    share = _confidence(confidence, task)
-    _check_label_false_alarm(label_false_alarm, task)
-    if task in _CHECKS:
-        _CHECKS[task](targets)
+    architecture = bundle.any_architecture()
+    task: TaskName = architecture.task
+    check_options(fit, taps, rank, architecture.width)
+    FITS[task].check(task, targets)
     bundle.check_addable(CALIBRATION)
     graphs, built_from = check_graphs(bundle), _built_from(bundle)  # before the long work
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
     assert known.labels is not None  # read_examples asks for them
-    if task == "score":
-        from ..calib.score_loss import loss_of
-
-        loss_of(known.labels, activation, known.source)  # refuses what a sigmoid cannot give
+    FITS[task].check_labels(known.labels, architecture.score_activation, known.source)
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
     notes = _of_data(bundle, known, ood, training, task, force)
     reference = Reference(bundle, reading.batch_size, progress)
     distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
-    if task == "tokens":
-        about = _about(bundle, known, ood, seed)
-        fitted, density = _spans_fitted(reference, known, ood, bundle, distances, targets, about, progress)
-        changed = _changed(bundle, graphs, fitted, density, new=training is not None)
-        return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
-    logits, squared = reference.run(known, distances)
-    ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
-    density, near, beyond = settled(distances, squared, ood_squared)
-    about = _about(bundle, known, ood, seed)
-    far = {"distance": near, "ood_distance": beyond}
-    if task == "score":
-        members, outside = (None if z is None else _activated(z, activation) for z in (logits, ood_logits))
-        assert members is not None  # there are examples
-        bounds = (0.0, 1.0) if activation == "sigmoid" else None
-        fitted = fit_intervals(members, known.labels, outside, targets, share, bounds, about, **far)
-        notes += _other_scale(known, activation)
-    elif task == "multi_label":
-        rate, names = label_false_alarm, bundle.labels
-        fitted = fit_labels(logits, known.labels, ood_logits, targets, rate, names, about, progress, **far)
+    if architecture.every_token:
+        found, ood_found, density = _word_samples(reference, known, ood, distances, bundle.labels)
     else:
-        fitted = fit_decisions(logits, known.labels, ood_logits, targets, about, progress, **far)
-        notes += order_notes(known.name, summarise(logits, 1.0)["probabilities"], known.labels, bundle.labels)
-    fitted = replace(fitted, reference=_profile(task, logits, bundle.labels, fitted, near, activation))
+        found, ood_found, density = _samples(reference, known, ood, distances)
+    about = _about(bundle, known, ood, seed)
+    request = Request(targets, bundle.labels, about, architecture.score_activation, progress)
+    fitted = FITS[task].fit(found, ood_found, request)
+    notes += FITS[task].notes(found, request)
     changed = _changed(bundle, graphs, fitted, density, new=training is not None)
     return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
 
@@ -189,7 +159,7 @@ def _of_data(
     known: Examples,
     ood: Examples | None,
     training: Examples | None,
-    task: Task,
+    task: TaskName,
     force: bool,
 ) -> list[str]:
     """What is to be said of the data before anything runs: classes they lack, and what earlier steps have seen."""
@@ -201,14 +171,6 @@ def _of_data(
         *overlaps(bundle, "calibrating", given, ["calibrated", FITTED], refused),
         *against_training(bundle, known, training, force),
     ]
-
-
-_CHECKS: dict[str, Callable[[Targets], object]] = {
-    "score": check_targets,
-    "tokens": check_span_targets,
-    "multi_label": check_label_targets,
-}
-"""What refuses targets that a task cannot meet."""
 
 
 def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> dict[str, Any]:
@@ -223,109 +185,46 @@ def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> 
     }
 
 
-def _spans_fitted(
-    reference: Reference,
-    known: Examples,
-    ood: Examples | None,
-    bundle: Bundle,
-    distances: Distances,
-    targets: Targets,
-    about: dict[str, Any],
-    progress: Progress,
-) -> tuple[Calibration, Density | None]:
-    """The calibration of a model that tags tokens, and its distance, standardised on words if it was fitted now."""
+def _samples(
+    reference: Reference, known: Examples, ood: Examples | None, distances: Distances
+) -> tuple[Sample, Sample | None, Density | None]:
+    """What the reference gives of both, and their distance, standardised if it was fitted now."""
+    logits, squared = reference.run(known, distances)
+    ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
+    density, near, far = settled(distances, squared, ood_squared)
+    strange = None if ood_logits is None else Sample(ood_logits, distance=far)
+    return Sample(logits, known.labels, near), strange, density
+
+
+def _word_samples(
+    reference: Reference, known: Examples, ood: Examples | None, distances: Distances, names: Sequence[str]
+) -> tuple[Sample, Sample | None, Density | None]:
+    """Of the words that have a tag, and all words of out-of-distribution texts."""
     assert known.labels is not None  # read_examples asks for them
     words, labels = reference.words(known, distances).tagged(known.labels)
     if not len(labels):
         raise InputError(f"no token of {known.source} has a tag that the model read; give more data")
-    strange = None if ood is None else reference.words(ood, distances)
+    ood_words = None if ood is None else reference.words(ood, distances)
     of_spans = None
-    if strange is not None and len(distances) > 1:  # one is chosen by the spans
-        of_spans = _largest(words, bundle.labels), _largest(strange, bundle.labels)
-    beyond = None if strange is None else squared_of(distances, strange.outputs)
-    density, near, far = settled(distances, squared_of(distances, words.outputs), beyond, of_spans)
-    outside = None if strange is None else (strange.outputs["logits"], strange.texts)
-    given = words.outputs["logits"], words.texts, labels, bundle.labels, outside
-    fitted = fit_spans(*given, targets, about, progress, distance=near, ood_distance=far)
-    profile = span_profile(words.outputs["logits"], words.texts, len(known), bundle.labels, fitted, near)
-    return replace(fitted, reference=profile), density
+    if ood_words is not None and len(distances) > 1:  # one is chosen by the spans
+        of_spans = _largest(words, names), _largest(ood_words, names)
+    ood_squared = None if ood_words is None else squared_of(distances, ood_words.outputs)
+    density, near, far = settled(distances, squared_of(distances, words.outputs), ood_squared, of_spans)
+    strange = None if ood_words is None else Sample(ood_words.outputs["logits"], None, far, ood_words.texts)
+    return Sample(words.outputs["logits"], labels, near, words.texts, len(known)), strange, density
 
 
-def _largest(words: WordOutputs, names: list[str]) -> Reduced:
+def _largest(words: WordOutputs, names: Sequence[str]) -> Reduced:
     """Distances of words → the largest of each span that is found among them."""
-    logits = summarise(words.outputs["logits"], 1.0)
-    return lambda distance: found_spans({**logits, "distance": distance}, words.texts, names)[1]["distance"]
-
-
-def _profile(
-    task: Task,
-    logits: np.ndarray,
-    names: list[str],
-    fitted: Calibration,
-    distance: np.ndarray | None,
-    activation: ScoreActivation,
-) -> TrafficReference:
-    """What the examples look like, of a model that gives no tags."""
-    if task == "score":
-        return score_profile(_activated(logits, activation), fitted, distance)
-    profile = label_profile if task == "multi_label" else class_profile
-    return profile(logits, names, fitted, distance)
-
-
-def _confidence(asked: float | None, task: Task) -> float:
-    """Of the intervals of a score; refused for classes."""
-    if asked is None:
-        return CONFIDENCE
-    if task != "score":
-        raise InputError(
-            f"confidence is {cut(asked)}, which is of intervals around a score, and this model has classes; leave it "
-            "(--confidence) out, or ask for prediction sets (sets=Conformal(0.1), --conformal)"
-        )
-    if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 < asked < 1:
-        raise InputError(f"confidence is {cut(asked)}; expected a number above 0 and below 1")
-    return float(asked)
-
-
-def _check_label_false_alarm(asked: float | None, task: Task) -> None:
-    """Refuse a rate that is none, or that a model without labels of their own cannot keep."""
-    if asked is None:
-        return
-    if task != "multi_label":
-        raise InputError(
-            f"label_false_alarm is {cut(asked)}, which is of labels each decided by itself, and this model gives "
-            f"{GIVES[task]}; leave it (--label-false-alarm) out"
-        )
-    if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 < asked < 1:
-        raise InputError(f"label_false_alarm is {cut(asked)}; expected a number above 0 and below 1")
-
-
-def _activated(logits: np.ndarray, activation: ScoreActivation) -> np.ndarray:
-    """Members' scores [N, M] from their logits [N, M, 1]."""
-    rows = logits[..., 0].astype(np.float64)
-    if activation == "identity":
-        return rows
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-rows))
-
-
-def _other_scale(known: Examples, activation: ScoreActivation) -> list[str]:
-    """Say if labels are no values of the score: relevance beside logits."""
-    assert known.labels is not None  # read_examples asks for them
-    if activation != "identity" or not is_binary(known.labels):
-        return []
-    note = (
-        f"the labels of {known.name} are all 0 or 1, and the scores are not cut to that range: intervals and RMSE tell "
-        "how far the scores are from 0 and 1; their order is judged by the ranking figures of `hydrant evaluate`"
-    )
-    log.warning("%s", note)
-    return [note]
+    scores = summarise(words.outputs["logits"], 1.0)
+    return lambda distance: found_spans({**scores, "distance": distance}, words.texts, names)[1]["distance"]
 
 
 def _changed(
     bundle: Bundle, graphs: Sequence[str], calibration: Calibration, density: Density | None, *, new: bool
 ) -> Bundle:
     """The bundle with its calibration, distance and graphs replaced, all together."""
-    from ..export.recalibrate import GRAPHS, write_recalibrated
+    from ...export.recalibrate import GRAPHS, write_recalibrated
 
     try:
         with owned_folder(bundle.path, PURPOSE) as folder:
@@ -345,7 +244,7 @@ def _changed(
 
 def _built_from(bundle: Bundle) -> dict[str, tuple[str, str]]:
     """The graph that each engine was built from, and its digest then."""
-    from ..engines.metadata import engine_names, read_metadata
+    from ...engines.metadata import engine_names, read_metadata
 
     known = {name: read_metadata(bundle, name) for name in engine_names(bundle)}
     return {name: (facts.onnx, facts.onnx_sha256) for name, facts in known.items()}
@@ -353,6 +252,6 @@ def _built_from(bundle: Bundle) -> dict[str, tuple[str, str]]:
 
 def _outdated(bundle: Bundle, built_from: Mapping[str, tuple[str, str]]) -> list[str]:
     """Engines whose graph has changed since they were built."""
-    from ..engines.metadata import graph_digest
+    from ...engines.metadata import graph_digest
 
     return [name for name, (graph, digest) in built_from.items() if graph_digest(bundle, graph) != digest]
