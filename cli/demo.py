@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..workflow.demo import run_demo
+from ..workflow.digits_demo import run_demo
 from .argument_types import positive
 from .options import Command, call
 from .prediction_text import prediction_text
