@@ -9,7 +9,7 @@ from typing import Any
 from ..bundle.calibration import ABSTAIN, OOD
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
 from ..calib.taps import WEIGHED
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import InputError
 from ..measure.calibrate import CalibrationReport, calibrate
 from . import shared

@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import short
 from ..evaluation.figure_names import (
     BASELINE_FIGURES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..bundle.store import TOKENIZER_GRAPH
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..export import Export, GraphForm, export
 from . import shared
 from .options import Command, call

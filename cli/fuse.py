@@ -12,8 +12,8 @@ from ..bundle.files import check_replaceable
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..cost.estimate import cost_of
-from ..data.columns import Reading
-from ..data.kept import Batch, KeptBatches
+from ..data.batching import Batch, CachedBatches
+from ..data.data_options import Reading
 from ..errors import InputError
 from ..families.lora import LowRank
 from ..progress import Progress
@@ -170,10 +170,10 @@ def _drift_report(
 ) -> dict[str, Any] | None:
     """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
     from ..data.batching import item_batches
+    from ..data.check_inputs import synthetic_batches
     from ..data.examples import read_examples
+    from ..data.label_encoding import batch_labels
     from ..data.processor import from_transformers
-    from ..data.samples import synthetic_batches
-    from ..data.tags import batch_labels
     from ..fusion import fuse as fuse_models
 
     if set(ensemble.provenance["separate"]) == ALONE:
@@ -195,7 +195,7 @@ def _drift_report(
             labels.append(None if found.labels is None else batch_labels(items, found.labels[index], arrays))
             yield arrays
 
-    kept = KeptBatches(batches())
+    kept = CachedBatches(batches())
     return _judged(options, models, ensemble, unmerged, kept, labels, f"{len(found)} inputs of {found.name}", progress)
 
 

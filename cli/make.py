@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import InputError
 from ..workflow.make import make, workspace_of
 from ..workflow.options import TUNING, Recipe

@@ -16,7 +16,7 @@ from ..bundle.plan import HeadPlan
 from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Random, Taylor
 from ..calib.heads.planning import EXAMPLES, plan_heads
 from ..calib.heads.search_state import is_state
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import InputError, cut, require
 from ..tuning.settings import Jointly
 from ..workflow.explore import Exploration, Grid, explore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..data.columns import Reading
-from ..data.sources import check_named
+from ..data.data_options import Reading
+from ..data.data_sources import check_named
 from ..errors import InputError
 from .options import Command, Target
 from .terminal import progress

@@ -7,7 +7,7 @@ import glob
 import sys
 from collections.abc import Sequence
 
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import InputError
 from ..tuning.report import Epoch, TuneReport
 from ..tuning.run import tune

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..measure.bisect import Bisection
 from ..measure.verify import VerifyReport, verify
 from . import shared

@@ -28,7 +28,7 @@ from ..bundle.uses import LEAST
 from ..calib.gaussians import Gaussians
 from ..calib.neighbours import Neighbours
 from ..calib.virtual_logit import VirtualLogit
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
 from ..data.spec import Modality

@@ -10,7 +10,7 @@ import numpy as np
 from ..bundle.calibration import ABSTAIN, Calibration
 from ..bundle.plan import HeadPlan
 from ..data.examples import Examples
-from ..data.text import is_pair
+from ..data.raw_inputs import is_pair
 from ..metrics import scores as metrics
 from ..metrics.bootstrap import resampled
 from ..metrics.figures import detection, named

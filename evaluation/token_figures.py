@@ -11,7 +11,7 @@ import numpy as np
 
 from ..bundle.calibration import ABSTAIN, Calibration
 from ..data.examples import Examples
-from ..data.tags import IGNORED
+from ..data.label_encoding import IGNORED
 from ..metrics import classification as metrics
 from ..metrics.bootstrap import resampled
 from ..metrics.figures import Answers, detection, named

@@ -27,7 +27,7 @@ from ..calib.decisions.profile import class_profile, label_profile, score_profil
 from ..calib.decisions.spans import check_targets as check_span_targets
 from ..calib.decisions.spans import fit_spans, found_spans
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk, Targets
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_seed, cut, require

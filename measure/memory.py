@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..bundle.store import Bundle
-from ..data.samples import full_batch
+from ..data.check_inputs import full_batch
 from ..errors import BackendError, cut
 from ..runtime.backends.registry import MODULES
 from .subjects import FUSED, Subject

@@ -19,7 +19,7 @@ from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import DISTANCE, OUTPUTS
 from ..bundle.verification import REPORT
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
 from ..metrics.judging import judged as judged_by
@@ -147,7 +147,7 @@ def verify(
     """
     require("polygraphy", "verify", "compare backends")
     require("scipy", "verify", "compute rank correlations")
-    from ..data.samples import model_inputs
+    from ..data.check_inputs import model_inputs
     from .polygraphy import compare
 
     if against not in OPENERS:

@@ -35,7 +35,7 @@ from hydrant import (
 )
 from hydrant.calib.decisions.targets import Targets
 from hydrant.cli.main import COMMANDS, main, parse
-from hydrant.data.columns import Columns
+from hydrant.data.data_options import DataOptions
 
 VERBS = ("plan_heads", "fuse", "tune", "export_onnx", "build_engine", "verify", "profile", "calibrate", "evaluate",
          "load", "save_bundle")  # fmt: skip
@@ -51,7 +51,7 @@ def test_verbs_take_few_parameters() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Columns(text=""), "a column is named ''; expected the name of a column"),
+        (lambda: DataOptions(text=""), "a column is named ''; expected the name of a column"),
         (lambda: Reading(label=3), "a column is named '3'"),
         (lambda: Reading(batch_size=0), "batch_size is '0'; expected a whole number, 1 or more"),
         (lambda: Reading(examples=-1), "examples is '-1'; expected a whole number, 0 or more"),

@@ -20,7 +20,7 @@ import pytest
 from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fuse, profile, save_bundle
 from hydrant.bundle.architecture import Architecture
 from hydrant.cli.profile import profile_text
-from hydrant.data.samples import full_batch
+from hydrant.data.check_inputs import full_batch
 from hydrant.measure import machine, subjects
 from hydrant.measure.memory import measure_memory, peak_bytes
 from hydrant.measure.operators import parts_of

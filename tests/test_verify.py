@@ -14,7 +14,7 @@ import onnx
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
 from hydrant.bundle.verification import Verification
-from hydrant.data.samples import synthetic_batches
+from hydrant.data.check_inputs import synthetic_batches
 from hydrant.errors import BundleError
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics.gates import TOLERANCES, Gate, agreement, gates
@@ -217,7 +217,7 @@ def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tm
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_path: Path) -> None:
     from hydrant.bundle.architecture import Architecture
-    from hydrant.data.samples import synthetic_batches
+    from hydrant.data.check_inputs import synthetic_batches
     from hydrant.measure.bisect import find_divergence
 
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from ..bundle.tasks import ScoreActivation
 from ..calib.label_loss import label_losses
 from ..calib.score_loss import Loss, score_losses
-from ..data.tags import labelled
+from ..data.label_encoding import labelled
 from .settings import Settings
 
 GRADIENT_NORM = 1.0

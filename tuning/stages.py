@@ -17,7 +17,7 @@ from ..bundle.store import Bundle, onnx_name
 from ..bundle.tasks import ScoreActivation
 from ..bundle.uses import warn_of_form
 from ..calib.score_loss import loss_of
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...bundle.architecture import Architecture
 from ...data.examples import Examples
-from ...data.tags import IGNORED
+from ...data.label_encoding import IGNORED
 from ...metrics.scores import rmse
 from ...metrics.uncertainty import area_under_roc
 from ..label_loss import label_pairs
