@@ -12,7 +12,7 @@ from ..bundle.files import check_replaceable
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..cost.estimate import cost_of
-from ..data.kept import Batch, KeptBatches
+from ..data.batching import Batch, CachedBatches
 from ..errors import InputError
 from ..progress import Progress
 from . import shared
@@ -161,10 +161,10 @@ def _drift_report(
 ) -> dict[str, Any] | None:
     """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
     from ..data.batching import item_batches
+    from ..data.check_inputs import synthetic_batches
     from ..data.examples import read_examples
+    from ..data.label_encoding import batch_labels
     from ..data.processor import from_transformers
-    from ..data.samples import synthetic_batches
-    from ..data.tags import batch_labels
     from ..fusion import fuse as fuse_models
 
     if set(ensemble.provenance["separate"]) == ALONE:
@@ -188,7 +188,7 @@ def _drift_report(
             labels.append(None if found.labels is None else batch_labels(items, found.labels[index], arrays))
             yield arrays
 
-    kept = KeptBatches(batches())
+    kept = CachedBatches(batches())
     return _judged(options, models, ensemble, unmerged, kept, labels, f"{len(found)} inputs of {found.name}", progress)
 
 

@@ -29,9 +29,10 @@ from hydrant.calib.decisions.fit import fit
 from hydrant.calib.decisions.intervals import fit_intervals
 from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
-from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
+from hydrant.calib.decisions.temperature import HIGHEST, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
 from hydrant.cli.terminal import json_lines
+from hydrant.data.fingerprints import LOWEST
 from hydrant.evaluation.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.label_head import label_head

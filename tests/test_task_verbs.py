@@ -28,7 +28,7 @@ from hydrant.evaluation.metric_names import BASELINES
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.metrics import classification as metrics
-from hydrant.metrics.logit_scores import label_logit_scores
+from hydrant.metrics.labels import label_logit_scores
 from hydrant.metrics.spans import find_spans
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place

@@ -16,10 +16,10 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, Figures, Jointly, PerMember, Reading
-from hydrant.calib.decisions.spans import fit_spans
+from hydrant.calib.decisions.fit import fit_spans
 from hydrant.calib.decisions.targets import FalseAlarm, Targets
 from hydrant.cli.evaluate import evaluation_text
-from hydrant.data.tags import labelled, token_labels, word_starts
+from hydrant.data.label_encoding import labelled, token_labels, word_starts
 from hydrant.data.words import EncodedWords
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor

@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
-from hydrant.data.samples import synthetic_batches
-from hydrant.metrics.gates import TOLERANCES, agreement, gates
+from hydrant.data.check_inputs import synthetic_batches
+from hydrant.metrics.gates import TOLERANCES, gates
+from hydrant.metrics.label_order import agreement
 from support import FAMILIES, make_model, random_plan, run_cli
 
 
