@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from .measure.settings import Timing
     from .measure.verify import verify
     from .runtime import Prediction, Predictor, Span, Words, load
+    from .runtime.offline.offline_run import predict_files
+    from .runtime.offline.shard_parts import Part, merge_parts
     from .runtime.pipeline import Pipeline, pipeline
     from .runtime.token_pipeline import TokenPipeline
-    from .serving.offline.files import predict_files
-    from .serving.offline.parts import Part, merge_parts
     from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
@@ -95,13 +95,13 @@ _HOMES = {
     "load_zero_shot": "families.zero_shot",
     "make": "workflow",
     "measure_drift": "fusion",
-    "merge_parts": "serving.offline.parts",
-    "Part": "serving.offline.parts",
+    "merge_parts": "runtime.offline.shard_parts",
+    "Part": "runtime.offline.shard_parts",
     "PerMember": "tuning.settings",
     "Pipeline": "runtime.pipeline",
     "pipeline": "runtime.pipeline",
     "plan_heads": "calib.heads.planning",
-    "predict_files": "serving.offline.files",
+    "predict_files": "runtime.offline.offline_run",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "profile": "measure.profile",

@@ -14,7 +14,7 @@ from ..bundle.store import Bundle, resolve
 from ..errors import InputError, cut, listing
 from ..metrics.drift import rate_p_value
 from ..progress import Progress, no_progress
-from ..runtime.observed import WATCHED, observed_rows
+from ..runtime.prediction_counts import WATCHED, observed_rows
 from .log import Own, rows_given, rows_of_file
 from .watch import FIXED, LABELS, NAMES, Alarm, Watch
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..bundle.reference import TrafficReference
 from ..errors import InputError, cut, is_whole
 from ..metrics.drift import RateTest, binned, moved_most, same_p_value, stability_index
-from ..runtime.observed import Observed
+from ..runtime.prediction_counts import Observed
 
 SEQUENTIAL, FIXED, HISTOGRAMS = 0.5, 0.25, 0.25
 """How the probability of a false alarm is shared: rates watched without end, rates of a whole log, and histograms."""

@@ -26,10 +26,10 @@ from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
-from .blanks import blank_inputs, no_outputs
-from .closing import Closable
 from .decisions import decided
+from .lifecycle import Closable
 from .prediction import Prediction, prediction_rows
+from .warmup_inputs import blank_inputs, no_outputs
 from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 
 log = logging.getLogger(__name__)

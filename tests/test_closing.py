@@ -38,7 +38,7 @@ from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.reference import TorchBackend
 from hydrant.runtime.backends.registry import OPENERS, open_graph
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
-from hydrant.runtime.closing import Closable
+from hydrant.runtime.lifecycle import Closable
 from support import make_inputs, make_model, make_tokenizer, random_plan
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")

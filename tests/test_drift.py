@@ -31,7 +31,7 @@ from hydrant.metrics.drift import (
     same_p_value,
     stability_index,
 )
-from hydrant.runtime.observed import Observed, is_counted, observed, observed_rows
+from hydrant.runtime.prediction_counts import Observed, is_counted, observed, observed_rows
 from hydrant.serving.stats import ModelStats, Watching
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -66,13 +66,14 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "runtime": """
-            closing prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
+            lifecycle prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
             backends.microbatch backends.openvino backends.ort backends.kernel_cache backends.tensorrt.__init__
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words observed blanks predictor loading __init__ answers token_pipeline pipeline
-            collect
+            backends.registry decisions words prediction_counts warmup_inputs predictor loading __init__ answers
+            token_pipeline pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
+            offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
@@ -96,8 +97,7 @@ FLOORS: list[dict[str, str]] = [
             __init__ errors observe log stats snapshot metrics figures together tracing record settings monitor catalog
             room inputs batcher service datatypes json_body messages protocol multipart asked upgrade connection guard
             direct verbs rest grpc_messages grpc_codec grpc_front explain page server workers run
-            offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run offline.files ray_cluster offline.ray_engine ray_serve
+            ray_serve
         """,
         "workflow": """
             options parts report told workspace make quality explore picture __init__

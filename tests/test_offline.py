@@ -23,13 +23,12 @@ import pyarrow.parquet as pq
 import pytest
 from hydrant import Predictor
 from hydrant.errors import InputError
-from hydrant.serving.offline.chunks import Chunks, kept
-from hydrant.serving.offline.parts import Part, manifest_of, merge_parts
-from hydrant.serving.offline.run import Division, local_engine, predict_part
-from hydrant.serving.offline.scoring import Scoring, answers, example_answer
-from hydrant.serving.offline.shards import Shard
-from hydrant.serving.offline.sources import Cursor, Sources, Survey
-from hydrant.serving.offline.tables import filed, json_line, split
+from hydrant.runtime.offline.chunks import Chunks, kept
+from hydrant.runtime.offline.input_stream import Cursor, Sources, Survey
+from hydrant.runtime.offline.offline_run import Division, local_engine, predict_part
+from hydrant.runtime.offline.row_files import filed, json_line, split
+from hydrant.runtime.offline.scoring import Scoring, answers, example_answer
+from hydrant.runtime.offline.shard_parts import Part, Shard, manifest_of, merge_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -183,7 +182,7 @@ def test_images_have_a_digest_of_names_and_contents(tmp_path: Path) -> None:
                 st.tuples(st.text(max_size=2), st.text(max_size=2))), max_size=4))  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_different_inputs_have_different_bytes(one: list[Any], other: list[Any]) -> None:
-    from hydrant.serving.offline.sources import _bytes
+    from hydrant.runtime.offline.input_stream import _bytes
 
     assert (b"".join(_bytes(one)) == b"".join(_bytes(other))) is (one == other)
 

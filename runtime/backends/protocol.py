@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import BackendError
-from ..closing import Closable
+from ..lifecycle import Closable
 from .dlpack import DeviceArray
 
 Batch = Mapping[str, np.ndarray]

@@ -86,7 +86,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Survey:
-    """What sources hold.
+    """Size and digest of the rows of sources.
 
     Attributes:
         counts: rows of each source.

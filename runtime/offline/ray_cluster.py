@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import LARGEST, BackendError, InputError, cut, require
+from ...errors import LARGEST, BackendError, InputError, cut, require
 
 log = logging.getLogger(__name__)
 
