@@ -92,8 +92,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
-            triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
+            triton.pbtxt triton.triton_settings triton.triton_tensors triton.models triton.model_files
+            triton.triton_forms triton.repository triton.__init__
             __init__ errors observe log stats snapshot metrics figures together tracing record settings monitor catalog
             room inputs batcher service datatypes json_body messages protocol multipart asked upgrade connection guard
             direct verbs rest grpc_messages grpc_codec grpc_front explain page server workers run

@@ -1,4 +1,4 @@
-"""Which tensors a bundle's model takes and gives in Triton, and predictions as these tensors.
+"""The tensors of a bundle's model in Triton, and predictions as these tensors.
 
 Triton puts the batch before every ``dims`` by itself. What a ``Prediction`` has once an input is [1] there, so that a
 batch of B is [B, 1]; a graph's own output [B] is reshaped on its way.
