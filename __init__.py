@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.offline.offline_run import predict_files
     from .runtime.offline.shard_parts import Part, merge_parts
-    from .runtime.pipeline import Pipeline, pipeline
-    from .runtime.token_pipeline import TokenPipeline
+    from .runtime.pipeline import Pipeline, TokenPipeline, pipeline
     from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
@@ -117,7 +116,7 @@ _HOMES = {
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
     "Timing": "measure.settings",
-    "TokenPipeline": "runtime.token_pipeline",
+    "TokenPipeline": "runtime.pipeline",
     "triton_repository": "serving.triton",
     "TritonModels": "serving.triton",
     "TritonSettings": "serving.triton",

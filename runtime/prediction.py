@@ -15,7 +15,6 @@ from ..metrics.gates import FURTHER_SCORES, SCORES
 
 SCORE_FIELDS = OUTPUTS["score"]
 
-
 MEMBERS = MEMBER_OUTPUTS["tokens"]
 """Of tokens, the one field whose second axis is not theirs."""
 FIGURES = tuple(dict.fromkeys([*(name for names in OUTPUTS.values() for name in names), DISTANCE]))
@@ -23,7 +22,6 @@ FIGURES = tuple(dict.fromkeys([*(name for names in OUTPUTS.values() for name in 
 
 LABEL_FIELDS = ("probabilities", "label_entropy", "label_mutual_information", *SCORES[:3])
 """What a multi-label model gives for certain (``SCORES`` but the disagreement)."""
-
 
 Given = np.ndarray | Any
 """An array that every prediction of one task has, and not those of others: there it is ``None``."""
@@ -331,14 +329,14 @@ def prediction_rows(
         row |= _answer(prediction, index, labels)
         for name in (*SCORE_FIELDS, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
             if (score := getattr(prediction, name)) is not None:
-                row[name] = _float(score[index])
+                row[name] = shortest(score[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
         if prediction.out_of_distribution is not None:
             row["out_of_distribution"] = bool(prediction.out_of_distribution[index])
         if prediction.prediction_set is not None:
             row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
         if probabilities and prediction.score is None:
-            row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
+            row["probabilities"] = dict(zip(labels, map(shortest, prediction.probabilities[index]), strict=True))
     return rows
 
 
@@ -356,9 +354,9 @@ def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list
     return [
         {
             "label": labels[int(place)],
-            "probability": _float(prediction.probabilities[index, place]),
-            "entropy": _float(prediction.label_entropy[index, place]),
-            "mutual_information": _float(prediction.label_mutual_information[index, place]),
+            "probability": shortest(prediction.probabilities[index, place]),
+            "entropy": shortest(prediction.label_entropy[index, place]),
+            "mutual_information": shortest(prediction.label_mutual_information[index, place]),
         }
         for place in places
     ]
@@ -370,6 +368,6 @@ def _named(item: Any) -> str | list[str]:
     return item if isinstance(item, str) else str(item)
 
 
-def _float(value: Any) -> float:
+def shortest(value: Any) -> float:
     """A float32 as the shortest decimal that names it."""
     return float(str(value))

@@ -34,7 +34,6 @@ from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 
 log = logging.getLogger(__name__)
 
-
 ANSWERS = {
     "classification": "{} classes",
     "score": "scores",
@@ -44,7 +43,6 @@ ANSWERS = {
 """What a model of each task, or its prediction, answers with, in words."""
 
 BATCH_SIZE = 32
-
 
 SHORTEST = 4
 """Fewest tokens that a text is cut to."""

@@ -24,7 +24,7 @@ from hydrant.errors import BackendError, BundleError, InputError
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.tensorrt import lane as engine_lane
 from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, read_engine, rebuild_command
-from hydrant.runtime.backends.tensorrt.device import Holdings
+from hydrant.runtime.backends.tensorrt.cuda import Holdings
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.backends.tensorrt.profiles import Part, Profiles, output_bytes, padded
 from hypothesis import HealthCheck, given, settings

@@ -70,9 +70,9 @@ FLOORS: list[dict[str, str]] = [
             backends.microbatch backends.openvino backends.ort backends.kernel_cache backends.tensorrt.__init__
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
-            backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
+            backends.tensorrt.lane backends.tensorrt.engine
             backends.registry decisions words prediction_counts warmup_inputs predictor loading __init__ answers
-            token_pipeline pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
+            pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
             offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
         """,
         "tuning": """

@@ -12,7 +12,6 @@ from ...errors import BackendError, HydrantError
 
 log = logging.getLogger(__name__)
 
-
 MOST_BYTES = 2**30
 
 

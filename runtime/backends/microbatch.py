@@ -20,10 +20,8 @@ from ...cost.estimate import cost_of
 
 log = logging.getLogger(__name__)
 
-
 ROWS = 800
 """Rows (inputs × tokens × streams) of one run, about: measured in ``benchmarks/graph_latency.py``."""
-
 
 Batch = Mapping[str, np.ndarray]
 

@@ -25,18 +25,14 @@ from .tensorrt.profiles import Part, run_parts
 PRECISIONS = ("fp16", "fp32")
 """What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
 
-
 TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
 """ONNX Runtime's name → type of an input of hydrant's graphs."""
-
 
 CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
 """Of the CUDA provider: products of float32 in float32. Its default rounds their factors to 10 bits (TF32)."""
 
-
 ROWS = 32
 """Largest batch of one run of the TensorRT provider, which compiles for a range of batches."""
-
 
 TOKENS = 64
 """Length of texts that the TensorRT provider's kernels are chosen for."""

@@ -18,11 +18,9 @@ from ....errors import BackendError, HydrantError, InputError, MissingExtraError
 from ..dlpack import CUDA, Borrowed, DeviceArray, borrow, check_borrowed
 from ..kernel_cache import KernelCache
 from ..protocol import Backend
-from .choose import Chosen, Machine, choose_engine, read_engine
+from .choose import Chosen, Loaded, Machine, choose_engine, load_engine, read_engine
 from .cuda import Cuda
-from .device import Device
 from .lane import Lane
-from .load import Loaded, load_engine
 from .profiles import Part, Profiles, checked_inputs, output_bytes, padded, run_parts
 
 
@@ -38,7 +36,7 @@ class EngineBackend(Backend):
         library: str,
         precision: str | None = None,
         *,
-        open_device: Callable[[str], Device] = Cuda,
+        open_device: Callable[[str], Cuda] = Cuda,
         memory_kind: int = CUDA,
     ) -> None:
         trt = require(MODULES[library], library, "run engines")
@@ -204,7 +202,7 @@ class _Contexts:
             self._cache.save()
 
 
-def _opened(open_device: Callable[[str], Device], library: str) -> tuple[Device | None, HydrantError]:
+def _opened(open_device: Callable[[str], Cuda], library: str) -> tuple[Cuda | None, HydrantError]:
     """The GPU, or why there is none: what else is wrong with the engine is told first."""
     try:
         return open_device(library), BackendError("")

@@ -16,19 +16,16 @@ import numpy as np
 
 from ....engines.metadata import Shape
 from ....errors import BackendError
-from .device import Device, Holdings
-from .load import Loaded
+from .choose import Loaded
+from .cuda import Cuda, Holdings
 
 log = logging.getLogger(__name__)
-
 
 GRAPHS = 4
 """Most shapes of a lane with a CUDA graph, each in a context of its own; the one not used for longest makes room."""
 
-
 SEEN = 64
 """Shapes that a lane remembers to have met once."""
-
 
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
@@ -69,7 +66,7 @@ class Lane:
     def __init__(
         self,
         loaded: Loaded,
-        device: Device,
+        device: Cuda,
         input_bytes: Mapping[str, int],
         output_bytes: Mapping[str, int],
         new_context: Callable[[bool], Any],
@@ -233,7 +230,7 @@ class Lane:
         return Buffer(self._held.host(size), self._held.memory(size))
 
 
-def _free(device: Device, captured: Captured) -> None:
+def _free(device: Cuda, captured: Captured) -> None:
     """Give a graph back; its context goes with the last reference to it."""
     if captured.graph is not None:
         with suppress(BackendError):  # a device that reports an earlier failure again
@@ -241,7 +238,7 @@ def _free(device: Device, captured: Captured) -> None:
 
 
 def _release(
-    device: Device,
+    device: Cuda,
     stream: int,
     captured: OrderedDict[Key, Captured],
     contexts: dict[int, Any],
