@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -115,23 +114,6 @@ def test_the_image_asks_after_its_own_health(service: Running) -> None:
         assert done.returncode == status, done.stderr
 
 
-def test_the_image_is_built_of_the_package_alone() -> None:
-    patterns = [
-        line for line in (FOLDER / "Dockerfile.dockerignore").read_text().splitlines() if line and line[0] != "#"
-    ]
-    tables = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    packages = {
-        name.removeprefix("hydrant").strip(".").split(".")[0] for name in tables["tool"]["setuptools"]["packages"]
-    }
-    needed = {*packages - {""}, "pyproject.toml", "README.md", "LICENSE", "constraints.txt", "py.typed", "__init__.py"}
-    needed.add(".ci")
-    for name in needed:  # the last pattern that fits decides
-        last = next((each for each in patterns[::-1] if fnmatch(name, each.removeprefix("!"))), "!")
-        assert last.startswith("!"), name
-    assert all((CHECKOUT / name).exists() for name in needed)
-    assert {"tests", "docs", "benchmarks"} <= set(patterns)
-
-
 # Kubernetes
 
 
@@ -161,26 +143,6 @@ def test_probes_ask_what_the_service_answers_without_a_token(service: Running, n
     assert container["readinessProbe"]["httpGet"]["path"].endswith("/ready")
 
 
-@pytest.mark.parametrize("name", ["kubernetes.yaml", "kserve.yaml"])
-def test_containers_have_few_rights_and_know_their_size(name: str) -> None:
-    pod, container = container_of(name)
-    rights = {**pod.get("securityContext", {}), **container["securityContext"]}
-    assert rights["runAsNonRoot"]
-    assert str(rights["runAsUser"]) == dict(instructions())["USER"].split(":")[0]
-    assert not rights["allowPrivilegeEscalation"]
-    assert rights["capabilities"] == {"drop": ["ALL"]}
-    assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
-    _, settings = settings_of(container["args"])
-    assert str(settings.threads) == container["resources"]["requests"]["cpu"]
-    assert rights["readOnlyRootFilesystem"]
-    sizes = {"Mi": 2**20, "Gi": 2**30}
-    usual, most = (
-        int(each[:-2]) * sizes[each[-2:]]
-        for each in (container["resources"]["requests"]["memory"], container["resources"]["limits"]["memory"])
-    )
-    assert usual + 25 * settings.max_bytes <= most, "the largest body of JSON, while it is read"
-
-
 def test_what_is_mounted_is_what_is_served() -> None:
     pod, container = container_of("kubernetes.yaml")
     options, settings = settings_of(container["args"])
@@ -195,23 +157,6 @@ def test_what_is_mounted_is_what_is_served() -> None:
     options, settings = settings_of(container_of("kserve.yaml")[1]["args"])
     assert str(options.folder) == "/mnt/models"  # where KServe's storage initializer puts what STORAGE_URI names
     assert settings.timeout == container_of("kserve.yaml")[0]["timeout"]
-
-
-def test_objects_name_each_other() -> None:
-    found = kinds("kubernetes.yaml")
-    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    selectors = [
-        found["Deployment"]["spec"]["selector"]["matchLabels"], found["Service"]["spec"]["selector"],
-        found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
-    ]  # fmt: skip
-    assert selectors == [labels] * 3
-    inside = container_of("kubernetes.yaml")[1]["ports"]
-    assert [each["targetPort"] for each in found["Service"]["spec"]["ports"]] == [each["name"] for each in inside]
-    target = found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
-    assert (target["kind"], target["name"]) == ("Deployment", found["Deployment"]["metadata"]["name"])
-    assert found["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == found["Deployment"]["spec"]["replicas"]
-    for name in ("kubernetes.yaml", "kserve.yaml"):
-        assert container_of(name)[1]["image"].endswith(f"/hydrant:{hydrant.__version__}")
 
 
 # systemd

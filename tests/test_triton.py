@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import shutil
@@ -126,13 +125,6 @@ def test_inputs_and_outputs_of_a_graph_are_those_that_onnx_reads(kind: str, bund
             tuple(axis.dim_value if axis.HasField("dim_value") else None for axis in kind.shape.dim) for kind in types
         ]
     assert graph_metadata(path) == {entry.key: entry.value for entry in model.metadata_props}
-
-
-@pytest.mark.parametrize("content", [b"no graph", b"\x3a\x02\x0a\x00"])
-def test_what_is_no_graph_has_no_tensors(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(content)
-    with pytest.raises(ValueError, match=r"field|number|inputs or outputs"):
-        graph_tensors(tmp_path / "model.onnx")
 
 
 # the form for CPUs
@@ -260,22 +252,6 @@ def warm_array(place: Path, value: Any, batch: int) -> np.ndarray:
         assert int.from_bytes(data[:4], "little") == len(data) - 4
         return strings(*[data[4:]] * batch)
     return np.tile(np.frombuffer(data, kind).reshape(shape), (batch, 1))
-
-
-def test_data_for_perf_analyzer_are_requests_that_the_model_answers(bundles: dict[str, Path], tmp_path: Path) -> None:
-    for kind in ("text", "images", "labels"):
-        triton_repository(bundles[kind], tmp_path, name=kind, settings=SETTINGS)
-        model, rows = started(tmp_path / kind), json.loads((tmp_path / kind / "perf.json").read_text())["data"]
-        for row in rows:
-            arrays = {
-                name: strings(base64.b64decode(value["b64"]))
-                if "b64" in value
-                else strings(*value)
-                if isinstance(value, list)
-                else np.array(value["content"]).reshape(1, *value["shape"])
-                for name, value in row.items()
-            }
-            assert model.execute([Request(arrays)])[0].error is None
 
 
 # the form for GPUs
@@ -618,22 +594,6 @@ def test_an_altered_bundle_is_refused(engined: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"fused.safetensors has .* bytes, but the manifest says"):
         triton_repository(engined, tmp_path / "r")
     assert not (tmp_path / "r").exists()
-
-
-def test_an_answer_that_the_configuration_does_not_fit_is_an_error(bundles: dict[str, Path], tmp_path: Path) -> None:
-    """As where somebody edits the one configuration of all versions."""
-    triton_repository(bundles["text"], tmp_path, settings=SETTINGS)
-    config = tmp_path / "bundle/config.pbtxt"
-    config.write_text(config.read_text().replace('name: "energy"', 'name: "enthalpy"'))
-    [answer] = started(tmp_path / "bundle").execute([Request({"text": strings("money")})])
-    assert str(answer.error).startswith("config.pbtxt declares enthalpy, which this bundle does not give; write")
-
-
-def test_a_large_graph_keeps_its_data_beside_it(engined: Path, tmp_path: Path) -> None:
-    bundle = Bundle.open(engined)
-    bundle.add({"model.fp32.onnx.data": b"weights"})
-    triton_repository(engined, tmp_path / "r", "gpu", name="m")
-    assert (tmp_path / "r/m_graph/1/model.fp32.onnx.data").read_bytes() == b"weights"
 
 
 def test_steps_hold_no_more_of_the_bundle_than_they_read(bundles: dict[str, Path], tmp_path: Path) -> None:
