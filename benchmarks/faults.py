@@ -401,7 +401,7 @@ FAULTS = [
     Fault("tuning-4", "tuning/loop.py", "test_tune.py::test_nothing_gets_worse",
           "best_epoch(self.point.history) >= self.settings.how.patience",
           "best_epoch(self.point.history) > self.settings.how.patience"),
-    Fault("runtime-1", "runtime/decisions.py", "test_older_bundles.py::test_older_bundles_predict_what_they_predicted",
+    Fault("runtime-1", "runtime/prediction.py", "test_older_bundles.py::test_older_bundles_predict_what_they_predicted",
           'found: np.ndarray = scores < value if threshold.side == "below" else scores > value',
           "found: np.ndarray = scores > value"),
     Fault("runtime-2", "runtime/collect.py", "test_evaluate.py::test_figures_against_the_oracle",

@@ -12,7 +12,7 @@ from ..metrics.bootstrap import interval, resampled
 from ..metrics.figures import Answers, Value, detection, figures, named
 from ..metrics.resampled import Detector, WeightedFigures
 from ..progress import Progress
-from ..runtime.decisions import decided
+from ..runtime.prediction import decided
 from .observation import Observation
 from .report import Figure
 from .span_scores import SpanScores

@@ -19,7 +19,7 @@ from ..metrics.figures import detection, named
 from ..metrics.resampled import Detector
 from ..progress import Progress
 from ..runtime import Prediction
-from ..runtime.decisions import decided
+from ..runtime.prediction import decided
 from .figures import differences, figure
 from .models import Model
 from .observation import Evidence, Observation

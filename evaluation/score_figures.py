@@ -18,7 +18,7 @@ from ..metrics.ranking import groups_of, normalised_gain, reciprocal_rank
 from ..metrics.resampled import Detector
 from ..progress import Progress
 from ..runtime import Prediction
-from ..runtime.decisions import decided
+from ..runtime.prediction import decided
 from .figures import differences, figure
 from .models import Model
 from .observation import Evidence, Observation

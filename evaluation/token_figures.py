@@ -18,7 +18,7 @@ from ..metrics.figures import Answers, detection, named
 from ..metrics.resampled import Detector
 from ..metrics.spans import Span, span_counts, span_figures, span_scores, spans_in, split_tag
 from ..progress import Progress
-from ..runtime.decisions import decided
+from ..runtime.prediction import decided
 from .figures import differences, diversity, figure
 from .models import Model
 from .observation import Evidence, Observation

@@ -236,11 +236,7 @@ class Pipeline(_Pipeline):
         return pair or one or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
 
     def _squashes(self, function: str | None) -> bool:
-        """Whether the bundle's score still goes through a sigmoid.
-
-        Raises:
-            InputError: a function that does not lead from what the bundle gives to what is asked for.
-        """
+        """Whether the bundle's score still goes through a sigmoid."""
         score = self.predictor.task == "score"
         gives, allowed = FUNCTIONS[self.predictor.task]
         name = str(function).lower()

@@ -23,14 +23,10 @@ WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
 
 @dataclass(frozen=True)
 class Observed:
-    """Some inputs in their order, without those that failed; of a model that tags tokens scores and labels of spans.
+    """Some inputs, without those that failed; for token classification, scores and labels of spans.
 
-    Attributes:
-        inputs: N of them.
-        decisions: [N] bool, by :data:`bundle.reference.RATES`; a text is decided like its least certain span.
-        scores: by :data:`WATCHED`, one value for each input or span.
-        labels: how often each was given.
-        failed: inputs that could not be used.
+    Decisions [N] by :data:`bundle.reference.RATES`, a text decided like its least certain span; scores by
+    :data:`WATCHED`, one value for each input or span; and how often each label was given.
     """
 
     inputs: int = 0

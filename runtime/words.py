@@ -18,8 +18,7 @@ from ..data.words import NO_WORD, is_words
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans
-from .decisions import decided
-from .prediction import Prediction, shortest
+from .prediction import Prediction, decided, shortest
 
 Aggregation = Literal["first", "mean", "max"]
 

@@ -71,14 +71,7 @@ _exported: dict[int, tuple[Any, ...]] = {}
 
 @dataclass(frozen=True)
 class Borrowed:
-    """A tensor of another library, readable while this object lives.
-
-    Attributes:
-        address: of its first element.
-        shape: sizes.
-        dtype: of its elements.
-        capsule: keeps the memory.
-    """
+    """A tensor of another library, readable while this object lives; ``capsule`` keeps its memory."""
 
     address: int
     shape: tuple[int, ...]
@@ -121,15 +114,7 @@ def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtyp
 
 
 class DeviceArray:
-    """A float32 array on a device, for libraries that read DLPack or ``__cuda_array_interface__``.
-
-    The memory is released when the last reader is done.
-
-    Attributes:
-        address: of its first element.
-        shape: sizes.
-        dtype: float32.
-    """
+    """A float32 array on a device, for readers of DLPack or ``__cuda_array_interface__``; the last one releases it."""
 
     dtype = np.dtype(np.float32)
 

@@ -23,11 +23,7 @@ def cache_folder() -> Path:
 
 
 def private_folder(*names: str) -> Path | None:
-    """A folder below :func:`cache_folder` that only this user can write to; it is made where it is missing.
-
-    Returns:
-        The folder; ``None`` where it cannot be made.
-    """
+    """A folder below :func:`cache_folder` that only this user can write to; ``None`` where it cannot be made."""
     folder = cache_folder()
     for name in ("", *names):
         folder = folder / name

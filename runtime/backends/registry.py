@@ -70,13 +70,10 @@ def reasons(skipped: Sequence[tuple[str, str]]) -> str:
 def open_backend(
     bundle: Bundle, name: str = "auto", threads: int | None = None, precision: str | None = None
 ) -> tuple[Backend, list[tuple[str, str]]]:
-    """Open a backend by name, or with ``"auto"`` the first that can run here.
+    """Open a backend by name, or with ``"auto"`` the first that can run here; also (name, reason) of the skipped ones.
 
     Only absence makes ``"auto"`` go on to the next one (a GPU, library or file that is not there, or an engine that
     does not fit); a file that was altered is an error.
-
-    Returns:
-        The backend, and (name, reason) of each one that was skipped.
     """
     if name != "auto":
         if name not in OPENERS:

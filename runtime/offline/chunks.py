@@ -28,13 +28,7 @@ DESCRIPTION = "job.json"
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of one run.
-
-    Attributes:
-        folder: that holds them.
-        rows: all rows of the run, by their indices.
-        size: rows of a chunk; the last one may have fewer.
-    """
+    """The chunks of ``rows`` in a folder, ``size`` rows in each; the last one may have fewer."""
 
     folder: Path
     rows: range

@@ -26,13 +26,7 @@ from ...errors import InputError, listing
 
 @dataclass(frozen=True)
 class Sources:
-    """Data by their names, in order.
-
-    Attributes:
-        names: of files, image folders, data sets of the hub and URLs; what is a pattern matches images.
-        columns: of tables.
-        missing: let rows without a text through (``data.readers.stream_rows``).
-    """
+    """Data by their names, in order; ``missing`` lets rows without a text through (``data.readers.stream_rows``)."""
 
     names: tuple[str, ...]
     columns: Columns
@@ -86,12 +80,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Survey:
-    """Size and digest of the rows of sources.
-
-    Attributes:
-        counts: rows of each source.
-        digest: SHA-256 of all inputs in order.
-    """
+    """Rows of each source, and SHA-256 of all inputs in order."""
 
     counts: tuple[int, ...]
     digest: str

@@ -64,15 +64,7 @@ class Division:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run.
-
-    Attributes:
-        part: the finished part.
-        rows: its rows, by their indices.
-        chunks: how many chunks it was divided into.
-        found: how many of these an earlier run had finished.
-        made_before: whether an earlier run had finished the whole part.
-    """
+    """A finished part, its rows, its number of chunks, and how many of these an earlier run had finished."""
 
     part: Part
     rows: range

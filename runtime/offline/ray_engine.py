@@ -74,16 +74,7 @@ class Actors:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of every actor; it travels to other machines.
-
-    Attributes:
-        bundle: its folder.
-        manifest: of the bundle and its files (``Bundle.stated``).
-        loading: arguments of ``hydrant.load``.
-        sources: the data.
-        survey: of the data.
-        scoring: how inputs are predicted.
-    """
+    """The work of every actor, which travels to other machines; ``manifest`` is that of ``Bundle.stated``."""
 
     bundle: str
     manifest: dict[str, Any]

@@ -50,17 +50,7 @@ TOKENS = 16
 
 @dataclass(frozen=True)
 class Source:
-    """A bundle as a repository needs it.
-
-    Attributes:
-        bundle: the bundle.
-        architecture: of its model.
-        calibration: of the bundle.
-        graph: file of the ONNX graph, in the bundle.
-        inputs, outputs: of the graph.
-        raw: whether it has a processor, and reads texts or images.
-        pairs: whether it was made on pairs of texts.
-    """
+    """A bundle with one of its graphs; ``raw`` where it has a processor, ``pairs`` where it was made on pairs."""
 
     bundle: Bundle
     architecture: AnyArchitecture
@@ -119,15 +109,8 @@ class Source:
 class Model:
     """A model of the repository, with one version of it.
 
-    Attributes:
-        name: of the model, and of its folder.
-        part: ``"whole"``, or of an ensemble ``"ensemble"``, ``"prepare"``, ``"graph"`` or ``"decide"``.
-        config: of Triton, without the name.
-        inputs, outputs: tensors of requests and answers.
-        version_files: in the folder of the version: name → content, or a file to copy.
-        files: beside ``config.pbtxt``.
-        labels: class names of the answers.
-        limits: of an engine, which the configuration repeats.
+    ``part`` is ``"whole"``, or of an ensemble ``"ensemble"``, ``"prepare"``, ``"graph"`` or ``"decide"``. Files are
+    contents, or files to copy, by their names in the folder of the version, and beside ``config.pbtxt``.
     """
 
     name: str

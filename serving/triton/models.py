@@ -24,9 +24,8 @@ from ...data.batching import Prepared
 from ...data.processor import Processor, load_processor
 from ...data.spec import InputSpec
 from ...errors import BackendError, BundleError, HydrantError, InputError, listing
-from ...runtime.decisions import decided
 from ...runtime.loading import load
-from ...runtime.prediction import Prediction
+from ...runtime.prediction import Prediction, decided
 from ...runtime.predictor import Predictor
 from .triton_tensors import SPANS, answer_arrays, graph_outputs
 

@@ -51,12 +51,7 @@ FLOAT32 = {
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that Triton can run.
-
-    Attributes:
-        name: in the bundle.
-        facts: its metadata.
-    """
+    """An engine that Triton can run, and its metadata."""
 
     name: str
     facts: EngineFile

@@ -45,13 +45,7 @@ NO_RTX = {
 
 @dataclass(frozen=True)
 class Machine:
-    """The library and GPU that run engines here.
-
-    Attributes:
-        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
-        version: of the library.
-        capability: compute capability of the GPU; ``None`` where there is none, and all else is judged.
-    """
+    """The library and GPU that run engines here; ``capability`` is ``None`` without a GPU, and all else is judged."""
 
     library: str
     version: str
@@ -60,13 +54,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Chosen:
-    """An engine that fits.
-
-    Attributes:
-        name: of the engine in the bundle.
-        facts: what its metadata holds.
-        rebuild: the command that builds it again.
-    """
+    """An engine that fits, with its metadata, and the command that builds it again."""
 
     name: str
     facts: EngineFile
@@ -95,16 +83,7 @@ class NativeLog:
 
 @dataclass(frozen=True)
 class Loaded:
-    """An engine in memory.
-
-    Attributes:
-        trt: its library.
-        engine: the ``ICudaEngine``.
-        inputs: name → type.
-        outputs: name → shape, with −1 for the batch.
-        messages: of the library.
-        keep: objects that must outlive the engine.
-    """
+    """An engine (``ICudaEngine``) in memory: types of its inputs, shapes of its outputs with −1 for the batch."""
 
     trt: ModuleType
     engine: Any

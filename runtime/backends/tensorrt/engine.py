@@ -154,11 +154,7 @@ class EngineBackend(Backend):
 
 
 class _Contexts:
-    """Makes execution contexts of an engine; those of TensorRT-RTX cache kernels, and capture CUDA graphs when told to.
-
-    Attributes:
-        loaded: the engine.
-        captures: whether a context can capture by itself.
+    """Makes execution contexts of an engine; those of TensorRT-RTX cache kernels, and can capture CUDA graphs.
 
     Lanes keep it, as the library's configuration must outlive the contexts made with it.
     """

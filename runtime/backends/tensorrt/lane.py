@@ -45,12 +45,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Captured:
-    """A context that runs one shape in the lane's buffers, and nothing else.
-
-    Attributes:
-        context: whose shapes and addresses never change again.
-        graph: captured from it; ``None`` where the library captures by itself.
-    """
+    """A context whose shapes and addresses never change again; no ``graph`` where the library captures by itself."""
 
     context: Any
     graph: int | None
