@@ -77,8 +77,7 @@ def calibration_text(report: CalibrationReport) -> str:
     lines = [
         *inspected_calibration(facts, scores),
         *distance_text(facts["distance"]),
-        *([_of_spans(fitted)] if "spans" in fitted else []),
-        *(_errors(fitted) if scores else _quality(fitted["before"], fitted["after"])),
+        *_fit_text(fitted, scores),
         f"written       in the bundle: calibration.json, {', '.join(report.graphs) or NO_GRAPH}",
     ]
     if report.outdated:
@@ -86,21 +85,17 @@ def calibration_text(report: CalibrationReport) -> str:
     return "\n".join(lines)  # the notes of the report were told as warnings
 
 
-def _of_spans(fitted: Mapping[str, Any]) -> str:
-    return f"thresholds    of {fitted['spans']} spans, {fitted['wrong_spans']} of them wrong; temperature of words"
-
-
-def _quality(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    return [
-        f"NLL           {before['nll']:.4f} → {after['nll']:.4f}",
-        f"ECE           {before['ece']:.4f} → {after['ece']:.4f}",
-    ]
-
-
-def _errors(fitted: Mapping[str, Any]) -> list[str]:
-    ranked = fitted["spearman"]
-    told = "" if ranked is None else f"; rank correlation of error and variance {ranked:.3f}"
-    return [f"errors        RMSE {fitted['rmse']:.4g}, NLL {fitted['nll']:.4f}{told}"]
+def _fit_text(fitted: Mapping[str, Any], scores: bool) -> list[str]:
+    """Lines for the spans, and for the figures before and after the fit."""
+    if scores:
+        ranked = fitted["spearman"]
+        rank = "" if ranked is None else f"; rank correlation of error and variance {ranked:.3f}"
+        return [f"errors        RMSE {fitted['rmse']:.4g}, NLL {fitted['nll']:.4f}{rank}"]
+    lines = [f"{name.upper():<14}{fitted['before'][name]:.4f} → {fitted['after'][name]:.4f}" for name in ("nll", "ece")]
+    if "spans" in fitted:
+        wrong = f"{fitted['wrong_spans']} of them wrong; temperature of words"
+        lines.insert(0, f"thresholds    of {fitted['spans']} spans, {wrong}")
+    return lines
 
 
 def inspected_calibration(facts: Mapping[str, Any] | None, score: bool = False) -> list[str]:
