@@ -17,22 +17,19 @@ from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
 from hydrant import (
     Bundle,
     Reading,
-    Timing,
     export_onnx,
     fuse,
     load,
-    profile,
     save_bundle,
     verify,
 )
 from hydrant.errors import BackendError, BundleError
 from hydrant.families.checkpoint import load_processor
-from hydrant.measure import subjects
 from hydrant.runtime.backends.openvino import OpenVinoBackend
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.reference import TorchBackend
-from hydrant.runtime.backends.registry import OPENERS, open_graph
+from hydrant.runtime.backends.registry import OPENERS
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.lifecycle import Closable
 from support import make_inputs, random_plan
@@ -208,21 +205,6 @@ def test_verify_closes_what_it_opened_before_a_failure(
     with pytest.raises(BundleError, match="the graph was altered"):
         verify(path, reading=Reading(examples=4))
     assert_closed(opened, 2)
-
-
-def test_profile_closes_the_members_that_it_opened_before_a_failure(
-    path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    graphs = iter([open_graph, damaged])
-
-    def second_is_damaged(*arguments: Any) -> Backend:
-        return next(graphs)(*arguments)
-
-    monkeypatch.setattr(subjects, "open_graph", second_is_damaged)
-    with pytest.raises(BundleError, match="the graph was altered"):
-        profile(path, "onnxruntime", timing=Timing(batch=[1], sequence=[8]), baseline=["deep-ensemble"], memory=False)
-    assert_closed(opened, 2)
-    assert next(graphs, None) is None
 
 
 def test_load_closes_a_backend_without_a_predictor(

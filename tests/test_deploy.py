@@ -6,7 +6,6 @@ import configparser
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -62,14 +61,6 @@ def instructions() -> list[tuple[str, str]]:
     text = re.sub(r"^#.*\n", "", (FOLDER / "Dockerfile").read_text(), flags=re.M)
     lines = [line for line in re.sub(r"\\\n\s*", "", text).splitlines() if line.strip()]
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines]
-
-
-def test_every_recipe_is_told_of() -> None:
-    told = re.findall(r"\]\((\w[\w.-]*)\)", (FOLDER / "README.md").read_text())
-    there = {path.name for path in FOLDER.iterdir()} - {"README.md", "Dockerfile.dockerignore"}
-    assert sorted(told) == sorted(there)
-    page = (CHECKOUT / "docs/how-to/deploy.md").read_text()
-    assert all(f"examples/deploy/{name}" in page for name in there)
 
 
 # The image
@@ -178,34 +169,6 @@ def test_the_unit_of_serve_runs_a_command_that_there_is() -> None:
     name = found["Service"]["LoadCredential"].split(":")[0]
     assert str(options.token_file) == "${CREDENTIALS_DIRECTORY}/" + name
     assert settings.loopback
-
-
-def test_the_unit_of_the_runner_has_options_that_there_are() -> None:
-    found, command = unit("hydrant-run.service")
-    assert command[0].endswith("/bin/hydrant-run")
-    source = (CHECKOUT / "runtime/cpp/program/arguments.cpp").read_text()
-    known = dict(re.findall(r'^    \{"(--[\w-]+)", (nullptr|"\w+")', source, flags=re.M))
-    given = {word: after for word, after in zip(command, [*command[1:], ""], strict=True) if word.startswith("--")}
-    assert set(given) == {"--serve", "--host", "--port", "--threads", "--max-bytes", "--max-pixels"}
-    for option, after in given.items():
-        assert option in known
-        assert (known[option] == "nullptr") == after.startswith("--")
-    assert found["Service"]["SocketBindAllow"] == f"tcp:{given['--port']}"
-    assert given["--host"] == "127.0.0.1"
-
-
-@pytest.mark.parametrize("name", ["hydrant.service", "hydrant-run.service"])
-def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd-analyze is not installed")
-    text = (FOLDER / name).read_text()
-    (tmp_path / name).write_text(re.sub(r"/opt/hydrant/bin/[\w-]+", "/bin/true", text))
-    done = subprocess.run([analyze, "verify", str(tmp_path / name)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    limit = ["security", "--offline=true", "--threshold=20", str(tmp_path / name)]  # tenths: 2.0 of 10
-    done = subprocess.run([analyze, *limit], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 # Prometheus

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from hydrant.serving.service import Service
 from hydrant.serving.settings import ServeSettings
 from hydrant.tuning import trunk
 from hydrant.tuning.examples import Source
-from support import HEADS, LAYERS, make_model, run_cli
+from support import HEADS, LAYERS, make_model
 
 LABELS = list("abcde")
 
@@ -112,28 +111,6 @@ def test_calibrated_and_evaluated_as_on_the_texts(
     assert hydrant.verify(own, "onnxruntime", data=tensors, reading=Reading(examples=10)).passed
     made = export(own, "fp16", data=tensors, reading=Reading(examples=8))
     assert made.islands is not None
-
-
-def test_command_line_with_tensors(bare: Path, tensors: Path, tmp_path: Path) -> None:
-    out, plan = tmp_path / "out", tmp_path / "plan.json"
-    for step in [
-        ("plan", bare, "--data", tensors, "--keep", 2, "-o", plan),
-        ("fuse", bare, bare, bare, "--plan", plan, "--no-processor", "--data", tensors, "-o", out),
-        ("export", out),
-        ("tune", out, "--data", tensors, "--epochs", 1),
-        ("calibrate", out, "--data", tensors, "--force"),
-        ("evaluate", out, "--data", tensors, "--bootstrap", 0, "--force"),
-        ("verify", out, "--data", tensors, "--examples", 5, "--backend", "onnxruntime"),
-    ]:
-        done = run_cli(*step)
-        assert done.returncode == 0, (step[0], done.stderr)
-        assert "Traceback" not in done.stderr
-    done = run_cli("predict", out, "--input", tensors)  # its labels are not read
-    assert len(done.stdout.splitlines()) == 24, done.stderr
-    assert json.loads(done.stdout.splitlines()[3])["input"].endswith("train.npz, row 3")
-    refused = run_cli("evaluate", out, "--data", tensors, "--corruptions")
-    assert refused.returncode == 2
-    assert "holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) out" in refused.stderr
 
 
 SPECS = {

@@ -221,19 +221,6 @@ def test_failed_inputs_of_a_calibrated_bundle_are_not_answered(text_bundle: Path
         assert list(rows[0]) == ["index", "input", "error"]
 
 
-def test_unreadable_images_get_a_row_of_their_own(image_bundle: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"\x89PNG not really")
-    image = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
-    with load(image_bundle) as predictor:
-        found = predictor.predict([broken, image, np.zeros((3, 8, 8), np.uint8)], on_error="row")
-        assert_same(found.take(np.array([1])), predictor.predict(image))
-        assert "broken.png" in found.error[0]
-        assert "array.transpose(1, 2, 0)" in found.error[2]
-        with pytest.raises(HydrantError, match="one image with its channels first, or 3 grey ones"):
-            predictor.predict(np.zeros((3, 8, 8), np.uint8), on_error="row")
-
-
 def test_a_table_is_read_by_its_column(text_bundle: Path) -> None:
     import pandas
 
@@ -298,22 +285,6 @@ def test_without_a_graph_auto_falls_back_with_the_reason(tmp_path: Path) -> None
         assert len(predictor.predict(inputs)) == 4
     with pytest.raises(HydrantError, match=r"has no model\.fp32\.onnx; make it with `hydrant export"):
         load(tmp_path / "bundle", "onnxruntime")
-
-
-def test_a_missing_library_names_its_extra(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(
-        HydrantError, match=r"onnxruntime is not installed; .*: pip install 'hydrant-uq\[onnxruntime\]'"
-    ):
-        load(text_bundle, "onnxruntime")
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    with load(text_bundle) as predictor:
-        assert predictor.backend == "torch"
-        assert "pip install 'hydrant-uq[onnxruntime]'" in on_cpu(predictor)["onnxruntime"]
-        assert "pip install 'hydrant-uq[openvino]'" in on_cpu(predictor)["openvino"]
-    monkeypatch.setitem(sys.modules, "polygraphy", None)
-    with pytest.raises(HydrantError, match=r"polygraphy is not installed; .*: pip install 'hydrant-uq\[verify\]'"):
-        hydrant.verify(text_bundle)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered"])

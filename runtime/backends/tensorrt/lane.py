@@ -9,8 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,21 +29,15 @@ SEEN = 64
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
 
-@dataclass(frozen=True)
-class Buffer:
-    """A tensor's bytes in page-locked host memory, and its address on the GPU."""
+class Buffer(NamedTuple):
+    """A tensor's bytes in page-locked host memory, their address, and that on the GPU."""
 
     host: np.ndarray
+    address: int
     device: int
 
-    @property
-    def address(self) -> int:
-        """Of the bytes in host memory."""
-        return int(self.host.ctypes.data)
 
-
-@dataclass(frozen=True)
-class Captured:
+class Captured(NamedTuple):
     """A context whose shapes and addresses never change again; no ``graph`` where the library captures by itself."""
 
     context: Any
@@ -222,7 +215,8 @@ class Lane:
         return context
 
     def _buffer(self, size: int) -> Buffer:
-        return Buffer(self._held.host(size), self._held.memory(size))
+        host = self._held.host(size)
+        return Buffer(host, int(host.ctypes.data), self._held.memory(size))
 
 
 def _free(device: Cuda, captured: Captured) -> None:
