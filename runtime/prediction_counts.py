@@ -1,4 +1,4 @@
-"""What is counted of predictions when traffic is watched: decisions, scores, labels; of a prediction or of its rows."""
+"""Decisions, scores and labels that are counted when traffic is monitored; of a prediction or of its rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..bundle.calibration import Calibration
 from ..bundle.reference import RATES
-from ..errors import InputError, cut, listing
+from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .prediction import Prediction
 from .words import spans_of, words_of
@@ -23,14 +23,10 @@ WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
 
 @dataclass(frozen=True)
 class Observed:
-    """Some inputs in their order, without those that failed; of a model that tags tokens scores and labels of spans.
+    """Some inputs, without those that failed; for token classification, scores and labels of spans.
 
-    Attributes:
-        inputs: N of them.
-        decisions: [N] bool, by :data:`bundle.reference.RATES`; a text is decided like its least certain span.
-        scores: by :data:`WATCHED`, one value for each input or span.
-        labels: how often each was given.
-        failed: inputs that could not be used.
+    Decisions [N] by :data:`bundle.reference.RATES`, a text decided like its least certain span; scores by
+    :data:`WATCHED`, one value for each input or span; and how often each label was given.
     """
 
     inputs: int = 0
@@ -41,16 +37,15 @@ class Observed:
 
 
 def is_counted(prediction: Prediction) -> bool:
-    """Whether :func:`observed` counts something of a prediction: of tokens, whether their words are known."""
+    """Whether :func:`observed` counts something: not of tokens whose words are not known."""
     return prediction.mask is None or (prediction.words is not None and prediction.offsets is not None)
 
 
 def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None = None) -> Observed:
-    """What is counted of a prediction; of tokens from ready tensors, whose words are not known, nothing."""
+    """The counts of a prediction; of tokens from ready tensors, whose words are not known, nothing."""
     if prediction.mask is not None:
         return _of_tokens(prediction, labels, calibration)
-    failed = int(prediction.failed.sum())
-    if failed:
+    if failed := int(prediction.failed.sum()):
         prediction = prediction[~prediction.failed]
     given = {name: getattr(prediction, name) for name in (*WATCHED, *RATES)}
     counts: Mapping[str, int] = {}
@@ -84,7 +79,7 @@ def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calib
 
 
 def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where: Sequence[str]) -> Observed:
-    """What is counted of rows as `hydrant predict --output` writes them."""
+    """The counts of rows as `hydrant predict --output` writes them."""
     names = set(names)
     found, tagged = [], None
     for row, place in zip(rows, where, strict=True):
@@ -133,29 +128,22 @@ def _check_row(row: Mapping[str, Any], tagged: bool, names: set[str], where: str
     if ("spans" in row) is not tagged:
         words = ("spans, and rows before it have none", "no spans, and rows before it have")[tagged]
         raise InputError(f"{where} has {words}; expected rows as `hydrant predict --output` writes those of one model")
-    spans = row["spans"] if tagged else [row]
+    spans, labels = row["spans"] if tagged else [row], row.get("labels", [])
     if not isinstance(spans, list):
         raise InputError(f"{where} has spans {cut(spans)}; expected a list, as `hydrant predict --output` writes it")
     for each in spans:
-        _check_scores(each, names, where)
-        if isinstance(each.get("label"), list | Mapping):
-            raise InputError(f"{where} has the label {cut(each['label'])}; expected a name")
-    labels = row.get("labels", [])
+        known = each if isinstance(each, Mapping) else {}
+        for name in sorted(names):
+            value = known.get(name)
+            if not (isinstance(value, bool) if name in RATES else _is_number(value)):
+                has = f"{name} {cut(value)}" if name in known else f"no {name}"
+                raise InputError(
+                    f"{where} has {has}; expected {'true or false' if name in RATES else 'a finite number'}"
+                )
+        if not isinstance(each, Mapping) or isinstance(each.get("label"), list | Mapping):
+            raise InputError(f"{where} has the label {cut(known.get('label'))}; expected a name")
     if not isinstance(labels, list) or not all(isinstance(each, Mapping) and "label" in each for each in labels):
         raise InputError(f"{where} has labels {cut(labels)}; expected a list of objects, each with its label")
-
-
-def _check_scores(row: Any, names: set[str], where: str) -> None:
-    """Refuse a row, or a span of one, that lacks a decision or score, or holds another kind of value there."""
-    if not isinstance(row, Mapping) or not names <= row.keys():
-        lacking = sorted(names - set(row)) if isinstance(row, Mapping) else sorted(names)
-        raise InputError(f"{where} has no {listing(lacking)}; expected rows as `hydrant predict --output` writes them")
-    for name in names:
-        value = row[name]
-        right = isinstance(value, bool) if name in RATES else _is_number(value)
-        if not right:
-            kind = "true or false" if name in RATES else "a finite number"
-            raise InputError(f"{where} has {name} {cut(value)}; expected {kind}")
 
 
 def _is_number(value: Any) -> bool:

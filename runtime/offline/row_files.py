@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,25 +42,25 @@ def _fitting(*errors: type[BaseException]) -> Iterator[None]:
         ) from error
 
 
-class Table(ABC):
-    """A file of rows that is being written."""
+class Table:
+    """A file of rows that is being written; ``join`` puts several such files behind each other."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
-        self._handle = handle
-        self._example = example
+        self._handle, self._example = handle, example
 
-    @abstractmethod
     def write(self, rows: Iterable[Answer]) -> None:
         """Add rows."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Write what is left and what ends the file; the handle stays open."""
-        self._handle.flush()
+        """Write the end of the file; the handle stays open."""
 
     @classmethod
-    @abstractmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
-        """Write the rows of several files of this form, one behind the other, to one."""
+        """Write the rows of several files to one."""
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, handle)
 
 
 class JsonLines(Table):
@@ -73,13 +72,6 @@ class JsonLines(Table):
             lines = b"".join(map(json_line, rows))
         self._handle.write(lines)
         self._handle.flush()
-
-    @classmethod
-    def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
-        """As of :class:`Table`."""
-        for part in parts:
-            with part.open("rb") as file:
-                shutil.copyfileobj(file, handle)
 
 
 class Csv(Table):
@@ -135,7 +127,7 @@ class Parquet(Table):
                 self._flush()
 
     def close(self) -> None:
-        """Write the last rows and what ends the file."""
+        """Write the last rows and the end of the file."""
         try:
             self._flush()
         finally:
@@ -169,7 +161,7 @@ Sink = Callable[[list[Answer]], object]
 """Takes rows."""
 
 ERRORS: Answer = {"index": 0, "input": "", "error": ""}
-"""What a file of failed rows tells of each."""
+"""Columns of a file of failed rows."""
 
 FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
 """Forms by the endings of names."""
@@ -225,10 +217,12 @@ def table_row(usual: Answer, scoring: Scoring, errors: Path | None) -> Answer:
 
 
 def split(rows: list[Answer], target: Sink, aside: Table | None) -> int:
-    """Write rows, those of failed inputs to their own table if there is one; how many these are."""
+    """Write rows, those of failed inputs to their own table if there is one; the count of these."""
     failed = [row for row in rows if "error" in row]
-    target(rows if aside is None else [row for row in rows if "error" not in row])
-    if aside is not None:
+    if aside is None:
+        target(rows)
+    else:
+        target([row for row in rows if "error" not in row])
         aside.write(failed)
     return len(failed)
 

@@ -1,4 +1,4 @@
-"""Which tensors a bundle's model takes and gives in Triton, and predictions as these tensors.
+"""The tensors of a bundle's model in Triton, and predictions as these tensors.
 
 Triton puts the batch before every ``dims`` by itself. What a ``Prediction`` has once an input is [1] there, so that a
 batch of B is [B, 1]; a graph's own output [B] is reshaped on its way.
@@ -36,15 +36,10 @@ SPANS = "spans"
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a model in Triton.
+    """An input or output of a model in Triton; ``dims`` without the batch, −1 for an axis of any length.
 
-    Attributes:
-        name: of the tensor.
-        datatype: of Triton, such as ``"TYPE_FP32"``.
-        dims: its axes without the batch; −1 for one of any length.
-        optional: of an input, whether a request may leave it out.
-        flat: whether the graph's own tensor has no axis but the batch.
-        labelled: whether its last axis are the classes of :data:`LABELS`.
+    The graph's own tensor of a ``flat`` one has no axis but the batch; the last axis of a ``labelled`` one has the
+    classes of :data:`LABELS`.
     """
 
     name: str

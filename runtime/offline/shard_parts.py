@@ -1,4 +1,4 @@
-"""Parts of a prediction: what a shard writes beside its rows, and the parts as one file again.
+"""Shards of a prediction, the parts that they write, and the parts as one file again.
 
 Beside ``part-2.jsonl`` lies ``part-2.jsonl.manifest.json``: which rows of which inputs it holds, from which bundle and
 with which options, and the digests of its files. Parts are merged by what it says, never by their names.
@@ -9,23 +9,85 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from ...bundle.files import atomic_file, check_file, destination, sha256_of, write_atomically
-from ...errors import InputError, cut, is_whole, listing
+from ...data.specs import Spec, decode
+from ...errors import LARGEST, InputError, cut, is_whole, listing
 from .chunks import differences
-from .shards import Shard
-from .tables import check_form, form_of
+from .row_files import check_form, form_of
 
-SCHEMA = 1
-
-MOST_NAMED = 8
+MAX_NAMED = 8
 """Missing parts that a message names."""
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of ``count`` runs of consecutive rows, which together are all of them; their sizes differ by one at most.
+
+    Attributes:
+        index: which one, from 1.
+        count: how many there are.
+    """
+
+    index: int = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not (is_whole(self.count, 1) and is_whole(self.index, 1, self.count)):
+            raise InputError(
+                f"shard is {cut(self)}; expected the number of one shard and how many there are, from 1/{self.count} "
+                f"to {self.count}/{self.count}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """From what the user wrote.
+
+        >>> Shard.parse("2/4")
+        Shard(index=2, count=4)
+        """
+        found = re.fullmatch(r"([0-9]{1,10})/([0-9]{1,10})", text)
+        if not found or not 1 <= int(found[2]) <= LARGEST:
+            raise InputError(f"shard is {cut(text)}; expected I/N, such as 2/4 for the second of four shards")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def rows(self, total: int) -> range:
+        """Its rows of a total, counted from 0.
+
+        >>> [Shard(index, 3).rows(10) for index in (1, 2, 3)]
+        [range(0, 3), range(3, 6), range(6, 10)]
+        """
+        return range(total * (self.index - 1) // self.count, total * self.index // self.count)
+
+
+WHOLE = Shard()
+"""All rows."""
+
+
+class PartFile(Spec):
+    """The manifest of a part on disk."""
+
+    schema: Literal[1]
+    job: dict[str, Any]
+    shard: str
+    total: Count
+    failed: Count
+    sha256: dict[str, str]
+    errors: str | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +120,7 @@ class Part:
         """
         errors = None if self.errors is None else os.path.relpath(self.errors.resolve(), self.path.parent.resolve())
         facts = {
-            "schema": SCHEMA,
+            "schema": 1,
             "job": self.job,
             "shard": str(self.shard),
             "total": self.total,
@@ -79,30 +141,15 @@ class Part:
         if not path.is_file():
             raise InputError(f"part {path} does not exist; expected the output of `hydrant predict --shard`")
         try:
-            facts = json.loads(file.read_bytes())
-            errors = None if facts["errors"] is None else path.parent / facts["errors"]
-            if errors is not None and b"\0" in os.fsencode(errors):
-                raise ValueError(f"errors = {cut(errors.name)}")
-            if errors is not None:
-                errors.is_file()  # of a name that is too long this raises
-            part = cls(
-                path,
-                dict(facts["job"]),
-                Shard.parse(facts["shard"]),
-                facts["total"],
-                facts["failed"],
-                dict(facts["sha256"]),
-                errors,
-            )
-        except FileNotFoundError as error:
+            content = file.read_bytes()
+        except OSError as error:
             raise InputError(
-                f"part {path} has no {file.name} beside it; expected what `hydrant predict --shard` wrote, both files"
+                f"part {path} has no readable {file.name} beside it; expected what `hydrant predict --shard` wrote, "
+                "both files"
             ) from error
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError) as error:
-            raise InputError(f"cannot read {file}: {cut(error)}; make the part again") from error
-        if facts.get("schema") != SCHEMA or not (is_whole(part.total) and is_whole(part.failed)):
-            raise InputError(f"{file} is no manifest of a part of schema {SCHEMA}; make the part again")
-        return part
+        facts = decode(content, PartFile, file, InputError)
+        errors = None if facts.errors is None else path.parent / facts.errors
+        return cls(path, facts.job, Shard.parse(facts.shard), facts.total, facts.failed, facts.sha256, errors)
 
     def altered(self) -> list[Path]:
         """Its files that are missing, or not what they were when it was made."""
@@ -110,12 +157,12 @@ class Part:
         return [
             path
             for name, path in found.items()
-            if path is not None and not (path.is_file() and sha256_of(path) == self.files.get(name))
+            if path is not None and not (os.path.isfile(path) and sha256_of(path) == self.files.get(name))  # noqa: PTH113
         ]
 
 
 def manifest_of(output: Path) -> Path:
-    """Where the manifest of a part is."""
+    """The manifest of a part."""
     return output.with_name(f"{output.name}.manifest.json")
 
 
@@ -135,32 +182,26 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
         InputError: a part is missing, doubled, altered or of another run, or something cannot be read or written.
         MissingExtraError: the parts are Parquet, and pyarrow is not installed.
     """
-    output, errors = Path(output), None if errors is None else Path(errors)
-    if isinstance(parts, str | Path) or not all(isinstance(each, str | Path) for each in parts):
+    if isinstance(parts, str | Path):
         raise InputError(f"parts is {cut(parts)}; expected a list of files, as in ['part-1.jsonl', 'part-2.jsonl']")
     found = _all_of_one([Part.load(Path(path)) for path in parts])
-    aside = found[0].errors is not None
-    if aside is not (errors is not None):
+    aside = [part.errors for part in found if part.errors is not None]
+    if bool(aside) is not (errors is not None):
         raise InputError(
             "the parts keep failed rows in files of their own; give the file that gets them all, with --errors"
             if aside
             else "the parts keep no failed rows apart; leave --errors out"
         )
-    sources = [part.path for part in found] + [part.errors for part in found if part.errors]
-    _check_places(sources, [output] if errors is None else [output, errors])
-    altered = [path for part in found for path in part.altered()]
-    if altered:
+    if altered := [path for part in found for path in part.altered()]:
         raise InputError(f"{listing(altered, 3)}: missing or altered since the part was made; make that part again")
+    places = [(Path(output), [part.path for part in found])]
+    if errors is not None:
+        places.append((Path(errors), aside))
+    _check_places(places)
     with contextlib.ExitStack() as stack:
-        for place, files in _joined(found, output, errors):
+        for place, files in places:
             form_of(place).join(files, stack.enter_context(atomic_file(place)))
     return found
-
-
-def _joined(parts: Sequence[Part], output: Path, errors: Path | None) -> Iterator[tuple[Path, list[Path]]]:
-    yield output, [part.path for part in parts]
-    if errors is not None:
-        yield errors, [part.errors for part in parts if part.errors is not None]
 
 
 def _all_of_one(parts: Sequence[Part]) -> list[Part]:
@@ -168,21 +209,19 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
     if not parts:
         raise InputError("no parts are given; expected the outputs of `hydrant predict --shard`")
     first = parts[0]
-    for part in parts:
-        about = {"shards": part.shard.count, "rows": part.total, **part.job}
-        changed = differences({"shards": first.shard.count, "rows": first.total, **first.job}, about)
-        if changed:
+    jobs = [{"shards": part.shard.count, "rows": part.total, **part.job} for part in parts]
+    for part, job in zip(parts, jobs, strict=True):
+        if changed := differences(jobs[0], job):
             raise InputError(
                 f"{part.path} and {first.path} are parts of different predictions: they differ in {listing(changed)}; "
                 "expected parts of the same inputs, bundle and options"
             )
     given = Counter(part.shard.index for part in parts)
-    doubled = [part.path for part in parts if given[part.shard.index] > 1]
-    if doubled:
+    if doubled := [part.path for part in parts if given[part.shard.index] > 1]:
         raise InputError(f"{listing(doubled, 4)} hold the same rows, or some of them; give every part once")
     if len(parts) < first.shard.count:
         missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in given)
-        some = [str(shard) for shard in islice(missing, MOST_NAMED)]  # a manifest may speak of billions
+        some = [str(shard) for shard in islice(missing, MAX_NAMED)]  # a manifest may speak of billions
         more = first.shard.count - len(parts) - len(some)
         raise InputError(
             f"{len(parts)} of {first.shard.count} parts are given; missing: {listing(some)}"
@@ -191,17 +230,16 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
     return sorted(parts, key=lambda part: part.shard.index)
 
 
-def _check_places(sources: Sequence[Path], places: Sequence[Path]) -> None:
-    taken = {path.resolve() for path in sources}
-    for place in places:
+def _check_places(places: Sequence[tuple[Path, Sequence[Path]]]) -> None:
+    """Refuse outputs that are parts, have another form than these, or are the same file."""
+    taken = {path.resolve() for _, files in places for path in files}
+    for place, files in places:
         check_form(place)
         check_file(place)
         if place.resolve() in taken:
-            raise InputError(f"{place} is one of the parts; choose another output")
-        alike = sources[0 if place is places[0] else -1]
-        if destination(place) is not None and form_of(place) is not form_of(alike):
+            raise InputError(f"{place} is one of the parts, or both outputs; choose another output")
+        taken.add(place.resolve())
+        if destination(place) is not None and form_of(place) is not form_of(files[0]):
             raise InputError(
-                f"{place} has another form than {alike}; expected the ending {alike.suffix}, as of the parts"
+                f"{place} has another form than {files[0]}; expected the ending {files[0].suffix}, as of the parts"
             )
-    if len(places) == 2 and places[0].resolve() == places[1].resolve():
-        raise InputError(f"{places[0]} is to hold the rows and those that failed; name two files")

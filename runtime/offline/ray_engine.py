@@ -1,6 +1,6 @@
 """Chunks by the actors of Ray Data, each with a predictor of its own.
 
-What goes through Ray are numbers of chunks, and back come their rows. An actor reads its inputs itself, by the readers
+Numbers of chunks go through Ray, and their rows come back. An actor reads its inputs itself, by the readers
 of every other command: bundle and data must be there under the same names on every machine. Chunks come back in any
 order and are kept by the process that started the work, each whole; a chunk whose actor died is given to another.
 """
@@ -21,13 +21,14 @@ import numpy as np
 
 from ...bundle.store import Bundle
 from ...errors import BackendError, HydrantError, InputError, cut, require
-from ...runtime import Predictor, load
-from ..ray_cluster import Pool, check_room, cluster
+from ..loading import load
+from ..predictor import Predictor
 from .chunks import Chunks
-from .run import Engine
+from .input_stream import Cursor, Sources, Survey
+from .offline_run import Engine
+from .ray_cluster import Pool, check_room, cluster
+from .row_files import json_line
 from .scoring import Scoring, answers
-from .sources import Cursor, Sources, Survey
-from .tables import json_line
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +74,7 @@ class Actors:
 
 @dataclass(frozen=True)
 class Work:
-    """What every actor needs to know, which travels to other machines.
-
-    Attributes:
-        bundle: its folder.
-        manifest: what the bundle says of itself and of its files, as of ``Bundle.stated``.
-        loading: arguments of ``hydrant.load``.
-        sources: the data.
-        survey: of the data.
-        scoring: how inputs are predicted.
-    """
+    """The work of every actor, which travels to other machines; ``manifest`` is that of ``Bundle.stated``."""
 
     bundle: str
     manifest: dict[str, Any]
@@ -146,8 +138,8 @@ def ray_engine(
         with contextlib.redirect_stdout(sys.stderr), cluster(PURPOSE) as ray:  # Ray prints what became of workers
             share = actors.pool.share(ray.cluster_resources().get("CPU", 1.0))
             check_room(ray.cluster_resources(), actors.pool)
-            told = {"threads": max(1, int(share)), **{k: v for k, v in loading.items() if v is not None}}
-            work = Work(str(Path(bundle).resolve()), manifest, told, sources, survey, scoring)
+            options = {"threads": max(1, int(share)), **{k: v for k, v in loading.items() if v is not None}}
+            work = Work(str(Path(bundle).resolve()), manifest, options, sources, survey, scoring)
             for found in _streamed(ray, chunks, missing, work, actors.pool, share):
                 if found["problem"]:
                     raise InputError(str(found["problem"]))

@@ -37,10 +37,9 @@ class Closable(ABC):
         self._users = [thread for thread in self._users if thread == threading.get_ident()]
 
     def close(self) -> None:
-        """Release what it holds, after everything that uses it has finished; what comes later is refused.
+        """Release what it holds, after everything that uses it has finished; closing again does nothing.
 
-        To close it again does nothing. A thread that closes it amid a use of its own does not wait: the last use to
-        end releases it.
+        A thread that closes it amid a use of its own does not wait: the last use to end releases it.
         """
         with self._changed:
             self._closed = True

@@ -8,9 +8,11 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,7 @@ from ...errors import InputError, listing
 
 @dataclass(frozen=True)
 class Sources:
-    """Data by their names, in order.
-
-    Attributes:
-        names: of files, image folders, data sets of the hub and URLs; what is a pattern matches images.
-        columns: of tables.
-        missing: let rows without a text through (``data.data_files.file_rows``).
-    """
+    """Data by their names, in order; ``missing`` lets rows without a text through (``data.readers.stream_rows``)."""
 
     names: tuple[str, ...]
     columns: DataOptions
@@ -63,35 +59,27 @@ class Sources:
         return listing(map(source_name, self.names), 3)
 
     def rows(self, first: int = 0, end: int | None = None) -> Iterator[Row]:
-        """The rows from one source on."""
+        """The rows of some of the sources."""
         for name in self.names[first:end]:
-            yield from self._of(name)
+            if has_image_name(name) and os.path.isfile(name):  # noqa: PTH113 - of a long name, Path's raises
+                yield Row(Path(name), Path(name).parent.name or None, name)
+            else:
+                yield from named_rows(name, self.columns, missing=self.missing)
 
     def survey(self) -> Survey:
         """Count and digest of all rows; everything is read once, and remote data are loaded."""
-        counts, digest = [], hashlib.sha256()
-        for name in self.names:
-            counts.append(0)
-            for row in self._of(name):
+        counts, digest = [0] * len(self.names), hashlib.sha256()
+        for place in range(len(self.names)):
+            for row in self.rows(place, place + 1):
                 for piece in _bytes(row.input):
                     digest.update(piece)
-                counts[-1] += 1
+                counts[place] += 1
         return Survey(tuple(counts), digest.hexdigest())
-
-    def _of(self, name: str) -> Iterator[Row]:
-        if has_image_name(name) and os.path.isfile(name):  # noqa: PTH113 - of a long name, Path's raises
-            return iter([Row(Path(name), Path(name).parent.name or None, name)])
-        return named_rows(name, self.columns, missing=self.missing)
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What sources hold.
-
-    Attributes:
-        counts: rows of each source.
-        digest: SHA-256 of all inputs in order.
-    """
+    """Rows of each source, and SHA-256 of all inputs in order."""
 
     counts: tuple[int, ...]
     digest: str
@@ -107,28 +95,23 @@ class Cursor:
 
     def __init__(self, sources: Sources, survey: Survey) -> None:
         self._sources = sources
-        self._begins = np.cumsum([0, *survey.counts])  # of each source, and the end of the last
-        self._source, self._next = -1, -1  # what is read, and the row that comes next
+        self._begins = list(accumulate(survey.counts, initial=0))  # of each source, and the end of the last
+        self._source, self._next = -1, -1  # the source that is read, and its next row
         self._stream: Iterator[Row] = iter(())
 
     def rows(self, wanted: range) -> Iterator[Row]:
         """Consecutive rows by their indices."""
         for index in wanted:
-            if index != self._next or index == self._begins[self._source + 1]:
-                self._go(index)
+            source = bisect_right(self._begins, index) - 1
+            if source != self._source or index < self._next:
+                self._stream, self._source = self._sources.rows(source, source + 1), source
+                self._next = self._begins[source]
+            while self._next < index:
+                self._read()
             yield self._read()
 
-    def _go(self, index: int) -> None:
-        """Stand before a row."""
-        source = int(np.searchsorted(self._begins, index, side="right")) - 1
-        if source != self._source or index < self._next:
-            self._stream, self._source = self._sources.rows(source, source + 1), source
-            self._next = int(self._begins[source])
-        while self._next < index:
-            self._read()
-
     def _read(self) -> Row:
-        """The next row; of the last one of a source, whether it is that."""
+        """The next row; the last one of a source must be its last still."""
         row = next(self._stream, None)
         self._next += 1
         last = self._next == self._begins[self._source + 1]

@@ -1,4 +1,4 @@
-"""How a bundle stands in a Triton model repository."""
+"""Settings of a model in a Triton repository."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ...bundle.precision import Precision
-from ...errors import InputError, check_plain, cut, is_whole
+from ...errors import InputError, check_plain, cut, is_whole, listing
 
 Device = Literal["cpu", "gpu"]
 
-DEVICES: tuple[str, ...] = get_args(Device)
-
 GraphBackend = Literal["auto", "onnxruntime", "tensorrt"]
 
-GRAPH_BACKENDS: tuple[str, ...] = get_args(GraphBackend)
-
-MOST_BATCH = 4096
+MAX_BATCH = 4096
 
 
 @dataclass(frozen=True)
@@ -52,22 +48,21 @@ class TritonSettings:
 
     def __post_init__(self) -> None:
         check_plain(self)
-        limits = {"max_batch": (1, MOST_BATCH), "queue_delay": (0, 10_000_000), "instances": (1, 1024)}
+        limits = {"max_batch": (1, MAX_BATCH), "queue_delay": (0, 10_000_000), "instances": (1, 1024)}
+        if self.threads is not None:
+            limits["threads"] = (1, 1024)
         for name, (least, most) in limits.items():
             if not is_whole(getattr(self, name), least, most):
                 raise InputError(f"{name} is {cut(getattr(self, name))}; expected a whole number, {least} to {most}")
-        if self.threads is not None and not is_whole(self.threads, 1, 1024):
-            raise InputError(f"threads is {cut(self.threads)}; expected a whole number, 1 to 1024")
-        if self.precision not in (None, *get_args(Precision)):
-            raise InputError(f"precision is {cut(self.precision)}; expected one of {', '.join(get_args(Precision))}")
-        if self.graph_backend not in GRAPH_BACKENDS:
-            raise InputError(f"graph_backend is {cut(self.graph_backend)}; expected one of {', '.join(GRAPH_BACKENDS)}")
+        for name, known in (("precision", (None, *get_args(Precision))), ("graph_backend", get_args(GraphBackend))):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} is {cut(getattr(self, name))}; expected one of {listing(known)}")
 
 
 def check_device(device: str, settings: TritonSettings) -> None:
     """Refuse an unknown device, and settings that only the other one has."""
-    if device not in DEVICES:
-        raise InputError(f"device is {cut(device)}; expected one of {', '.join(DEVICES)}")
+    if device not in get_args(Device):
+        raise InputError(f"device is {cut(device)}; expected one of {listing(get_args(Device))}")
     if device == "cpu" and settings.graph_backend != "auto":
         raise InputError(
             f"graph_backend is {settings.graph_backend!r}, and the device cpu runs the whole predictor in Python; "

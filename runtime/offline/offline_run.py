@@ -1,10 +1,10 @@
-"""A large prediction: one shard of it, in chunks, by whatever runs the chunks."""
+"""Files of inputs → a file of predictions: one shard of them, in chunks, by whatever runs the chunks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,22 +12,22 @@ from typing import Any
 
 from ...bundle.files import check_file, destination, sha256_of
 from ...bundle.store import Bundle
-from ...errors import InputError, is_whole, listing
+from ...data.data_options import Reading
+from ...errors import InputError, cut, is_whole, listing
 from ...progress import Progress, no_progress
-from ...runtime import Predictor
 from ...version import __version__
+from ..predictor import Predictor
 from .chunks import Chunks, differences, drop, kept
-from .parts import Part, manifest_of
+from .input_stream import Cursor, Sources, Survey
+from .row_files import JsonLines, check_form, failures, filed, form_of, split, table_row
 from .scoring import Answer, Scoring, answers, example_answer
-from .shards import WHOLE, Shard
-from .sources import Cursor, Sources, Survey
-from .tables import JsonLines, check_form, failures, filed, form_of, split, table_row
+from .shard_parts import WHOLE, Part, Shard, manifest_of
 
 CHUNK = 4096
 """Rows of a chunk: a multiple of what a stream is predicted by, so that values are those of a stream, bit for bit."""
 
 Engine = Callable[[Chunks, list[int], Survey], Iterable[int]]
-"""Writes chunks, given by their numbers, and yields the number of each one that is there."""
+"""Writes chunks, given by their numbers, and yields the number of each finished one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,21 +64,65 @@ class Division:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run.
-
-    Attributes:
-        part: the finished part.
-        rows: its rows, by their indices.
-        chunks: how many chunks it was divided into.
-        found: how many of these were there already.
-        made_before: whether the whole part was there already.
-    """
+    """A finished part, its rows, its number of chunks, and how many of these an earlier run had finished."""
 
     part: Part
     rows: range
     chunks: int
     found: int
     made_before: bool = False
+
+
+def predict_files(
+    predictor: Predictor,
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path,
+    *,
+    shard: str = "1/1",
+    errors: str | Path | None = None,
+    skip_invalid: bool = False,
+    probabilities: bool = False,
+    reading: Reading = Reading(),
+    chunk: int = CHUNK,
+    progress: Progress = no_progress,
+) -> Part:
+    """Predict the rows of files, or one part of them, as `hydrant predict --shard` does.
+
+    The same call again goes on where an interrupted one stopped, and does nothing once the part is there.
+    ``merge_parts`` makes one file of all parts.
+
+    Args:
+        predictor: of the bundle.
+        inputs: files, patterns, folders, data sets and URLs, as of `hydrant predict --input`; every part names the
+            same ones.
+        output: file that gets the rows: JSON lines, or CSV or Parquet by its ending. Beside it comes its manifest.
+        shard: which of several equal parts of the rows, as ``"2/4"``.
+        errors: file that gets the rows of inputs that cannot be used, instead of the output; with ``skip_invalid``.
+        skip_invalid: give an input that cannot be used an ``error`` in its row, and go on.
+        probabilities: also give the probability of every class or label.
+        reading: columns of tables, and inputs per run of the model.
+        chunk: rows that are kept together while the run goes on, and lost when it is interrupted.
+        progress: display.
+
+    Returns:
+        what was written: ``path``, ``shard``, ``total`` rows of all parts, and how many of this one ``failed``.
+
+    Raises:
+        InputError: an input or an output cannot be used, the output is one of the inputs, or belongs to other work.
+        BackendError: as of ``Predictor.predict``.
+    """
+    if reading.examples is not None:
+        raise InputError(f"reading has examples = {cut(reading.examples)}; all rows are predicted: leave it out")
+    if errors is not None and not skip_invalid:
+        raise InputError(
+            "errors names a file for inputs that are skipped; give skip_invalid=True, too, or leave it out"
+        )
+    names = [inputs] if isinstance(inputs, str | Path) else inputs
+    aside = None if errors is None else Path(errors)
+    division = Division(output=Path(output), errors=aside, shard=Shard.parse(shard), chunk=chunk)
+    sources = Sources.named([str(name) for name in names], reading, missing=skip_invalid)
+    scoring = Scoring(batch_size=reading.batch_size, skip_invalid=skip_invalid, probabilities=probabilities)
+    return predict_part(predictor, predictor.path, sources, scoring, division, progress=progress).part
 
 
 def local_engine(predictor: Predictor, sources: Sources, scoring: Scoring) -> Engine:
@@ -113,22 +157,22 @@ def predict_part(
     rows = division.shard.rows(survey.total)
     job = _job(predictor, stated, sources, scoring, survey.digest, division)
     wanted = Part(division.output, job, division.shard, survey.total, 0, {}, division.errors)
-    chunks_of = Chunks(Path(), rows, division.chunk)
     described = {**job, "shard": str(division.shard), "rows": survey.total}
     if (part := _made(wanted)) is not None:
         drop(division.output, described)
         _check_failed(part.failed, division.output, scoring)
-        return Outcome(part, rows, len(chunks_of), len(chunks_of), made_before=True)
-    example = _example(predictor, scoring, division)
+        count = len(Chunks(Path(), rows, division.chunk))
+        return Outcome(part, rows, count, count, made_before=True)
+    example = {} if form_of(division.output) is JsonLines else example_answer(predictor, scoring)
     with kept(division.output, described, rows, division.chunk) as chunks:
         missing = chunks.missing()
         if not scoring.skip_invalid:
-            found = sorted(set(range(len(chunks))) - set(missing))
-            _check_failed(sum(chunks.failed(number) for number in found), chunks.folder, scoring)
+            finished = set(range(len(chunks))) - set(missing)
+            _check_failed(sum(map(chunks.failed, finished)), chunks.folder, scoring)
         run = engine or local_engine(predictor, sources, scoring)
         for _ in progress(run(chunks, missing, survey), len(missing), "predicting chunks"):
             pass
-        failed = _put_together(chunks.answers(), division, example)
+        failed = _put_together(chunks.answers(), division, table_row(example, scoring, division.errors))
         files = {"rows": division.output, "errors": division.errors}
         digests = {name: sha256_of(path) for name, path in files.items() if path is not None}
         part = replace(wanted, failed=failed, files=digests)
@@ -140,8 +184,8 @@ def _job(
     predictor: Predictor, stated: str, sources: Sources, scoring: Scoring, inputs: str, division: Division
 ) -> dict[str, Any]:
     """All that the rows depend on but the shard; skipping invalid inputs changes none of the others."""
-    told = asdict(scoring)
-    told.pop("skip_invalid")
+    options = asdict(scoring)
+    options.pop("skip_invalid")
     return {
         "hydrant": __version__,
         "bundle": hashlib.sha256(stated.encode()).hexdigest(),
@@ -149,7 +193,7 @@ def _job(
         "precision": predictor.precision,
         "inputs": inputs,
         "columns": [sources.columns.text, sources.columns.text_pair],
-        **told,
+        **options,
         "form": form_of(division.output).__name__,
         "errors apart": division.errors is not None,
     }
@@ -161,14 +205,15 @@ def _made(wanted: Part) -> Part | None:
         return None
     found = Part.load(wanted.path)
     theirs, ours = ({"shard": str(part.shard), "rows": part.total, **part.job} for part in (found, wanted))
-    changed = differences(theirs, ours)
-    if changed:
+    if changed := differences(theirs, ours):
         raise InputError(
             f"{wanted.path} is a part of another prediction, or another part: it differs in {listing(changed)}; "
             "remove it, or choose another output"
         )
+    if found.altered():
+        return None
     same = [None if part.errors is None else part.errors.resolve() for part in (found, wanted)]
-    return None if found.altered() or same[0] != same[1] else found
+    return found if same[0] == same[1] else None
 
 
 def _check_failed(failed: int, where: Path, scoring: Scoring) -> None:
@@ -180,14 +225,8 @@ def _check_failed(failed: int, where: Path, scoring: Scoring) -> None:
         )
 
 
-def _example(predictor: Predictor, scoring: Scoring, division: Division) -> Answer:
-    if form_of(division.output) is JsonLines:
-        return {}
-    return table_row(example_answer(predictor, scoring), scoring, division.errors)
-
-
 def _put_together(rows: Iterator[Answer], division: Division, example: Answer) -> int:
-    """Write the rows to where they go; how many of them failed."""
+    """Write the rows to where they go, and count those that failed."""
     failed = 0
     with filed(division.output, example) as table, failures(division.errors) as aside:
         while window := list(islice(rows, CHUNK)):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import LARGEST, BackendError, InputError, cut, require
+from ...errors import LARGEST, BackendError, InputError, cut, require
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +21,9 @@ OBJECTS = 256 * 2**20
 
 @dataclass(frozen=True)
 class Pool:
-    """Processes of Ray that come and go.
+    """Processes of Ray that come and go, and what each takes; ``cpus`` is ``None`` for what :meth:`share` gives.
 
-    Attributes:
-        least: fewest of them.
-        most: most of them.
-        cpus: CPUs that each takes; ``None`` for what :meth:`share` gives.
-        gpus: GPUs that each takes.
-        called: what one of them is called, as in its options.
+    ``called`` is the name of one of them in the options.
     """
 
     least: int
@@ -81,10 +76,9 @@ def check_room(resources: Mapping[str, float], pool: Pool) -> None:
 
 @contextmanager
 def cluster(purpose: str) -> Iterator[Any]:
-    """The module ``ray``, connected to a cluster until the block ends.
+    """The module ``ray``, connected to a cluster until the block ends; a process that is connected already stays so.
 
-    A process that is connected already stays so. Ray's report of its usage is switched off where the user has not
-    decided on it.
+    Ray's report of its usage is switched off where the user has not decided on it.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not log.isEnabledFor(logging.INFO):

@@ -11,25 +11,26 @@ from typing import Any
 import numpy as np
 
 from ...data.batching import WINDOW_BATCHES
-from ...data.raw_inputs import Row, is_words
-from ...errors import InputError, check_plain, cut
-from ...runtime import Predictor
-from ...runtime.predictor import BATCH_SIZE
-from ...runtime.words import AGGREGATIONS, Aggregation
+from ...data.raw_inputs import Row
+from ...data.words import is_words
+from ...errors import InputError
+from ..answers import aggregation_of
+from ..predictor import BATCH_SIZE, Predictor
+from ..words import Aggregation
 
 Answer = dict[str, Any]
-"""What is told of one input, ready for JSON (``Predictor.rows``)."""
+"""One row of a prediction, ready for JSON (``Predictor.rows``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How inputs are predicted, and what is told of each.
+    """How inputs are predicted, and what their rows contain.
 
     Attributes:
         batch_size: inputs per run of the model.
         skip_invalid: give an input that cannot be used an ``error`` in its row, and go on.
-        probabilities: also tell the probability of every class or label; a score has none.
-        aggregation: what a word takes of its tokens (``Predictor.words``); ``None`` for the usual one.
+        probabilities: also give the probability of every class or label; a score has none.
+        aggregation: how token predictions are aggregated into words (``Predictor.words``); ``None`` for the usual one.
     """
 
     batch_size: int = BATCH_SIZE
@@ -37,30 +38,19 @@ class Scoring:
     probabilities: bool = False
     aggregation: Aggregation | None = None
 
-    def __post_init__(self) -> None:
-        check_plain(self)
-        if self.aggregation not in (None, *AGGREGATIONS):
-            raise InputError(f"aggregation is {cut(self.aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
-
     @property
     def on_error(self) -> str:
-        """What ``Predictor.predict`` does with an input that cannot be used."""
+        """The argument of ``Predictor.predict``."""
         return "row" if self.skip_invalid else "raise"
 
-    def told(self, predictor: Predictor) -> dict[str, Any]:
+    def row_options(self, predictor: Predictor) -> dict[str, Any]:
         """Arguments of ``Predictor.rows``."""
-        if self.aggregation is None:
-            return {"probabilities": self.probabilities}
-        if predictor.task != "tokens":
-            raise InputError(
-                "--aggregation is for models that tag tokens; this one answers for whole inputs; leave it out"
-            )
-        return {"probabilities": self.probabilities, "aggregation": self.aggregation}
+        return {"probabilities": self.probabilities, "aggregation": aggregation_of(predictor, self.aggregation)}
 
 
 def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: int = 0) -> Iterator[list[Answer]]:
     """Predictions of a stream of rows, in order, some batches at a time, with each row's index."""
-    told = scoring.told(predictor)
+    options = scoring.row_options(predictor)
     while window := list(islice(rows, scoring.batch_size * WINDOW_BATCHES)):
         inputs = [row.input for row in window]
         try:
@@ -70,7 +60,7 @@ def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: 
         except InputError:
             _name_the_row(predictor, window, first)
             raise
-        yield predictor.rows(prediction, [_shown(row) for row in window], first=first, **told)
+        yield predictor.rows(prediction, [_shown(row) for row in window], first=first, **options)
         first += len(window)
 
 
@@ -82,22 +72,21 @@ def tensor_answers(
         prediction = predictor.predict(tensors, batch_size=scoring.batch_size)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
-    count = len(prediction)
-    shown = [f"{name}, row {index}" for index in range(count)]
-    if count:
-        yield predictor.rows(prediction, shown, **scoring.told(predictor))
+    shown = [f"{name}, row {index}" for index in range(len(prediction))]
+    if shown:
+        yield predictor.rows(prediction, shown, **scoring.row_options(predictor))
 
 
 def example_answer(predictor: Predictor, scoring: Scoring) -> Answer:
-    """What is told of a blank input: the keys that every usable input has, with values of their types."""
-    nothing = predictor.predict([])
+    """The row of a blank input: the keys that every usable input has, with values of their types."""
+    nothing = predictor.nothing()
     blank = replace(nothing.among_failed(np.zeros(0, np.int64), {0: ""}), error=None)
-    [answer] = predictor.rows(blank, [""], **scoring.told(predictor))
+    [answer] = predictor.rows(blank, [""], **scoring.row_options(predictor))
     return answer
 
 
 def _shown(row: Row) -> Any:
-    """What stands for an input in its row: texts and paths themselves, anything else by its place."""
+    """An input as its row shows it: texts and paths themselves, anything else by its place."""
     if isinstance(row.input, list) and is_words(row.input):
         return row.input
     parts = row.input if isinstance(row.input, tuple) else (row.input,)

@@ -1,7 +1,7 @@
-"""What a run keeps while it goes on: a folder of finished chunks and the description of the work that they belong to.
+"""Finished chunks of a run that goes on: a folder beside the output, under its name with ``.chunks`` behind it.
 
-A chunk is a run of consecutive rows, in a file that is whole or absent; whoever goes on predicts those that are not
-there. The folder lies beside the output, under its name with ``.chunks`` behind it, until the output is whole.
+A chunk is a run of consecutive rows in a file that is whole or absent; the same command again predicts those that are
+absent. The folder also describes the work that its chunks belong to.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import atomic_file, write_atomically
+from ...bundle.files import write_atomically
 from ...bundle.owned import alone_in, discard, sweep
 from ...errors import InputError, listing
+from .row_files import json_line
 from .scoring import Answer
-from .tables import json_line
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +28,7 @@ DESCRIPTION = "job.json"
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of one run.
-
-    Attributes:
-        folder: that holds them.
-        rows: all rows of the run, by their indices.
-        size: rows of a chunk; the last one may have fewer.
-    """
+    """The chunks of ``rows`` in a folder, ``size`` rows in each; the last one may have fewer."""
 
     folder: Path
     rows: range
@@ -48,21 +42,19 @@ class Chunks:
         return self.rows[number * self.size : (number + 1) * self.size]
 
     def file(self, number: int) -> Path:
-        """Where a chunk is kept."""
+        """The file of a chunk."""
         return self.folder / f"chunk-{number:06d}.jsonl"
 
     def write(self, number: int, windows: Iterable[list[Answer]]) -> None:
         """Keep the answers of a chunk, once all are there."""
-        with atomic_file(self.file(number)) as handle:
-            for window in windows:
-                handle.write(b"".join(map(json_line, window)))
+        self.keep(number, b"".join(json_line(answer) for window in windows for answer in window))
 
     def keep(self, number: int, lines: bytes) -> None:
-        """Keep the answers of a chunk that were predicted elsewhere, as JSON lines."""
+        """Keep the answers of a chunk as JSON lines."""
         write_atomically(self.file(number), lines)
 
     def missing(self) -> list[int]:
-        """Chunks that are not there yet."""
+        """Chunks that are still to be predicted: absent or damaged ones."""
         return [number for number in range(len(self)) if not self._whole(number)]
 
     def answers(self) -> Iterator[Answer]:
@@ -71,41 +63,33 @@ class Chunks:
             yield from self._read(number)
 
     def failed(self, number: int) -> int:
-        """How many rows of a chunk that is there could not be used."""
+        """Rows of a finished chunk that could not be used."""
         return sum(row.get("error") is not None for row in self._read(number))
 
     def _whole(self, number: int) -> bool:
         if not self.file(number).exists():
             return False
         try:
-            for _ in self._read(number):
-                pass
+            self._read(number)
         except InputError as error:
             log.warning("%s; it is predicted again", error)
             return False
         return True
 
-    def _read(self, number: int) -> Iterator[Answer]:
-        path, wanted = self.file(number), self.rows_of(number)
-        found = 0
+    def _read(self, number: int) -> list[Answer]:
+        path = self.file(number)
         try:
-            with path.open("rb") as file:
-                for line in file:
-                    answer = json.loads(line)
-                    if found == len(wanted) or answer["index"] != wanted[found]:
-                        break
-                    yield answer
-                    found += 1
-                else:
-                    if found == len(wanted):
-                        return
+            answers = [json.loads(line) for line in path.read_bytes().splitlines()]
+            whole = [answer["index"] for answer in answers] == list(self.rows_of(number))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"chunk {path} cannot be read ({error}); run the command again") from error
-        raise InputError(f"chunk {path} does not hold the rows {wanted.start} to {wanted.stop - 1}, each once")
+        if not whole:
+            raise InputError(f"chunk {path} lacks some of its rows; run the command again")
+        return answers
 
 
 def folder_of(output: Path) -> Path:
-    """Where the chunks of an output are kept."""
+    """The folder of an output's chunks."""
     return output.with_name(f"{output.name}.chunks")
 
 
@@ -119,11 +103,9 @@ def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterat
     except OSError as error:
         raise InputError(f"cannot create {folder}: {error.strerror or error}; choose another output") from error
     with _alone(folder):
-        described = folder / DESCRIPTION
-        wanted = {**job, "chunk": size}
+        described, wanted = folder / DESCRIPTION, {**job, "chunk": size}
         if described.exists():
-            changed = differences(_description(described), wanted)
-            if changed:
+            if changed := differences(_description(described), wanted):
                 raise InputError(
                     f"{folder} holds chunks of another run, which differs in {listing(changed)}; run that command "
                     "again to end it, or remove the folder, or choose another output"
@@ -136,14 +118,14 @@ def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterat
         try:
             yield chunks
         except BaseException:
-            if not any(chunks.file(number).exists() for number in range(len(chunks))):
+            if not any(folder.glob("chunk-*")):
                 discard(folder, output.name)  # nothing to go on from
             raise
         discard(folder, output.name)
 
 
 def drop(output: Path, job: Mapping[str, Any]) -> None:
-    """Remove the chunks of a run that was interrupted when its output was whole already, and what is left of any."""
+    """Remove the chunks of a run that was interrupted when its output was whole already."""
     folder = folder_of(output)
     with contextlib.suppress(OSError, InputError):  # litter that cannot be removed
         sweep(output.parent, output.name)
@@ -152,17 +134,16 @@ def drop(output: Path, job: Mapping[str, Any]) -> None:
                 discard(folder, output.name)
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of what differs between two descriptions."""
-    return [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
 def _description(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"cannot read {path} ({error}); remove its folder to begin anew") from error
-    return found if isinstance(found, dict) else {}
 
 
 @contextmanager
