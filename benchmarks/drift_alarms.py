@@ -27,7 +27,6 @@ from hydrant.measure.watch import Watch
 from hydrant.runtime.observed import WATCHED, Observed, observed_rows
 from hydrant.runtime.prediction import Prediction
 from hydrant.serving.metrics import Metrics
-from hydrant.serving.snapshot import snapshot
 from hydrant.serving.stats import Stats
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)
@@ -116,7 +115,7 @@ def costs(bundle: Bundle, known: Path, inputs: int = 100_000) -> dict[str, float
             stats.predicted(served, (), parts[at % len(parts)])
             stats.request(served, "rest", 0.006, 200)
         found[f"a request of {size}, µs"] = (time.process_time() - begun) / times * 1e6
-    for name, ask in (("/metrics", Metrics(stats).text), ("/stats", lambda: json.dumps(snapshot(stats)))):
+    for name, ask in (("/metrics", "/stats")):
         begun = time.process_time()
         for _ in range(20):
             ask()

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from ..errors import InputError
-from ..serving.log import calm_log
+from ..serving.observers import configure_log
 from ..serving.ray_serve import Replicas, serve_on_ray
 from ..serving.record import Recording
-from ..serving.run import serve
+from ..serving.serve_settings import ServeSettings
 from ..serving.server import Ready
-from ..serving.settings import ServeSettings
 from ..serving.stats import Watching
+from ..serving.workers import serve
 from . import shared
 from .options import Command, call, value
 from .terminal import log, print_json
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
             flush=True,
         )
 
-    calm_log()
+    configure_log()
     if options.engine == "ray":
         serve_on_ray(value(serve, "folder", options), settings, call(Replicas, options), announce)
         return 0

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import cut, is_whole, listing
-from .errors import ServeError
+from ..errors import cut, listing
+from .refusals import ServeError
 
 _ARRAYS: dict[str, type] = {
     "BOOL": np.bool_,
@@ -30,12 +30,10 @@ _ARRAYS: dict[str, type] = {
 
 DATATYPES = tuple(_ARRAYS)
 
-MOST_AXES = 8
-MOST_ELEMENTS = 2**31
-"""Of one tensor, axes of length 0 left out: one with such an axis has no data that could bound the others."""
-MOST_SIZE = 2**63 - 1
-"""Of one axis, as the protocol has it; no tensor here is as large, which another message says."""
-MOST_OBJECTS = 2**20
+MAX_AXES = 8
+MAX_ELEMENTS = 2**31
+"""Of one tensor, without axes of length 0: such a tensor has no data that could bound the others."""
+MAX_OBJECTS = 2**20
 """Elements of one tensor of BYTES, each of which is read by itself."""
 
 _LENGTH = struct.Struct("<I")
@@ -44,13 +42,7 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named array.
-
-    Attributes:
-        name: of an input or output.
-        datatype: one of :data:`DATATYPES`.
-        data: of the dtype that :func:`dtype_of` gives; of BYTES an object array of ``bytes``.
-    """
+    """A named array, of the dtype that :func:`dtype_of` gives; BYTES is an object array of ``bytes``."""
 
     name: str
     datatype: str
@@ -62,19 +54,18 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
     return np.dtype(_ARRAYS[datatype])
 
 
-def checked_head(what: str, datatype: Any, shape: Any) -> tuple[str, tuple[int, ...]]:
-    """The datatype and shape of a tensor, if they can be."""
-    if not isinstance(datatype, str) or datatype not in _ARRAYS:
+def checked_head(what: str, datatype: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a tensor, if it and the datatype are possible."""
+    if datatype not in _ARRAYS:
         raise ServeError(400, f"{what} has datatype {cut(datatype)}; expected one of {listing(DATATYPES, 20)}")
-    listed = isinstance(shape, Sequence) and not isinstance(shape, str | bytes)
-    if not listed or not all(is_whole(size, 0, MOST_SIZE) for size in shape):
+    if any(size < 0 for size in shape):
         raise ServeError(400, f"{what} has shape {cut(shape)}; expected a list of whole numbers, 0 or more each")
-    most = MOST_OBJECTS if datatype == "BYTES" else MOST_ELEMENTS
-    if len(shape) > MOST_AXES or math.prod(max(size, 1) for size in shape) > most:
+    most = MAX_OBJECTS if datatype == "BYTES" else MAX_ELEMENTS
+    if len(shape) > MAX_AXES or math.prod(max(size, 1) for size in shape) > most:
         raise ServeError(
-            400, f"{what} has shape {cut(shape)}; expected at most {MOST_AXES} axes and {most} elements of {datatype}"
+            400, f"{what} has shape {cut(shape)}; expected at most {MAX_AXES} axes and {most} elements of {datatype}"
         )
-    return datatype, tuple(shape)
+    return tuple(shape)
 
 
 def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | memoryview) -> np.ndarray:
@@ -110,12 +101,12 @@ def to_bytes(tensor: Tensor) -> bytes:
     return np.ascontiguousarray(tensor.data, dtype.newbyteorder("<")).tobytes()
 
 
-def from_values(what: str, datatype: str, shape: tuple[int, ...], values: Any) -> np.ndarray:
+def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[Any]) -> np.ndarray:
     """The array of a tensor that stands in JSON: a flat list in row-major order, or one nested as the shape is."""
     flat = _flat(what, shape, values)
     if datatype == "BYTES":
         _check_kinds(what, flat, {str}, "text")
-        return object_array([_encoded(what, text) for text in flat], shape)
+        return object_array([text.encode() for text in flat], shape)
     if datatype == "BOOL":
         _check_kinds(what, flat, {bool}, "true or false")
     elif dtype_of(datatype).kind == "f":
@@ -181,10 +172,8 @@ def _elements(what: str, count: int, raw: bytes | memoryview) -> list[bytes]:
     return items
 
 
-def _flat(what: str, shape: tuple[int, ...], values: Any) -> list[Any]:
+def _flat(what: str, shape: tuple[int, ...], values: list[Any]) -> list[Any]:
     """The values in row-major order, as many as the shape has."""
-    if not isinstance(values, list):
-        raise ServeError(400, f"{what} has data {cut(values)}; expected a list")
     count = math.prod(shape)
     if any(isinstance(value, list) for value in values):
         level: list[Any] = [values]
@@ -231,10 +220,3 @@ def _upper_halves(array: np.ndarray) -> np.ndarray:
     bits = single.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(single), (bits >> 16) | 0x40, rounded).astype("<u2")
-
-
-def _encoded(what: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise ServeError(400, f"{what} holds a lone surrogate, which is no character; expected text") from None

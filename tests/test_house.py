@@ -93,9 +93,9 @@ FLOORS: list[dict[str, str]] = [
         "serving": """
             triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
             triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
-            __init__ errors observe log stats snapshot metrics figures together tracing record settings monitor catalog
-            room inputs batcher service datatypes json_body messages protocol multipart asked upgrade connection guard
-            direct verbs rest grpc_messages grpc_codec grpc_front explain page server workers run
+            __init__ refusals observers stats metrics worker_stats opentelemetry_spans record serve_settings admission
+            predict_request batcher service datatypes oip middleware connection predict_routes rest page grpc_front
+            server workers
             offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
             offline.run offline.files ray_cluster offline.ray_engine ray_serve
         """,

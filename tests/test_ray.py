@@ -27,7 +27,7 @@ from hydrant.serving.offline.run import Division, local_engine, predict_part
 from hydrant.serving.offline.scoring import Scoring
 from hydrant.serving.offline.sources import Sources, Survey
 from hydrant.serving.ray_serve import _start
-from hydrant.serving.settings import ServeSettings
+from hydrant.serving.serve_settings import ServeSettings
 from support import make_model, make_tokenizer, random_plan, run_cli
 from test_signature import relabel, write_key
 

@@ -37,11 +37,10 @@ import pytest
 from hydrant.cli.main import main
 from hydrant.families.checkpoint import load_processor
 from hydrant.runtime.predictor import Predictor
-from hydrant.serving.connection import MOST_HEAD
-from hydrant.serving.log import ALWAYS, Rarely
-from hydrant.serving.run import bound
-from hydrant.serving.server import serve_alone
-from hydrant.serving.settings import ServeSettings
+from hydrant.serving.connection import MAX_HEAD
+from hydrant.serving.observers import ALWAYS, RareWarnings
+from hydrant.serving.serve_settings import ServeSettings
+from hydrant.serving.server import bound, serve_alone
 from PIL import Image
 from serve_support import Running, running
 from support import WORDS, make_model, make_tokenizer, run_cli
@@ -278,7 +277,7 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     answer = client.post("/predict", content=b"", headers={"content-encoding": "gzip"})
     assert answer.status_code == 415
     head = b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n"
-    assert b" 431 " in raw(service, head + b"a: b\r\n" * (MOST_HEAD // 6 + 10))
+    assert b" 431 " in raw(service, head + b"a: b\r\n" * (MAX_HEAD // 6 + 10))
     assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
     assert service.client.get("/v2/health/ready").status_code == 200
 
@@ -586,7 +585,7 @@ def until_counted(url: str, enough: Callable[[int], bool]) -> None:
 
 def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> None:
     now = [0.0]
-    rarely = Rarely(lambda: now[0])
+    rarely = RareWarnings(lambda: now[0])
 
     def told(message: str, level: int = logging.WARNING, name: str = "hydrant.data") -> bool:
         return rarely.filter(logging.LogRecord(name, level, "", 0, message, (1,), None))
