@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
@@ -17,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import accumulate
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..errors import HydrantError
 from ..runtime.prediction import Prediction
+from ..runtime.predictor import Predictor
 from .predict_request import check_count
 from .refusals import ServeError
 
@@ -42,13 +42,6 @@ MAX_CHARACTERS = 2**20
 """Of one text, pair or list of words: tokenizing it takes a hundred bytes a character and more."""
 
 
-class Predicts(Protocol):
-    """A predictor, as far as batches need it."""
-
-    def predict(self, inputs: Any, *, batch_size: int = 32, first: int = 0, on_error: str = "raise") -> Prediction:
-        """As ``Predictor.predict``."""
-
-
 @dataclass(eq=False)
 class _Job:
     """One request: how many of its inputs are not done, and predictions with their places.
@@ -61,15 +54,15 @@ class _Job:
     answer: asyncio.Future[Prediction] | None
     parts: list[tuple[np.ndarray, Prediction]] = field(default_factory=list)
 
-    def take(self, places: np.ndarray, outcome: Prediction | BaseException) -> None:
+    def take(self, items: Sequence[Item], outcome: Prediction | BaseException) -> None:
         if self.answer is None or self.answer.done():
             return
         if isinstance(outcome, BaseException):
             self.answer.set_exception(outcome)
             return
         try:
-            self.parts.append((places, outcome))
-            self.left -= len(places)
+            self.parts.append((np.array([item.place for item in items]), outcome))
+            self.left -= len(items)
             if not self.left:
                 self.answer.set_result(self._joined())
         except Exception as error:
@@ -77,8 +70,8 @@ class _Job:
 
     def give_up(self, seconds: float) -> None:
         if self.answer is not None and not self.answer.done():
-            told = f"the request was not answered within {seconds:g} s; send fewer inputs, or ask again later"
-            self.answer.set_exception(ServeError(504, told))
+            message = f"the request was not answered within {seconds:g} s; send fewer inputs, or retry later"
+            self.answer.set_exception(ServeError(504, message))
 
     def _joined(self) -> Prediction:
         places, prediction = self.parts[0]
@@ -111,7 +104,7 @@ class Batcher:
 
     def __init__(
         self,
-        predictor: Predicts,
+        predictor: Predictor,
         *,
         batch_size: int,
         queue: int,
@@ -152,8 +145,9 @@ class Batcher:
         finally:
             timer.cancel()
             job.answer = None
-            if job.left:
-                self._forget(job)
+            if job.left:  # abandoned: its inputs leave the queue
+                self._waiting = [item for item in self._waiting if item.job is not job]
+                self._waits(self.depth)
 
     async def close(self) -> None:
         """Answer what waits, and end; a second call waits as well."""
@@ -171,11 +165,6 @@ class Batcher:
                 503, f"{self.depth} inputs wait already, of at most {self._limit}; ask again later", retry_after=after
             )
 
-    def _forget(self, job: _Job) -> None:
-        """Take the inputs of an abandoned request out of the queue."""
-        self._waiting = [item for item in self._waiting if item.job is not job]
-        self._waits(self.depth)
-
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -190,12 +179,12 @@ class Batcher:
                 try:
                     outcomes = await loop.run_in_executor(self._pool, self._answers, batch)
                 except Exception as error:  # the next batch must run, whatever became of this one
-                    outcomes = [(item.job, _places([item], [0]), error) for item in batch]
+                    outcomes = [(item.job, [item], error) for item in batch]
                 seconds = perf_counter() - started
                 self._seconds = seconds if self._seconds == 0 else 0.8 * self._seconds + 0.2 * seconds
                 self._ran(len(batch), seconds)
-                for job, places, outcome in outcomes:
-                    job.take(places, outcome)
+                for job, items, outcome in outcomes:
+                    job.take(items, outcome)
                 outcomes.clear()  # an error holds the frames of the thread, and they hold this list
         finally:
             self._pool.shutdown(wait=False)
@@ -207,21 +196,27 @@ class Batcher:
         self._waits(self.depth)
         return batch
 
-    def _answers(self, batch: Sequence[Item]) -> list[tuple[_Job, np.ndarray, Prediction | BaseException]]:
-        """The results of each request of a batch, with the places of its inputs; runs in the thread."""
+    def _answers(self, batch: Sequence[Item]) -> list[tuple[_Job, list[Item], Prediction | BaseException]]:
+        """The results of each request of a batch; runs in the thread."""
         shares: dict[_Job, list[int]] = {}
         for row, item in enumerate(batch):
             shares.setdefault(item.job, []).append(row)
+        inputs: Any = [item.given for item in batch]
+        if batch[0].kind:
+            inputs = {name: np.concatenate([given[name] for given in inputs]) for name in inputs[0]}
         try:
-            found = self._predict(_joined(batch), "row")
-        except Exception as error:  # whatever it is, it reaches the requests that it belongs to
+            whole = self._predict(inputs, "row")
+        except Exception as error:  # it reaches the requests that it belongs to
             if len(shares) == 1:
-                return [(job, _places(batch, rows), error) for job, rows in shares.items()]
+                return [(batch[0].job, list(batch), error)]
             return [each for rows in shares.values() for each in self._answers([batch[row] for row in rows])]
-        return [
-            (job, _places(batch, rows), self._share(job, [batch[row] for row in rows], _part(found, rows)))
-            for job, rows in shares.items()
-        ]
+        outcomes: list[tuple[_Job, list[Item], Prediction | BaseException]] = []
+        for job, rows in shares.items():
+            items = [batch[row] for row in rows]
+            each = slice(rows[0], rows[0] + 1) if len(rows) == 1 else np.asarray(rows)  # a slice copies nothing
+            part = whole if len(rows) == len(whole) else whole.take(each)
+            outcomes.append((job, items, self._share(job, items, part)))
+        return outcomes
 
     def _share(self, job: _Job, items: Sequence[Item], found: Prediction) -> Prediction | BaseException:
         """The rows of one request, or the error of its first invalid input, unless it asked for errors in rows."""
@@ -247,6 +242,8 @@ class Batcher:
 def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Item]:
     """The oldest input, and those of similar length that run with it at the least cost, up to :data:`TOGETHER`."""
     oldest = waiting[0]
+    if len(waiting) == 1:
+        return [oldest]
     fit = [item for item in waiting if item.kind == oldest.kind]
     if len(fit) > most:
         fit = nsmallest(most, fit, key=lambda item: abs(item.length - oldest.length))
@@ -263,21 +260,14 @@ def batches(lengths: Sequence[int], run: float) -> list[tuple[int, int]]:
     Returns:
         The shortest and the longest of each batch; equal lengths are in the same batch.
     """
-    least, begins = [0.0], [0]  # of the first n inputs: the cost, and where the last of their batches begins
-    starts = deque([0])  # candidates for it: the first is best now, each of the others from a greater length on
-
-    def better_from(start: int, later: int) -> float:
-        """The length from which it costs less to begin later."""
-        return (least[later] - least[start]) / (later - start)
-
+    least, begins = (
+        np.zeros(len(lengths) + 1),
+        [0],
+    )  # of the first n inputs: the cost, and where their last batch begins
     for end, longest in enumerate(lengths, 1):
-        while len(starts) > 1 and better_from(starts[0], starts[1]) < longest:
-            starts.popleft()
-        begins.append(starts[0])
-        least.append(least[starts[0]] + run + (end - starts[0]) * longest)
-        while len(starts) > 1 and better_from(starts[-1], end) <= better_from(starts[-2], starts[-1]):
-            starts.pop()
-        starts.append(end)
+        costs = least[:end] + np.arange(end, 0, -1) * float(longest)
+        begins.append(int(costs.argmin()))
+        least[end] = costs[begins[-1]] + run
     found, end = [], len(lengths)
     while end:
         found.append((lengths[begins[end]], lengths[end - 1]))
@@ -308,20 +298,3 @@ def _length(given: Any) -> int:
     if isinstance(given, str):
         return max(1, len(given))
     return sum(map(_length, given)) if isinstance(given, list | tuple) else 1
-
-
-def _joined(batch: Sequence[Item]) -> Any:
-    first = batch[0].given
-    if not batch[0].kind:
-        return [item.given for item in batch]
-    return {name: np.concatenate([item.given[name] for item in batch]) for name in first}
-
-
-def _places(batch: Sequence[Item], rows: Sequence[int]) -> np.ndarray:
-    return np.array([batch[row].place for row in rows], np.int64)
-
-
-def _part(found: Prediction, rows: Sequence[int]) -> Prediction:
-    if len(rows) == len(found):
-        return found
-    return found.take(slice(rows[0], rows[0] + 1) if len(rows) == 1 else np.asarray(rows))  # a slice copies nothing

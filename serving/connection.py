@@ -23,9 +23,6 @@ MAX_HEAD = 65_536
 MAX_PIPELINED = 100
 """Unanswered requests of one connection."""
 
-MAX_GATHERED = 65_536
-"""Bytes of answers that wait for the end of a turn of the event loop; of more, all are sent at once."""
-
 LEAVING = "hydrant.leaving"
 """In the scope of a request: the :class:`Leaving` of its client."""
 
@@ -38,44 +35,6 @@ ASKING = (b"upgrade", b"http2-settings")
 
 class TooManyPipelinedError(Exception):
     """A connection has :data:`MAX_PIPELINED` unanswered requests, and one more came."""
-
-
-class Gathered:
-    """A transport whose writes of one turn of the event loop are sent together, at its end.
-
-    Head and body of an answer then need one system call, not two; and the answers of one batch are sent one after the
-    other, while the processor of their clients is awake.
-    """
-
-    def __init__(self, transport: Any, loop: Any) -> None:
-        self._transport, self._loop, self._size = transport, loop, 0
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send soon."""
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size > MAX_GATHERED:
-            self._flush()
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes that were not sent."""
-        return self._size + int(self._transport.get_write_buffer_size())
-
-    def close(self) -> None:
-        """Send everything, and close."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        parts, self._parts, self._size = self._parts, [], 0
-        if parts and not self._transport.is_closing():
-            self._transport.write(b"".join(parts))
 
 
 class Leaving:
@@ -170,7 +129,7 @@ class _Limits:
     def connection_made(self, transport: Any) -> None:
         self._begun = deque()
         self.parser = _PlainParser(self.parser, self)
-        super().connection_made(Gathered(transport, self.loop))  # type: ignore[misc]
+        super().connection_made(transport)  # type: ignore[misc]
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -227,7 +227,8 @@ class _Call:
     reached: bool = False
 
 
-Verb = Callable[[Any, _Call], Awaitable[Any]]
+Handler = Callable[[Any, _Call], Awaitable[Any]]
+"""Answers a message."""
 
 
 class GrpcFront:
@@ -250,9 +251,24 @@ class GrpcFront:
             "grpc.so_reuseport": int(settings.workers > 1),
         }
         server = self._aio.server(options=list(options.items()))
-        handlers = self._grpc.method_handlers_generic_handler
-        server.add_generic_rpc_handlers((handlers(SERVICE, self._handlers(self._verbs())),))
-        server.add_generic_rpc_handlers((handlers(HEALTH, self._handlers({"Check": self._check})),))
+        methods: dict[str, Handler] = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._infer,
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }
+        for name, handlers in ((SERVICE, methods), (HEALTH, {"Check": self._check})):
+            # declared to take a stream: a message is read only once its call is admitted
+            streams = {
+                method: self._grpc.stream_unary_rpc_method_handler(self._admits(method, handler))
+                for method, handler in handlers.items()
+            }
+            server.add_generic_rpc_handlers((self._grpc.method_handlers_generic_handler(name, streams),))
         host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
         place = f"{host}:{settings.grpc_port or 0}"
         try:
@@ -278,63 +294,44 @@ class GrpcFront:
         pair = Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes()
         return int(server.add_secure_port(place, self._grpc.ssl_server_credentials([pair])))
 
-    def _verbs(self) -> dict[str, Verb]:
-        return {
-            "ServerLive": self._server_live,
-            "ServerReady": self._server_ready,
-            "ModelReady": self._model_ready,
-            "ServerMetadata": self._server_metadata,
-            "ModelMetadata": self._model_metadata,
-            "ModelInfer": self._infer,
-            "RepositoryIndex": self._index,
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
-        }
-
-    def _handlers(self, verbs: dict[str, Verb]) -> dict[str, Any]:
-        """Methods as gRPC takes them, declared to take a stream: a message is read only once its call is admitted."""
-        return {name: self._grpc.stream_unary_rpc_method_handler(self._answers(name, verbs[name])) for name in verbs}
-
-    def _answers(self, name: str, verb: Verb) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
+    def _admits(self, name: str, handler: Handler) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
         """Admits a call, reads its message, and answers it or aborts with the code of its error."""
         request_class = self._classes["HealthCheckRequest" if name == "Check" else f"{name}Request"]
+        admission, counted = self._service.admission, name not in OPEN  # others take no places of admitted calls
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            counted = name not in OPEN  # calls without a token must not take the places of those with one
-            call, admission, entered, size = _Call(context), self._service.admission, False, 0
+            call, entered, size = _Call(context), False, 0
             try:
                 if counted:
-                    self._admit(context)
+                    self._check_admission(context)
                     admission.requests += 1
                     entered = True
                 raw = await _first(messages, self._service.settings.timeout)
                 size = len(raw)
                 admission.held_bytes += size
                 admission.check_bodies(size)
-                return (await verb(_parsed(request_class, raw), call)).SerializeToString()
+                return (await handler(_parsed(request_class, raw), call)).SerializeToString()
             except Exception as error:
-                found = refusal(error)
+                known = refusal(error)
                 if not call.reached:
-                    self._count_refusal(found.status)
+                    self._count_refusal(known.status)
                 if not isinstance(error, HydrantError):
                     log.exception("%s failed", name)
-                code = getattr(self._grpc.StatusCode, CODES.get(found.status, "INVALID_ARGUMENT"))
-                again = (
-                    () if found.retry_after is None else (("grpc-retry-pushback-ms", str(found.retry_after * 1000)),)
-                )
-                return await context.abort(code, found.message, again)
+                code = getattr(self._grpc.StatusCode, CODES.get(known.status, "INVALID_ARGUMENT"))
+                retry = (("grpc-retry-pushback-ms", str(known.retry_after * 1000)),) if known.retry_after else ()
+                return await context.abort(code, known.message, retry)
             finally:
                 admission.requests -= entered
                 admission.held_bytes -= size
 
         return answered
 
-    def _admit(self, context: Any) -> None:
+    def _check_admission(self, context: Any) -> None:
         """Check the token, and the number of calls."""
         settings = self._service.settings
         if settings.token is not None:
-            given = dict(context.invocation_metadata() or ()).get("authorization", "")
-            check_token(given.encode() if isinstance(given, str) else given, settings.token)
+            sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+            check_token(sent.encode() if isinstance(sent, str) else sent, settings.token)
         self._service.admission.check_requests()
 
     async def _check(self, message: Any, _: Any) -> Any:
@@ -342,10 +339,10 @@ class GrpcFront:
             raise ServeError(404, f"no service is called {cut(message.service)}; there is {SERVICE}")
         return self._classes["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
 
-    async def _server_live(self, _: Any, __: Any) -> Any:
+    async def _server_live(self, *_: Any) -> Any:
         return self._classes["ServerLiveResponse"](live=True)
 
-    async def _server_ready(self, _: Any, __: Any) -> Any:
+    async def _server_ready(self, *_: Any) -> Any:
         return self._classes["ServerReadyResponse"](ready=self._service.ready)
 
     async def _model_ready(self, message: Any, _: Any) -> Any:
@@ -357,7 +354,7 @@ class GrpcFront:
             ready = False
         return self._classes["ModelReadyResponse"](ready=ready)
 
-    async def _server_metadata(self, _: Any, __: Any) -> Any:
+    async def _server_metadata(self, *_: Any) -> Any:
         return self._classes["ServerMetadataResponse"](**server_metadata())
 
     async def _model_metadata(self, message: Any, _: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -57,26 +58,14 @@ class Observer:
         """A version was unloaded, has finished its requests, and no other has its name and version."""
 
 
-class Observers(Observer):
+class Observers:
     """Several observers as one, whose failures are logged and stop nothing."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
-    def request(self, served: Served, front: str, seconds: float, status: int) -> None:  # noqa: D102
-        self._report("request", served, front, seconds, status)
-
-    def batch(self, served: Served, size: int, seconds: float) -> None:  # noqa: D102
-        self._report("batch", served, size, seconds)
-
-    def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:  # noqa: D102
-        self._report("predicted", served, inputs, prediction)
-
-    def queue(self, served: Served, depth: int) -> None:  # noqa: D102
-        self._report("queue", served, depth)
-
-    def gone(self, served: Served) -> None:  # noqa: D102
-        self._report("gone", served)
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        return partial(self._report, event)
 
     def _report(self, event: str, *details: Any) -> None:
         for observer in self._observers:

@@ -174,8 +174,8 @@ def explanations(
     """One JSON-ready object an input.
 
     Returns:
-        ``row``, and unless the input failed ``members``, what each member predicts: label and confidence, a score, or for
-        each word a list of these; ``None`` if the graph does not return it. Classifiers also have the likeliest
+        ``row``, and unless the input failed ``members``, what each member predicts: label and confidence, a score, or
+        for each word a list of these; ``None`` if the graph does not return it. Classifiers also have the likeliest
         ``classes``, and ``others``, the number and probability of the remaining ones.
     """
     rows = predictor.rows(prediction, inputs if predictor.modality == "text" else None, aggregation=aggregation)

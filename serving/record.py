@@ -120,12 +120,10 @@ class Recorder(Observer):
             return
         reasons = [[name for name, values in why.items() if values[place]] for place in places]
         chosen = [inputs[int(place)] for place in places]
-        size = sum(map(_size, chosen))
-        waits = self._came - self._done
-        if waits and waits + size > MAX_WAITING_BYTES:
-            self.dropped += len(places)
-            return
+        size, waits = sum(map(_size, chosen)), self._came - self._done
         try:
+            if waits and waits + size > MAX_WAITING_BYTES:
+                raise queue.Full
             self._waiting.put_nowait((size, served, chosen, prediction.take(places), reasons, datetime.now(UTC)))
         except queue.Full:
             self.dropped += len(places)
@@ -133,7 +131,7 @@ class Recorder(Observer):
             self._came += size
 
     def close(self, timeout: float = 10.0) -> None:
-        """Write what waits, for some seconds at most, and close the file."""
+        """Write what waits, for some seconds at most."""
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=timeout)
         self._thread.join(timeout)
@@ -142,38 +140,31 @@ class Recorder(Observer):
 
     def _work(self) -> None:
         while (work := self._waiting.get()) is not None:
-            size, *rest = work
-            written = self.written
+            size, served, inputs, prediction, reasons, time = work
             try:
-                self._write(*rest)
-            except Exception:  # predictor.rows, of the whole request
-                self._fail(len(rest[1]) - (self.written - written))
+                unknown_words = prediction.mask is not None and prediction.words is None  # tokens from ready tensors
+                rows = [{} for _ in inputs] if unknown_words else served.predictor.rows(prediction)
+            except Exception:  # whatever it is, the service goes on
+                self._fail(len(inputs))
+                rows = []
+            for value, row, why in zip(inputs, rows, reasons, strict=False):
+                about = {"time": time.isoformat(), "model": served.name, "version": served.version, "why": why}
+                try:
+                    self._write({**about, "input": _plain(value), **row}, why)
+                except Exception:  # a row, a hook or a disk may fail in any way; the other rows and the service go on
+                    self._fail(1)
             self._done += size
-        self._file.close()
 
     def _fail(self, rows: int) -> None:
         """Count rows that could not be recorded, and log the first failure."""
         error = sys.exception()
-        if not self.failed and isinstance(error, InputError):
-            log.error("inputs could not be recorded: %s; further failures are counted only", error)
-        elif not self.failed:
-            log.exception("inputs could not be recorded; further failures are counted only")
+        if not self.failed:
+            unexpected = None if isinstance(error, InputError) else error
+            log.error("inputs could not be recorded: %s; further failures are only counted", error, exc_info=unexpected)
         self.failed += rows
 
-    def _write(
-        self, served: Served, inputs: Sequence[Any], prediction: Prediction, reasons: Sequence[Any], at: datetime
-    ) -> None:
-        unknown_words = prediction.mask is not None and prediction.words is None  # tokens from ready tensors
-        rows = [{} for _ in inputs] if unknown_words else served.predictor.rows(prediction)
-        for value, row, why in zip(inputs, rows, reasons, strict=True):
-            row.pop("index", None)
-            about = {"time": at.isoformat(), "model": served.name, "version": served.version, "why": why}
-            try:
-                self._write_row({**about, "input": _plain(value), **row}, why)
-            except Exception:  # a row, a hook or a disk may fail in any way; the other rows and the service go on
-                self._fail(1)
-
-    def _write_row(self, row: dict[str, Any], why: Any) -> None:
+    def _write(self, row: dict[str, Any], why: Any) -> None:
+        row.pop("index", None)
         redacted = row if self._redact is None else self._redact(row)
         if redacted is not None:
             # a row that its redaction stripped of "why" must not pass for a log of all traffic
@@ -195,15 +186,14 @@ def _plain(value: Any) -> Any:
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
         return {name: np.asarray(each).tolist() for name, each in value.items()}
-    return list(value) if isinstance(value, tuple | list) else str(value)
+    return value
 
 
 class _RotatingFile:
     """A file that lines are appended to; beyond a size it becomes FILE.1 and begins anew. Processes may share it."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
-        self._path, self._most = path, most_bytes
-        self._older = path.with_name(f"{path.name}.1")
+        self._path, self._most, self._older = path, most_bytes, path.with_name(f"{path.name}.1")
         for each in (path, self._older):
             if each.is_symlink() or (each.exists() and not each.is_file()):
                 raise InputError(f"{each} is not a regular file; choose another file to record in")
@@ -211,56 +201,35 @@ class _RotatingFile:
             self._locks: Any = importlib.import_module("fcntl")
         except ImportError as error:
             raise InputError("recording needs file locks, which this system lacks; leave --record out") from error
-        self._number = self._open()
+        self.write(b"")
 
     def write(self, line: bytes) -> None:
         if len(line) > self._most:
             raise InputError(f"a row of {len(line)} bytes is larger than half of the recording limit")
         try:
-            if self._moved():  # another process has begun a new one
-                self._reopen()
-            if os.fstat(self._number).st_size + len(line) > self._most:
-                self._rotate()
-            written = os.write(self._number, line)
-            if written < len(line):
-                self._take_back(written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while not self._appended(line):
+                pass
         except OSError as error:
             raise InputError(f"cannot record in {self._path}: {error.strerror or error}") from error
 
-    def close(self) -> None:
-        os.close(self._number)
-
-    def _take_back(self, written: int) -> None:
-        """Remove the beginning of a line that a full disk cut, unless another process wrote behind it."""
-        end = os.lseek(self._number, 0, os.SEEK_CUR)
-        if os.fstat(self._number).st_size == end:
-            os.ftruncate(self._number, end - written)
-
-    def _rotate(self) -> None:
-        self._locks.flock(self._number, self._locks.LOCK_EX)
-        try:
-            if not self._moved():
+    def _appended(self, line: bytes) -> bool:
+        """Append a line; false if the file was rotated, and a new one is to be opened."""
+        with open(self._path, "ab", 0, opener=_private) as file:
+            self._locks.flock(file, self._locks.LOCK_EX)
+            stat, current = os.fstat(file.fileno()), False
+            with contextlib.suppress(FileNotFoundError):
+                current = os.path.samestat(self._path.lstat(), stat)
+            if not current:
+                return False
+            if stat.st_size + len(line) > self._most:
                 self._path.replace(self._older)
-            self._reopen()  # closes the former, and so unlocks it
-        except BaseException:
-            self._locks.flock(self._number, self._locks.LOCK_UN)
-            raise
-
-    def _reopen(self) -> None:
-        """Write to the file of this name; if it cannot be opened, the former stays open."""
-        number, former = self._open(), self._number
-        self._number = number
-        os.close(former)
-
-    def _moved(self) -> bool:
-        try:
-            return not os.path.samestat(self._path.lstat(), os.fstat(self._number))
-        except FileNotFoundError:
+                return False
+            if os.write(file.fileno(), line) < len(line):
+                os.ftruncate(file.fileno(), stat.st_size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return True
 
-    def _open(self) -> int:
-        try:
-            return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        except OSError as error:
-            raise InputError(f"cannot record in {self._path}: {error.strerror or error}") from error
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, and no link or pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

@@ -173,54 +173,15 @@ def serve_alone(
 ) -> None:
     """Serve from this process until a signal comes, or ``parent`` closes; then answer requests in progress, and return.
 
-    Args:
-        folder: bundle, or a folder of bundles.
-        settings: how.
-        port: that is listened on.
-        announce: called once every model is warm.
-        parent: pipe to the process that started this one.
-        counts: pipe to the process that counts for all workers.
-        warm_first: whether connections are accepted only once every model is warm.
+    ``counts`` is the pipe to the process that counts for all workers; with ``warm_first`` connections are accepted only
+    once every model is warm.
     """
-    import uvicorn
-
     # in batches of short texts, threads of the tokenizer cost more than they save
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-    class Server(uvicorn.Server):
-        """A server that leaves signals to its caller."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    async def main() -> None:
-        monitor = Monitor(settings.watching, settings.recording, counts)
-        service = Service(folder, settings, monitor.observers)
-        config = uvicorn.Config(
-            assembled(service, monitor),
-            http=limited_protocol(settings.timeout),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
-            timeout_graceful_shutdown=math.ceil(settings.timeout),
-        )
-        try:
-            front = None if settings.grpc_port is None else GrpcFront(service, monitor.stats.refuse)
-            await _run(service, front, Server(config), port, announce, parent, warm_first)
-        finally:
-            monitor.close()
-
     usual = gc.get_threshold()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(main())
+            runner.run(_main(Path(folder), settings, port, announce, parent, counts, warm_first))
     finally:  # for a process that goes on
         gc.set_threshold(*usual)
         gc.unfreeze()
@@ -235,17 +196,44 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _run(
-    service: Service,
-    front: GrpcFront | None,
-    server: Any,
+async def _main(
+    folder: Path,
+    settings: ServeSettings,
     port: socket.socket,
     announce: Announce,
     parent: Connection | None,
+    counts: Connection | None,
     warm_first: bool,
 ) -> None:
     """Open the models, usually while the port answers already; serve until the end; answer requests in progress."""
-    host, number = port.getsockname()[:2]
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """A server that leaves signals to its caller."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    monitor = Monitor(settings.watching, settings.recording, counts)
+    service = Service(folder, settings, monitor.observers)
+    front = None if settings.grpc_port is None else GrpcFront(service, monitor.stats.refuse)
+    server = Server(
+        uvicorn.Config(
+            assembled(service, monitor),
+            http=limited_protocol(settings.timeout),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            timeout_graceful_shutdown=math.ceil(settings.timeout),
+        )
+    )
     starting = asyncio.create_task(service.start())
 
     def leave() -> None:
@@ -253,7 +241,7 @@ async def _run(
         service.leaving = server.should_exit = True
         starting.cancel()
         if front is not None:
-            front.leave(0 if server.force_exit else service.settings.timeout)
+            front.leave(0 if server.force_exit else settings.timeout)
 
     _on_end(leave, parent)
     tasks = [starting]
@@ -272,16 +260,17 @@ async def _run(
             gc.collect()  # the collector need not look at objects that stay; requests leave little garbage
             gc.freeze()
             gc.set_threshold(*YOUNG)
-            scheme = "http" if service.settings.tls_cert is None else "https"
+            scheme, (host, number) = "http" if settings.tls_cert is None else "https", port.getsockname()[:2]
             ready = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
-            announce({**ready, "workers": service.settings.workers, "models": service.answering})
+            announce({**ready, "workers": settings.workers, "models": service.answering})
         await serving
     finally:
         service.leaving = server.should_exit = True
         starting.cancel()
-        ends = [] if front is None else [front.stop(service.settings.timeout)]
+        ends = [] if front is None else [front.stop(settings.timeout)]
         await asyncio.gather(*tasks, *ends, return_exceptions=True)
         await service.drain()
+        monitor.close()
 
 
 def _on_end(leave: Callable[[], None], parent: Connection | None) -> None:

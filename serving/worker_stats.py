@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from ..bundle.calibration import Calibration
-from ..runtime.observed import Observed, is_counted, observed
+from ..runtime.observed import is_counted, observed
 from ..runtime.prediction import Prediction
 from .metrics import Metrics, Recorded
 from .observers import Observer, Served
@@ -50,12 +50,18 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class WorkerReport(msgspec.Struct):
-    """The events of a worker since its last report; ``models`` are those that it did not name before."""
+    """What happened in a worker since its last report.
+
+    Attributes:
+        models: that it has not named before.
+        events: methods of :class:`Stats` with their arguments, the model as its key.
+        depths: inputs that wait now.
+        refused: requests that reached no model, by status.
+        recorded: inputs so far.
+    """
 
     models: dict[Key, ModelInfo] = {}
-    requests: Sequence[tuple[Key, str, float, int]] = ()
-    batches: Sequence[tuple[Key, int, float]] = ()
-    seen: Sequence[tuple[Key, Observed]] = ()
+    events: deque[tuple[str, Key, tuple[Any, ...]]] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     depths: dict[Key, int] = {}
     refused: Counter[int] = msgspec.field(default_factory=Counter)
     recorded: Recorded = None
@@ -81,12 +87,12 @@ class Reporter(Observer):
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
         """Count a request."""
         with self._lock:
-            self._requests.append((self._key(served), front, seconds, status))
+            self._report.events.append(("request", self._key(served), (front, seconds, status)))
 
     def batch(self, served: Served, size: int, seconds: float) -> None:
         """Count a batch."""
         with self._lock:
-            self._batches.append((self._key(served), size, seconds))
+            self._report.events.append(("batch", self._key(served), (size, seconds)))
 
     def queue(self, served: Served, depth: int) -> None:
         """Note how many inputs wait."""
@@ -120,8 +126,6 @@ class Reporter(Observer):
 
     def _begin(self) -> None:
         self._report = WorkerReport()
-        self._requests: deque[tuple[Key, str, float, int]] = deque(maxlen=MAX_EVENTS)
-        self._batches: deque[tuple[Key, int, float]] = deque(maxlen=MAX_EVENTS)
         self._predictions: deque[tuple[Key, Prediction]] = deque(maxlen=MAX_EVENTS)
 
     def _key(self, served: Served) -> Key:
@@ -136,27 +140,21 @@ class Reporter(Observer):
     def _send(self, question: tuple[int, str, str] | None = None) -> None:
         """Report; the caller holds ``_talking``."""
         with self._lock:
-            report, report.requests, report.batches = self._report, self._requests, self._batches
-            predictions = self._predictions
+            report, predictions = self._report, self._predictions
             self._begin()
-        report.seen, report.recorded = self._observed(predictions), self._recorded()
+        parts: dict[Key, list[Prediction]] = {}
+        for key, prediction in predictions:
+            if is_counted(prediction):
+                parts.setdefault(key, []).append(prediction)
+        for key, each in parts.items():
+            info, whole = self._models[key], each[0] if len(each) == 1 else Prediction.concatenate(each)
+            report.events.append(("seen", key, (observed(whole, info.labels, info.calibration),)))
+        report.recorded = self._recorded()
         self._pipe.send((report, question))
 
     def _send_report(self) -> None:
         with self._talking:
             self._send()
-
-    def _observed(self, predictions: Sequence[tuple[Key, Prediction]]) -> list[tuple[Key, Observed]]:
-        """The counts of predictions, by model."""
-        parts: dict[Key, list[Prediction]] = {}
-        for key, prediction in predictions:
-            if is_counted(prediction):
-                parts.setdefault(key, []).append(prediction)
-        seen = []
-        for key, each in parts.items():
-            info, whole = self._models[key], each[0] if len(each) == 1 else Prediction.concatenate(each)
-            seen.append((key, observed(whole, info.labels, info.calibration)))
-        return seen
 
     def _work(self) -> None:
         while not self._ended.wait(PERIOD):
@@ -228,12 +226,8 @@ class WorkerStats:
             worker.depths |= report.depths
             if report.depths:
                 self._sum_queues(worker)
-        for key, front, seconds, status in report.requests:
-            self.stats.request(worker.models[key], front, seconds, status)
-        for key, size, seconds in report.batches:
-            self.stats.batch(worker.models[key], size, seconds)
-        for key, seen in report.seen:
-            self.stats.seen(worker.models[key], seen)
+        for event, key, values in report.events:
+            getattr(self.stats, event)(worker.models[key], *values)
         for status, count in report.refused.items():
             self.stats.refuse(status, count)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from hydrant.serving.server import bound, serve_alone
 from hydrant.serving.serve_settings import ServeSettings
+from hydrant.serving.server import bound, serve_alone
 
 
 @dataclass

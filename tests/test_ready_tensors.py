@@ -23,8 +23,8 @@ from hydrant.export import export
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.progress import no_progress
-from hydrant.serving.service import Service
 from hydrant.serving.serve_settings import ServeSettings
+from hydrant.serving.service import Service
 from hydrant.tuning import trunk, tune
 from hydrant.tuning.examples import Source
 from support import HEADS, LAYERS, make_model, make_tokenizer, run_cli
