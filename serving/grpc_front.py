@@ -203,20 +203,14 @@ def _tensor(given: Any, raw: bytes | None) -> Tensor:
         raise ServeError(400, f"{what} is {datatype}, which has no typed contents; send raw_input_contents")
     if not set(filled) <= {field}:
         raise ServeError(400, f"{what} is {datatype} and has {listing(filled)}; expected {field}")
-    return Tensor(given.name, datatype, _array(what, datatype, shape, list(getattr(given.contents, field))))
-
-
-def _array(what: str, datatype: str, shape: tuple[int, ...], values: list[Any]) -> np.ndarray:
-    """Typed contents as an array."""
-    if datatype not in ("BYTES", "FP32", "FP64"):
-        return from_values(what, datatype, shape, values)
+    values = list(getattr(given.contents, field))
+    if datatype not in ("BYTES", "FP32", "FP64"):  # which may be any bytes, and NaN
+        return Tensor(given.name, datatype, from_values(what, datatype, shape, values))
     if len(values) != math.prod(shape):
-        raise ServeError(
-            400, f"{what} has {len(values)} values; expected {math.prod(shape)}, by its shape {list(shape)}"
-        )
-    if datatype == "BYTES":
-        return object_array(values, shape)
-    return np.array(values, dtype_of(datatype)).reshape(shape)
+        expected = f"{math.prod(shape)}, by its shape {list(shape)}"
+        raise ServeError(400, f"{what} has {len(values)} values; expected {expected}")
+    array = object_array(values, shape) if datatype == "BYTES" else np.array(values, dtype_of(datatype)).reshape(shape)
+    return Tensor(given.name, datatype, array)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from ..bundle.reference import RATES
 from ..errors import require
 from .stats import Buckets, ModelStats, Stats
 
@@ -131,14 +132,14 @@ FAMILIES: list[tuple[str, str, str, list[str], Callable[[ModelStats], Rows]]] = 
     ("Histogram", "hydrant_batch_size", "Inputs of a batch", [], lambda model: [(_buckets(model.batch_sizes),)]),
     ("Histogram", "hydrant_batch_seconds", "Seconds of a batch", [], lambda model: [(_buckets(model.batch_seconds),)]),
     ("Gauge", "hydrant_queue_inputs", "Inputs that wait", [], lambda model: [(model.depth,)]),
-    ("Counter", "hydrant_inputs", "Inputs predicted", [], lambda model: [(model.inputs,)]),
-    ("Counter", "hydrant_failed_inputs", "Invalid inputs", [], lambda model: [(model.failed,)]),
+    ("Counter", "hydrant_inputs", "Inputs predicted", [], lambda model: [(model.totals["inputs"],)]),
+    ("Counter", "hydrant_failed_inputs", "Invalid inputs", [], lambda model: [(model.totals["failed"],)]),
     (
         "Counter",
         "hydrant_decisions",
         "Inputs abstained from, and flagged as out of distribution",
         ["decision"],
-        lambda model: sorted(model.decided.items()),
+        lambda model: [(name, model.totals[name]) for name in sorted(RATES) if name in model.totals],
     ),
     ("Counter", "hydrant_predictions", "Predictions by label; beyond 100 the others are one", ["label"], _few_labels),
     ("Histogram", "hydrant_score", "Scores of inputs, or of spans, in the bins of calibration", ["score"], _scores),

@@ -139,50 +139,32 @@ def read_infer(body: bytes, json_length: int | None = None) -> InferRequest:
         )
     end = len(body) if json_length is None else json_length
     message = decode_json(body[:end], _Request, "the request")
-    tail = _Tail(memoryview(body)[end:], json_length is not None)
-    inputs = [_tensor(each, tail) for each in message.inputs]
-    tail.check_end()
+    view, taken, inputs = memoryview(body)[end:], 0, []
+    for given in message.inputs:
+        what, datatype, parameters = f"input {cut(given.name)}", given.datatype, given.parameters or {}
+        check_parameters(what, parameters)
+        shape = checked_head(what, datatype, given.shape)
+        if SIZE in parameters:
+            size, left = parameters[SIZE], len(view) - taken
+            if given.data is not None:
+                raise ServeError(400, f"{what} has data and {SIZE}; expected one of them")
+            if json_length is None:
+                raise ServeError(400, f"{what} has {SIZE}, but the request has no header {HEADER}; expected both")
+            if not is_whole(size, 0, left):
+                expected = f"a whole number up to {left}, the bytes that are left"
+                raise ServeError(400, f"{what} has {SIZE} {cut(size)}; expected {expected}")
+            array = from_bytes(what, datatype, shape, view[taken : taken + size])
+            taken += size
+        elif given.data is None:
+            raise ServeError(400, f"{what} has no data; expected a list, or {SIZE} among its parameters")
+        else:
+            array = from_values(what, datatype, shape, given.data)
+        inputs.append(Tensor(given.name, datatype, array))
+    if taken != len(view):
+        expected = f"as many as the {SIZE} of all inputs say"
+        raise ServeError(400, f"{len(view) - taken} bytes stand behind the last tensor; expected {expected}")
     outputs = [(each.name, each.parameters or {}) for each in message.outputs or ()]
     return infer_request(message.id, inputs, outputs, message.parameters or {})
-
-
-class _Tail:
-    """The bytes behind the JSON, which tensors take one after the other."""
-
-    def __init__(self, view: memoryview, marked: bool) -> None:
-        self._view, self._marked, self._taken = view, marked, 0
-
-    def take(self, what: str, size: Any) -> memoryview:
-        if not self._marked:
-            raise ServeError(400, f"{what} has {SIZE}, but the request has no header {HEADER}; expected both")
-        left = len(self._view) - self._taken
-        if not is_whole(size, 0, left):
-            raise ServeError(
-                400, f"{what} has {SIZE} {cut(size)}; expected a whole number up to {left}, the bytes that are left"
-            )
-        self._taken += size
-        return self._view[self._taken - size : self._taken]
-
-    def check_end(self) -> None:
-        left = len(self._view) - self._taken
-        if left:
-            raise ServeError(
-                400, f"{left} bytes stand behind the last tensor; expected as many as the {SIZE} of all inputs say"
-            )
-
-
-def _tensor(given: _Input, tail: _Tail) -> Tensor:
-    what, parameters = f"input {cut(given.name)}", given.parameters or {}
-    check_parameters(what, parameters)
-    shape = checked_head(what, given.datatype, given.shape)
-    if SIZE not in parameters:
-        if given.data is None:
-            raise ServeError(400, f"{what} has no data; expected a list, or {SIZE} among its parameters")
-        return Tensor(given.name, given.datatype, from_values(what, given.datatype, shape, given.data))
-    if given.data is not None:
-        raise ServeError(400, f"{what} has data and {SIZE}; expected one of them")
-    raw = tail.take(what, parameters[SIZE])
-    return Tensor(given.name, given.datatype, from_bytes(what, given.datatype, shape, raw))
 
 
 def write_infer(served: Served, request: InferRequest, tensors: Sequence[Tensor]) -> tuple[bytes, int | None]:
@@ -212,8 +194,8 @@ def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dic
     """The answer of ``GET /v2/models/NAME``; −1 represents a length that varies."""
     predictor = served.predictor
     outputs = [
-        {"name": name, "datatype": datatype, "shape": shape}
-        for name, (datatype, shape) in _model_outputs(predictor).items()
+        {"name": name, "datatype": tensor.datatype, "shape": [size or -1 for size in tensor.data.shape]}
+        for name, tensor in _outputs(predictor.nothing(), predictor.labels).items()
     ]
     return {
         "name": served.name,
@@ -223,13 +205,6 @@ def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dic
         "outputs": outputs,
         "parameters": {"task": predictor.task, "modality": predictor.modality, "labels": list(predictor.labels)},
     }
-
-
-def _model_outputs(predictor: Predictor) -> dict[str, tuple[str, list[int]]]:
-    """Datatype and shape of every output, by name."""
-    fields = predictor.nothing().to_dict()
-    tensors = [_output(name, fields, predictor.labels) for name in _output_names(fields)]
-    return {tensor.name: (tensor.datatype, [size or -1 for size in tensor.data.shape]) for tensor in tensors}
 
 
 def _model_inputs(predictor: Predictor) -> list[dict[str, Any]]:
@@ -255,7 +230,7 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
     """
     predictor = served.predictor
     if request.outputs:
-        _check_outputs(request, _model_outputs(predictor))
+        _check_outputs(request, _outputs(predictor.nothing(), predictor.labels))
     tensors = {tensor.name: tensor for tensor in request.inputs}
     counts = {tensor.data.shape[0] if tensor.data.ndim else 0 for tensor in tensors.values()}
     if 0 in counts or len(counts) > 1:
@@ -279,36 +254,33 @@ def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np
 
 def outputs_of(prediction: Prediction, request: InferRequest, served: Served) -> tuple[Tensor, ...]:
     """The fields of a prediction as tensors: those that the request names, in its order, or all."""
-    fields = _without_padding(prediction).to_dict()
-    names = _output_names(fields)
-    _check_outputs(request, names)
-    return tuple(_output(name, fields, served.predictor.labels) for name in request.outputs or names)
+    tensors = _outputs(_without_padding(prediction), served.predictor.labels)
+    _check_outputs(request, tensors)
+    return tuple(tensors[name] for name in request.outputs or tensors)
 
 
-def _check_outputs(request: InferRequest, names: Sequence[str] | Mapping[str, Any]) -> None:
-    missing = [name for name in request.outputs if name not in names]
+def _check_outputs(request: InferRequest, known: Mapping[str, Tensor]) -> None:
+    missing = [name for name in request.outputs if name not in known]
     if missing:
-        raise _unknown("outputs", missing, list(names))
+        raise _unknown("outputs", missing, list(known))
 
 
 def _unknown(kind: str, names: Sequence[str], known: Sequence[str]) -> ServeError:
     return ServeError(400, f"the request has {kind} {listing(map(cut, names))}; expected some of {listing(known, 40)}")
 
 
-def _output_names(fields: Mapping[str, np.ndarray]) -> list[str]:
-    return [name for field in fields for name in ((field, "label_index") if field == "label" else (field,))]
-
-
-def _output(name: str, fields: Mapping[str, np.ndarray], labels: Sequence[str]) -> Tensor:
-    """One field as a tensor; the label of a failed input, and of padding, is an empty text."""
-    if name == "label_index":
-        return Tensor(name, "INT64", fields["label"])
-    array = fields[name]
-    if name == "label":
-        return Tensor(name, "BYTES", text_array([*labels, ""], (len(labels) + 1,))[array])
-    if name == "error":
-        return Tensor(name, "BYTES", text_array([text or "" for text in array], array.shape))
-    return Tensor(name, _DATATYPES[array.dtype.kind], array)
+def _outputs(prediction: Prediction, labels: Sequence[str]) -> dict[str, Tensor]:
+    """Every field as a tensor; the label of a failed input, and of padding, is an empty text."""
+    tensors = {}
+    for name, array in prediction.to_dict().items():
+        if name == "label":
+            tensors[name] = Tensor(name, "BYTES", text_array([*labels, ""], (len(labels) + 1,))[array])
+            tensors["label_index"] = Tensor("label_index", "INT64", array)
+        elif name == "error":
+            tensors[name] = Tensor(name, "BYTES", text_array([text or "" for text in array], array.shape))
+        else:
+            tensors[name] = Tensor(name, _DATATYPES[array.dtype.kind], array)
+    return tensors
 
 
 def _without_padding(prediction: Prediction) -> Prediction:

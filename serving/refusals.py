@@ -85,7 +85,7 @@ def decode_json(text: bytes, kind: type[T], what: str) -> T:
         raise _malformed(what, error) from None
 
 
-def convert_fields(fields: Mapping[str, Any], kind: type[T], what: str, *, words: bool = False) -> T:
+def convert_fields(fields: Any, kind: type[T], what: str, *, words: bool = False) -> T:
     """Decoded fields as ``kind``; with ``words``, texts may represent numbers and flags."""
     try:
         return msgspec.convert(fields, kind, strict=not words)

@@ -78,7 +78,8 @@ class Service:
         self.admission = Admission(settings.requests, MAX_BODIES * settings.max_bytes)
         self._folder = Path(folder)
         self._models = {name: _Model() for name in found_bundles(folder)}
-        self._opens = opens or self._open
+        run = {"threads": settings.threads, "precision": settings.precision, "trust": settings.trust}
+        self._opens = opens or (lambda path: load(path, settings.backend, **run))  # type: ignore[arg-type]
         self.leaving = self._started = self._draining = False
 
     @property
@@ -87,15 +88,10 @@ class Service:
         return self._started and not self.leaving and not self._draining
 
     @property
-    def names(self) -> list[str]:
-        """Names of the models."""
-        return sorted(self._models)
-
-    @property
     def answering(self) -> dict[str, str]:
         """Loaded models, with their current versions."""
-        current = {name: self._models[name].current for name in self.names}
-        return {name: version for name, version in current.items() if version is not None}
+        models = sorted(self._models.items())
+        return {name: model.current for name, model in models if model.current is not None}
 
     def versions(self, name: str) -> list[str]:
         """Loaded versions of a model, the oldest first."""
@@ -103,7 +99,7 @@ class Service:
 
     async def start(self) -> None:
         """Load the newest version of every model; ready then."""
-        for name in self.names:
+        for name in sorted(self._models):
             _log_current(log, await self._load(name))
         self._started = True
 
@@ -114,20 +110,17 @@ class Service:
         name = self._only() if name is None else name
         model = self._models.get(name)
         if model is None:
-            raise ServeError(404, f"no model is called {cut(name)}; there are: {listing(self.names)}")
+            raise self._unknown(name)
         wanted = model.current if version is None else version
         served = None if wanted is None else model.loaded.get(wanted)
         if served is not None:
             return served
-        called = cut(name)
         if not self._started or "LOADING" in {state for state, _ in model.states.values()}:
-            raise ServeError(503, f"model {called} is being loaded; ask again", retry_after=1)
+            raise ServeError(503, f"model {cut(name)} is being loaded; retry", retry_after=1)
         if version is None:
-            verb = f"/v2/repository/models/{name}/load"
-            raise ServeError(404, f"model {called} is not loaded; load it with POST {verb}")
-        raise ServeError(
-            404, f"model {called} has no version {cut(version)} loaded; loaded are: {listing(model.loaded)}"
-        )
+            raise ServeError(404, f"model {cut(name)} is not loaded; POST /v2/repository/models/{name}/load loads it")
+        loaded = listing(model.loaded)
+        raise ServeError(404, f"model {cut(name)} has no version {cut(version)} loaded; loaded are: {loaded}")
 
     async def predict(
         self, served: Served, inputs: Inputs, timeout: float | None = None, on_error: str = "raise"
@@ -195,7 +188,9 @@ class Service:
             raise ServeError(409, message)
 
     async def _load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
-        versions = self._folder_versions(name)
+        versions = self._folder_models().get(name)
+        if versions is None:
+            raise self._unknown(name)
         wanted = list(versions)[-1] if version is None else version
         if wanted not in versions:
             raise ServeError(404, f"model {cut(name)} has no version {cut(wanted)}; there are: {listing(versions)}")
@@ -203,13 +198,14 @@ class Service:
         async with model.changing:
             if self._draining:
                 raise ServeError(503, "the service is stopping; ask another one, or later", retry_after=1)
-            answered = model.states.get(wanted)
             if wanted not in model.loaded:
                 model.states[wanted] = ("LOADING", "")
             try:
                 served = await self._warmed(name, wanted, versions[wanted])
             except BaseException as error:
-                model.states[wanted] = answered if wanted in model.loaded else ("UNAVAILABLE", _reason(error))  # type: ignore[assignment]
+                if wanted in model.loaded:
+                    raise
+                model.states[wanted] = ("UNAVAILABLE", error.message if isinstance(error, ServeError) else repr(error))
                 raise
             old = [each for each in model.loaded.values() if each.version == wanted or not keep]
             model.loaded = {**({} if not keep else model.loaded), wanted: served}
@@ -226,7 +222,7 @@ class Service:
         """Returns the versions that were unloaded."""
         model = self._models.get(name)
         if model is None:
-            raise ServeError(404, f"no model is called {cut(name)}; there are: {listing(self.names)}")
+            raise self._unknown(name)
         async with model.changing:
             if version is not None and version not in model.loaded:
                 raise ServeError(404, f"model {cut(name)} has no version {cut(version)} loaded")
@@ -246,11 +242,6 @@ class Service:
                 old, model.loaded, model.current = list(model.loaded.values()), {}, None
                 for each in old:
                     await self._close(model, each)
-
-    def _open(self, path: Path) -> Predictor:
-        settings = self.settings
-        run = {"threads": settings.threads, "precision": settings.precision, "trust": settings.trust}
-        return load(path, settings.backend, **run)  # type: ignore[arg-type]
 
     async def _warmed(self, name: str, version: str, path: Path) -> Served:
         """A version that is open and has run once; ``ServeError`` 409 if it cannot be opened."""
@@ -295,7 +286,7 @@ class Service:
 
     def _only(self) -> str:
         """The model of requests without a name."""
-        names = (list(self.answering) if self._started else []) or self.names
+        names = (list(self.answering) if self._started else []) or sorted(self._models)
         if len(names) > 1:
             raise ServeError(400, f"several models are served; name one of {listing(names)}")
         return names[0]
@@ -307,13 +298,8 @@ class Service:
         except InputError:
             return {}  # it was moved away; what is loaded stays
 
-    def _folder_versions(self, name: str) -> Versions:
-        versions = self._folder_models().get(name)
-        if versions is None:
-            raise ServeError(
-                404, f"no model is called {cut(name)}; there are: {listing(sorted(self._folder_models()))}"
-            )
-        return versions
+    def _unknown(self, name: str) -> ServeError:
+        return ServeError(404, f"no model is called {cut(name)}; there are: {listing(sorted(self._models))}")
 
 
 def _log_current(to: logging.Logger, served: Served) -> None:
@@ -321,13 +307,8 @@ def _log_current(to: logging.Logger, served: Served) -> None:
 
 
 def _log_refusal(what: str, error: ServeError) -> None:
-    """Log each bundle that cannot be opened, but not each name that a client makes up."""
-    extra = ALWAYS if error.status == 409 else None
+    extra = ALWAYS if error.status == 409 else None  # not for each name that a client makes up
     log.warning("%s was refused (%d): %s", what, error.status, error.message, extra=extra)
-
-
-def _reason(error: BaseException) -> str:
-    return error.message if isinstance(error, ServeError) else cut(error, 200)
 
 
 def _each(inputs: Inputs) -> Sequence[Any]:

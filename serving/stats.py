@@ -13,7 +13,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,31 +81,16 @@ class Buckets:
         self.total += value
 
 
-@dataclass
-class Step:
-    """Counts of :data:`STEP` seconds; errors have a status of 400 or more, ``failed`` inputs were invalid."""
-
-    start: float
-    requests: int = 0
-    errors: int = 0
-    inputs: int = 0
-    failed: int = 0
-    decided: Counter[str] = field(default_factory=Counter)
-
-
 class ModelStats:
     """Counts of one version of a model.
 
     Attributes:
         watch: for drift; ``None`` without a reference in the bundle.
-        requests: by front and status.
-        latency: seconds of requests, by front.
+        requests, latency: by front and status; seconds by front, and of the newest.
         depth: inputs that wait.
-        inputs, failed: predicted so far, and invalid ones among them.
-        decided, labels: inputs by decision, predictions by label.
-        sums: of the values of each score.
-        steps: the last hour.
-        newest: seconds of the last requests.
+        totals: ``inputs``, ``failed`` ones among them, and those of each decision.
+        labels, sums: predictions by label; sums of the values of each score.
+        steps: the last hour: start of each step, and counts, also of ``requests`` and their ``errors`` (status ≥ 400).
     """
 
     def __init__(self, served: Served, watching: Watching, began: float) -> None:
@@ -118,11 +103,11 @@ class ModelStats:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.latency: dict[str, Buckets] = {}
         self.batch_sizes, self.batch_seconds = Buckets(SIZES), Buckets(SECONDS)
-        self.depth = self.inputs = self.failed = 0
-        self.decided: Counter[str] = Counter()
+        self.depth = 0
+        self.totals: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
         self.sums: defaultdict[str, float] = defaultdict(float)
-        self.steps: deque[Step] = deque(maxlen=STEPS)
+        self.steps: deque[tuple[float, Counter[str]]] = deque(maxlen=STEPS)
         self.newest: deque[float] = deque(maxlen=NEWEST)
         self._waiting: list[Prediction] = []
         self._kept = 0  # inputs of these
@@ -139,12 +124,12 @@ class ModelStats:
         """Whether these counts are of it, and not of another version that replaced it."""
         return self.calibration is served.predictor.calibration
 
-    def step(self, now: float) -> Step:
-        """The current point of the charts."""
+    def step(self, now: float) -> Counter[str]:
+        """Counts of the current step."""
         start = now - now % STEP
-        if not self.steps or self.steps[-1].start < start:
-            self.steps.append(Step(start))
-        return self.steps[-1]
+        if not self.steps or self.steps[-1][0] < start:
+            self.steps.append((start, Counter()))
+        return self.steps[-1][1]
 
     def take(self, prediction: Prediction, now: float) -> list[Alarm]:
         """Keep a prediction, and evaluate the kept ones if it is time; returns new alarms."""
@@ -168,12 +153,9 @@ class ModelStats:
 
     def count(self, seen: Observed, now: float) -> list[Alarm]:
         """Count predictions; returns new alarms."""
-        step = self.step(now)
-        decided = Counter({name: int(values.sum()) for name, values in seen.decisions.items()})
-        for counted in (self, step):
-            counted.inputs += seen.inputs
-            counted.failed += seen.failed
-            counted.decided.update(decided)
+        decided = {name: int(values.sum()) for name, values in seen.decisions.items()}
+        for counts in (self.totals, self.step(now)):
+            counts.update(inputs=seen.inputs, failed=seen.failed, **decided)
         self.labels.update(seen.labels)
         for name, values in seen.scores.items():
             self.sums[name] += float(values.sum(dtype=np.float64))
@@ -195,9 +177,7 @@ class ModelStats:
             "task": self.task,
             "totals": {
                 "requests": sum(self.requests.values()),
-                "inputs": self.inputs,
-                "failed": self.failed,
-                **{name: self.decided[name] for name in self.decisions},
+                **{name: self.totals[name] for name in ("inputs", "failed", *self.decisions)},
             },
             "requests": [
                 {"front": front, "status": status, "count": count}
@@ -214,15 +194,9 @@ class ModelStats:
             },
             "rates": self._rates(now),
             "series": [
-                {
-                    "ago": now - step.start,
-                    "requests": step.requests,
-                    "errors": step.errors,
-                    "inputs": step.inputs,
-                    **{name: step.decided[name] for name in self.decisions},
-                }
-                for step in self.steps
-                if now - step.start <= STEP * STEPS
+                {"ago": now - start, **{name: step[name] for name in ("requests", "errors", "inputs", *self.decisions)}}
+                for start, step in self.steps
+                if now - start <= STEP * STEPS
             ],
             "labels": dict(self.labels.most_common(20)),
             "histograms": None if self.watch is None else self._histograms(self.watch),
@@ -233,18 +207,18 @@ class ModelStats:
         """Shares of decisions in sliding windows, requests a second, and the rates at calibration."""
         rates: dict[str, Any] = {}
         for name, seconds in WINDOWS.items():
-            steps = [step for step in self.steps if now - step.start < seconds]
-            inputs = sum(step.inputs for step in steps)
+            counts: Counter[str] = Counter()
+            for start, step in self.steps:
+                if now - start < seconds:
+                    counts.update(step)
             # whole steps and the current one, none before the first
             covered = max(1.0, min(seconds - STEP + now % STEP, now - self.began))
-            shares = {
-                each: sum(step.decided[each] for step in steps) / inputs if inputs else None for each in self.decisions
-            }
+            inputs = counts["inputs"]
             rates[name] = {
-                "requests_per_second": sum(step.requests for step in steps) / covered,
+                "requests_per_second": counts["requests"] / covered,
                 "inputs": inputs,
-                "errors": sum(step.errors for step in steps),
-                **shares,
+                "errors": counts["errors"],
+                **{each: counts[each] / inputs if inputs else None for each in self.decisions},
             }
         reference = self.calibration.reference
         rates["calibrated"] = {} if reference is None else {name: rate.share for name, rate in reference.rates.items()}
@@ -308,9 +282,7 @@ class Stats(Observer):
             model.requests[front, status] += 1
             model.latency.setdefault(front, Buckets(SECONDS)).add(seconds)
             model.newest.append(seconds)
-            step = model.step(now)
-            step.requests += 1
-            step.errors += status >= 400
+            model.step(now).update(requests=1, errors=int(status >= 400))
 
     def batch(self, served: Served, size: int, seconds: float) -> None:
         """Count a batch."""

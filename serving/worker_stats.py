@@ -53,7 +53,7 @@ class WorkerReport(msgspec.Struct):
     """What happened in a worker since its last report.
 
     Attributes:
-        models: that it has not named before.
+        models: of the events.
         events: methods of :class:`Stats` with their arguments, the model as its key.
         depths: inputs that wait now.
         refused: requests that reached no model, by status.
@@ -73,7 +73,6 @@ class Reporter(Observer):
     def __init__(self, pipe: Connection, recorded: Callable[[], Recorded] = lambda: None) -> None:
         self._pipe, self._recorded = pipe, recorded
         self._lock, self._talking = threading.Lock(), threading.Lock()
-        self._models: dict[Key, ModelInfo] = {}
         self._begin()
         self._questions = 0  # so that a late answer is not taken for another one
         self._ended = threading.Event()
@@ -129,12 +128,10 @@ class Reporter(Observer):
         self._predictions: deque[tuple[Key, Prediction]] = deque(maxlen=MAX_EVENTS)
 
     def _key(self, served: Served) -> Key:
-        """The key of a model, which is described once: workers load no other version while they serve."""
-        key = (served.name, served.version)
-        if key not in self._models:
-            predictor = served.predictor
-            info = ModelInfo(predictor.task, tuple(predictor.labels), predictor.calibration)
-            self._models[key] = self._report.models[key] = info
+        """The key of a model, which each report describes."""
+        key, predictor = (served.name, served.version), served.predictor
+        if key not in self._report.models:
+            self._report.models[key] = ModelInfo(predictor.task, tuple(predictor.labels), predictor.calibration)
         return key
 
     def _send(self, question: tuple[int, str, str] | None = None) -> None:
@@ -147,7 +144,7 @@ class Reporter(Observer):
             if is_counted(prediction):
                 parts.setdefault(key, []).append(prediction)
         for key, each in parts.items():
-            info, whole = self._models[key], each[0] if len(each) == 1 else Prediction.concatenate(each)
+            info, whole = report.models[key], each[0] if len(each) == 1 else Prediction.concatenate(each)
             report.events.append(("seen", key, (observed(whole, info.labels, info.calibration),)))
         report.recorded = self._recorded()
         self._pipe.send((report, question))

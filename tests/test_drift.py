@@ -534,8 +534,8 @@ def test_the_reference_of_tags_is_of_texts_and_spans(tmp_path: Path) -> None:
     counted = ModelStats(served, Watching(), 0)
     for each in (unread, prediction[:3], unread):
         counted.take(each, 0.0)
-    counted.look()
-    assert counted.inputs == 3, "texts count, whoever else asks"
+    counted.evaluate()
+    assert counted.totals["inputs"] == 3, "texts count, whoever else asks"
     flagged = {name: sum(any(span[name] for span in row["spans"]) for row in rows) for name in reference.rates}
     assert {name: int(values.sum()) for name, values in found.decisions.items()} == flagged
     for name, rate in reference.rates.items():

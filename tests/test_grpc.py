@@ -97,7 +97,7 @@ MALFORMED = [
     (asked(raw=(b"a",), int_contents=[1]), "int_contents"),
     (asked("FP16"), "FP16"),
     (asked(uint_contents=[1]), "uint_contents"),
-    (asked(int_contents=[200]), "'200'"),
+    (asked(int_contents=[200]), "INT8"),
     (asked("FP32", fp32_contents=[1, 2]), "2 values; expected 1"),
     (asked("BYTES", shape=(2**19, 4)), "1048576 elements of BYTES"),
     (asked("BYTES", shape=(2**19,)), "0 values; expected 524288"),

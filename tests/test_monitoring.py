@@ -736,7 +736,8 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     """`hydrant serve` in a process of its own: quiet on usual traffic, an alarm on what is abstained from."""
     inputs, _ = found
     record = tmp_path / "record.jsonl"
-    with command(bundle, "--record", record, "--alpha", "0.001") as (process, ready):
+    (tmp_path / "settings.json").write_text('{"alpha": 0.001}')
+    with command(bundle, "--record", record, "--settings", tmp_path / "settings.json") as (process, ready):
         url = f"http://127.0.0.1:{ready['port']}"
         with httpx.Client(base_url=url, timeout=60) as client:
             for start in range(0, 400, 50):
@@ -824,11 +825,12 @@ def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predi
 
 
 def test_options_of_the_record_need_its_file(bundle: Path, tmp_path: Path) -> None:  # noqa: F811
-    for arguments, words in (
-        (["--record-rate", "0.5"], "--record"),
-        (["--record", tmp_path / "no" / "file"], "no/file"),
-        (["--record", tmp_path / "file", "--record-redact", "nothing"], "'nothing'"),
+    for file, settings, words in (
+        ((), {"record_rate": 0.5}, "record_rate"),
+        (("--record", tmp_path / "no" / "file"), {}, "no/file"),
+        (("--record", tmp_path / "file"), {"record_redact": "nothing"}, "'nothing'"),
     ):
-        status, told = run_main(bundle, "--port", "0", *arguments)
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        status, told = run_main(bundle, "--port", "0", "--settings", tmp_path / "settings.json", *file)
         assert (status, told.count("\n")) == (2, 1), told
         assert words in told
