@@ -15,12 +15,7 @@ SMALL_BODY = 2**16
 
 @dataclass
 class Admission:
-    """Requests in progress, and the bytes of their bodies.
-
-    Attributes:
-        max_requests, max_bytes: limits of both.
-        requests, held_bytes: now.
-    """
+    """Requests in progress and the bytes of their bodies, with the limits of both."""
 
     max_requests: int
     max_bytes: int

@@ -83,13 +83,9 @@ class _Job:
 
 @dataclass(eq=False, frozen=True)
 class Item:
-    """One input that waits.
+    """One input that waits: its request, its place there, the raw input or its tensors with a batch axis of 1.
 
-    Attributes:
-        job, place: its request, and its place in it.
-        given: the raw input, or its tensors by name, each with a batch axis of 1.
-        kind: only inputs of one kind run together: raw ones, or tensors of the same names, types and shapes.
-        length: of a text in characters; 1 for others.
+    Only inputs of one ``kind`` run together: raw ones, or tensors of the same names, types and shapes.
     """
 
     job: _Job
@@ -255,10 +251,9 @@ def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Ite
 
 
 def batches(lengths: Sequence[int], run: float) -> list[tuple[int, int]]:
-    """Partition sorted lengths into the cheapest batches: each is padded to its longest, and costs a ``run``.
+    """The shortest and longest of each batch in the cheapest partition of sorted lengths.
 
-    Returns:
-        The shortest and the longest of each batch; equal lengths are in the same batch.
+    Every input is padded to the longest of its batch, and every batch costs ``run``; equal lengths share a batch.
     """
     least, begins = (
         np.zeros(len(lengths) + 1),

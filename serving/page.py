@@ -22,8 +22,7 @@ from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
 from ..runtime.words import Aggregation, words_of
 from ..version import __version__
-from .predict_request import model_inputs, read_request
-from .predict_routes import Call, observed, read_body, unless_left
+from .predict_routes import Call, observed, predict_body
 from .refusals import ServeError
 from .rest import json_response
 from .service import Service
@@ -110,13 +109,8 @@ def page_routes(service: Service) -> list[Route]:
     async def explain(request: Request) -> Response:
         call = Call(request.scope, request.receive)
         with observed(service, call, "page"):
-            body = await read_body(request.receive, service.settings.timeout)
-            given = read_request(body, request.headers.get("content-type", ""), request.query_params)
-            options = given.options
-            call.served = served = service.served(options.model, options.version)
-            inputs, shown = model_inputs(given, served.predictor, service.settings.queue)
+            options, served, shown, prediction = await predict_body(service, call, skip_invalid=True)
             aggregation = aggregation_of(served.predictor, options.aggregation)
-            prediction = await unless_left(call, service.predict(served, inputs, options.timeout, "row"))
             rows = await asyncio.to_thread(explanations, served.predictor, prediction, shown, aggregation)
             return json_response({"model": served.name, "version": served.version, "explanations": rows})
 

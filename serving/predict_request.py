@@ -39,15 +39,7 @@ BLANKS = b" \t\r\n"
 
 
 class PredictOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of a request.
-
-    Attributes:
-        model, version: ``None`` for the only model, and for its current version.
-        aggregation: of tokens to words.
-        probabilities: whether the answer has those of every class.
-        skip_invalid: whether an invalid input gets an error in its row, instead of failing the request.
-        timeout: seconds.
-    """
+    """Options of a request; with ``skip_invalid``, an invalid input gets an error in its row."""
 
     model: str | None = None
     version: str | None = None
@@ -59,13 +51,7 @@ class PredictOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class PredictRequest:
-    """One request.
-
-    Attributes:
-        inputs: JSON values, or the bytes of files.
-        names: what represents each input in its row; ``None`` for the input itself.
-        options: beside the inputs.
-    """
+    """Inputs (JSON values, or the bytes of files) with their names in rows, ``None`` for the input itself."""
 
     inputs: list[Any] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)

@@ -13,15 +13,16 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from ..errors import HydrantError, cut
 from ..runtime.answers import answer
+from ..runtime.prediction import Prediction
 from .connection import LEAVING
 from .middleware import COUNTED
 from .oip import HEADER, inputs_of, outputs_of, read_infer, write_infer
-from .predict_request import model_inputs, read_request
+from .predict_request import PredictOptions, model_inputs, read_request
 from .refusals import App, Receive, Scope, Send, ServeError, refusal, refuse, respond
 from .service import Served, Service
 
@@ -32,13 +33,7 @@ T = TypeVar("T")
 
 @dataclass
 class Call:
-    """One request.
-
-    Attributes:
-        scope, receive: of ASGI.
-        name, version: of the model that the path names.
-        served: the model that it reached, for the observers.
-    """
+    """One request, with the model that its path names, and the one that it reached, for the observers."""
 
     scope: Scope
     receive: Receive
@@ -115,18 +110,25 @@ class PredictRoutes:
         return written, "application/octet-stream", {HEADER: str(length)}
 
     async def _predict(self, call: Call) -> Answer:
-        service = self._service
-        request = read_request(await read_body(call.receive), call.headers.get(b"content-type", ""), call.query)
-        options = request.options
-        call.served = served = service.served(options.model, options.version)
-        inputs, shown = model_inputs(request, served.predictor, service.settings.queue)
-        on_error = "row" if options.skip_invalid else "raise"
-        prediction = await unless_left(call, service.predict(served, inputs, options.timeout, on_error))
+        options, served, shown, prediction = await predict_body(self._service, call)
         rows = answer(
             served.predictor, prediction, shown, probabilities=options.probabilities, aggregation=options.aggregation
         )
         body = json.dumps({"model": served.name, "version": served.version, **rows})
         return body.encode(), "application/json", {}
+
+
+async def predict_body(
+    service: Service, call: Call, *, skip_invalid: bool = False
+) -> tuple[PredictOptions, Served, list[Any], Prediction]:
+    """Options, model, inputs as rows repeat them, and prediction of a request."""
+    request = read_request(await read_body(call.receive), call.headers.get(b"content-type", ""), call.query)
+    options = request.options
+    call.served = served = service.served(options.model, options.version)
+    inputs, shown = model_inputs(request, served.predictor, service.settings.queue)
+    on_error = "row" if skip_invalid or options.skip_invalid else "raise"
+    prediction = await unless_left(call, service.predict(served, inputs, options.timeout, on_error))
+    return options, served, shown, prediction
 
 
 @contextmanager

@@ -61,10 +61,7 @@ class _Model:
 class Service:
     """Every model of a folder; made and used within one event loop.
 
-    Attributes:
-        observer: reports to all observers.
-        admission: counts requests over every front.
-        leaving: whether the process is to end: clients should go elsewhere, and requests in progress are answered.
+    While ``leaving``, clients should go elsewhere, and requests in progress are answered.
     """
 
     def __init__(

@@ -256,12 +256,7 @@ def _drift(watch: Watch) -> dict[str, Any]:
 
 
 class Stats(Observer):
-    """Counts of a service; safe to read from any thread.
-
-    Attributes:
-        refused: requests that reached no model, by status.
-        lock: to be held while the result of :meth:`models` is read.
-    """
+    """Counts of a service; hold ``lock`` while reading ``refused`` (by status) or the result of :meth:`models`."""
 
     def __init__(self, watching: Watching = Watching(), clock: Callable[[], float] = time.monotonic) -> None:
         self._watching, self._clock = watching, clock
@@ -327,14 +322,7 @@ class Stats(Observer):
         return models
 
     def snapshot(self) -> dict[str, Any]:
-        """All counts as a JSON object, for ``GET /stats`` and the charts of the page.
-
-        Returns:
-            ``uptime`` in seconds, and under ``models`` for each version ``name``, ``version``, ``task``, ``totals``,
-            ``requests`` by front and status, ``latency``, ``queue``, ``batch``, ``rates`` by window and at calibration,
-            ``series`` (the last hour in steps of ten seconds), the most frequent ``labels``, and, if the bundle has a
-            reference, ``histograms`` by score and ``drift``.
-        """
+        """All counts as a JSON object, for ``GET /stats`` and the charts of the page."""
         models = self.models()
         with self.lock:
             now = self._clock()

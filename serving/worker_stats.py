@@ -50,15 +50,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class WorkerReport(msgspec.Struct):
-    """What happened in a worker since its last report.
-
-    Attributes:
-        models: of the events.
-        events: methods of :class:`Stats` with their arguments, the model as its key.
-        depths: inputs that wait now.
-        refused: requests that reached no model, by status.
-        recorded: inputs so far.
-    """
+    """What happened in a worker since its last report; events are methods of :class:`Stats` with their arguments."""
 
     models: dict[Key, ModelInfo] = {}
     events: deque[tuple[str, Key, tuple[Any, ...]]] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
