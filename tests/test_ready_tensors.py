@@ -22,8 +22,8 @@ from hydrant.export import export
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.progress import no_progress
+from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service
-from hydrant.serving.settings import ServeSettings
 from hydrant.tuning import trunk
 from hydrant.tuning.examples import Source
 from support import HEADS, LAYERS, make_model
@@ -195,13 +195,14 @@ def test_a_service_names_a_row_by_its_place_in_the_request(bundle: Path) -> None
         try:
             ids = np.full((6, 4), 5, np.int64)
             mask = np.ones_like(ids)
-            _, found = await service.predict({"input_ids": ids, "attention_mask": mask})
+            served = service.served()
+            found = await service.predict(served, {"input_ids": ids, "attention_mask": mask})
             assert len(found) == 6
             mask[4] = 0
             with pytest.raises(InputError, match="attention_mask masks all of row 4;"):
-                await service.predict({"input_ids": ids, "attention_mask": mask})
+                await service.predict(served, {"input_ids": ids, "attention_mask": mask})
             with pytest.raises(InputError, match="tensors are named attention_mask; expected "):
-                await service.predict({"attention_mask": mask})
+                await service.predict(served, {"attention_mask": mask})
         finally:
             await service.drain()
 
