@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import sys
 from collections.abc import Sequence
 
 from ..data.columns import Reading
 from ..errors import InputError
-from ..tuning.report import Epoch, TuneReport
-from ..tuning.run import tune
-from ..tuning.settings import BatchEnsemble, Jointly, PerMember
+from ..tuning import tune
+from ..tuning.settings import BatchEnsemble, Epoch, Jointly, PerMember, TuneReport
 from . import shared
 from .merging import drift_text
 from .options import Command, call
@@ -71,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = call(tune, options, how=how, reading=call(Reading, options))
     except KeyboardInterrupt:
-        if any(state.parent.glob(f"{glob.escape(state.name)}*")):
+        if state.exists():
             print(f"hydrant: {state} holds what was tuned; run the same command again to go on", file=sys.stderr)
         raise
     show(options, report.to_json(), tune_text(report))

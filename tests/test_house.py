@@ -75,7 +75,7 @@ FLOORS: list[dict[str, str]] = [
             collect
         """,
         "tuning": """
-            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+            settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__
         """,
     },
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from ..bundle.manifest import MANIFEST
 from ..bundle.original_check import ORIGINAL_CHECK
 from ..bundle.owned import locked, owned_folder, sweep
 from ..bundle.precision import Precision
+from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.signature import SIGNATURE
 from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, onnx_name, resolve
 from ..bundle.tasks import MEMBER_OUTPUTS
@@ -24,7 +25,6 @@ from ..fusion import FusedClassifier, save_bundle
 
 if TYPE_CHECKING:
     from ..export.options import GraphForm
-    from .state import State
 
 EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
@@ -106,7 +106,7 @@ def write_tuned(
     target: Path,
     force: bool,
     provenance: Mapping[str, Any],
-    states: Sequence[State] = (),
+    checkpoint: Checkpoint,
 ) -> Graphs:
     """Write the tuned bundle, whole or not at all; it may take the place of the untuned one.
 
@@ -129,8 +129,7 @@ def write_tuned(
         same = [name for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)]  # they depend on the processor
         if same:
             Bundle.open(stage).add({name: now.read(name) for name in same})
-        for state in states:
-            ends.enter_context(state.aside())  # until the bundle has its place
+        ends.enter_context(checkpoint.aside())  # until the bundle has its place
     return graphs
 
 
