@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from ..data.specs import decode
 from ..errors import InputError, listing
-from .files import flush
-from .owned import alone_in, discard, owned_folder, sweep
+from .staging import alone_in, discard, flush, owned_folder, sweep
 from .strict_json import to_json_bytes
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import BundleError, InputError, cut, listing, require
-from .files import flush, sha256_of
-from .journal import PURPOSE
 from .manifest import MANIFEST
-from .owned import locked, owned_folder, stages
+from .staging import PURPOSE, flush, locked, owned_folder, sha256_of, stages
 from .store import Bundle, resolve
 
 SIGNATURE = "hydrant.sig"

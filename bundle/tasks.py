@@ -1,4 +1,4 @@
-"""What a model answers: the tasks, and what a graph of each gives.
+"""What a model answers: the tasks, and what a graph of each gives, in which precisions.
 
 A task stands in a bundle's ``config.json`` (``bundle.architecture``) and in every graph (``hydrant.task``); a bundle of
 hydrant 0.1 names none and is a classifier. A further task is one more line in each table here.
@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from ..errors import InputError
 from ..metrics.gates import SCORES
+
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+"""Of a graph."""
+
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 Task = Literal["classification", "score", "tokens", "multi_label"]
 """One of C classes; one number: a regression, or the relevance that a cross-encoder gives; a class for each token; or
@@ -58,9 +62,3 @@ GIVES: dict[str, str] = {
     "multi_label": "several labels (problem_type = 'multi_label_classification')",
 }
 """What a model of each task gives, for messages."""
-
-
-def check_classifies(task: Task, what: str, instead: str) -> None:
-    """Refuse a model of another task where only classifiers, of which one class is right, are served."""
-    if task != "classification":
-        raise InputError(f"{what} is for classifiers of one class each, and this model gives {GIVES[task]}; {instead}")

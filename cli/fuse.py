@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ..bundle.architecture import PARTS
-from ..bundle.files import check_replaceable
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
+from ..bundle.staging import check_replaceable
 from ..cost.estimate import cost_of
 from ..data.columns import Reading
 from ..data.kept import Batch, KeptBatches

@@ -21,10 +21,10 @@ from functools import partial
 
 import numpy as np
 
+from ..bundle.data_overlap import LEAST
 from ..bundle.store import Bundle
 from ..bundle.tasks import Task
 from ..bundle.traced import Traced
-from ..bundle.uses import LEAST
 from ..calib.gaussians import Gaussians
 from ..calib.neighbours import Neighbours
 from ..calib.virtual_logit import VirtualLogit

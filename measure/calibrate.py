@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import Calibration
+from ..bundle.data_overlap import FITTED, LEARNT, overlaps
 from ..bundle.density import Density
-from ..bundle.journal import PURPOSE
-from ..bundle.owned import owned_folder
 from ..bundle.reference import TrafficReference
+from ..bundle.staging import PURPOSE, owned_folder
 from ..bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.tasks import GIVES, ScoreActivation, Task
-from ..bundle.uses import FITTED, LEARNT, overlaps
 from ..calib.decisions.fit import fit as fit_decisions
 from ..calib.decisions.intervals import CONFIDENCE, check_targets, fit_intervals
 from ..calib.decisions.labels import check_label_targets, fit_labels

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.precision import Precision
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
+from ..bundle.tasks import GIVES, Precision
 from ..data.from_torch import image_array, is_tensor
 from ..data.given import given_inputs
 from ..data.records import is_record

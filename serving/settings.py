@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ..bundle.precision import Precision
+from ..bundle.tasks import Precision
 from ..errors import InputError, check_plain, cut, is_whole
 from .record import Recording
 from .stats import Watching

@@ -27,9 +27,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary schema architecture traced signals names strict_json owned files journal
-            plan manifest writing store original_check signature reference calibration density weights
-            onnx_message graphs reports verification uses
+            __init__ tasks architecture strict_json traced manifest staging plan store progress_checkpoint
+            original_check signature reference calibration density weights graphs reports data_overlap
         """
     },
     {

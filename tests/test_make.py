@@ -16,8 +16,8 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan, Recipe, make
-from hydrant.bundle.files import write_atomically
-from hydrant.bundle.uses import NEAR, SEEN
+from hydrant.bundle.data_overlap import NEAR, SEEN
+from hydrant.bundle.staging import write_atomically
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm
 from hydrant.calib.heads.search_state import SearchState
 from hydrant.cli.make import make_text

@@ -35,11 +35,11 @@ from hydrant import (
     save_bundle,
     tune,
 )
-from hydrant.bundle import owned
+from hydrant.bundle import staging
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.files import sha256_of
 from hydrant.bundle.progress_checkpoint import DESCRIPTION, Checkpoint
 from hydrant.bundle.signature import SIGNATURE
+from hydrant.bundle.staging import sha256_of
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
@@ -771,7 +771,7 @@ def test_what_is_written_is_nobodys_litter_while_graphs_are_exported(
     whole, swept = hydrant.export.export, []
 
     def export(stage: Path, *arguments: Any) -> None:
-        owned.sweep(stage.parent, "tuned")
+        staging.sweep(stage.parent, "tuned")
         swept.append(stage)
         whole(stage, *arguments)
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
-from hydrant.bundle.verification import Verification
+from hydrant.bundle.reports import Verification
 from hydrant.data.samples import synthetic_batches
 from hydrant.errors import BundleError
 from hydrant.families.checkpoint import load_processor

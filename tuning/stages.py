@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import check_parts
-from ..bundle.files import folders_above
+from ..bundle.data_overlap import warn_of_form
+from ..bundle.staging import folders_above
 from ..bundle.store import Bundle, onnx_name
-from ..bundle.uses import warn_of_form
 from ..calib.score_loss import loss_of
 from ..data.columns import Reading
 from ..data.examples import read_examples

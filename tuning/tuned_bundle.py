@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.files import check_replaceable, copy_folder, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.original_check import ORIGINAL_CHECK
-from ..bundle.owned import locked, owned_folder, sweep
-from ..bundle.precision import Precision
 from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.signature import SIGNATURE
-from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, onnx_name, resolve
-from ..bundle.tasks import MEMBER_OUTPUTS
-from ..bundle.writing import new_bundle
+from ..bundle.staging import check_replaceable, copy_folder, locked, owned_folder, staged_folder, sweep
+from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
+from ..bundle.tasks import MEMBER_OUTPUTS, Precision
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle

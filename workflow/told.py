@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
-from ..bundle.uses import NEAR, SEEN
+from ..bundle.data_overlap import NEAR, SEEN
 from ..metrics.gates import Gate
 from .report import figures_of
 

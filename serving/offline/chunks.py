@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import atomic_file, write_atomically
-from ...bundle.owned import alone_in, discard, sweep
+from ...bundle.staging import alone_in, atomic_file, discard, sweep, write_atomically
 from ...errors import InputError, listing
 from .scoring import Answer
 from .tables import json_line

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import atomic_file, check_file, destination, sha256_of, write_atomically
+from ...bundle.staging import atomic_file, check_file, destination, sha256_of, write_atomically
 from ...errors import InputError, cut, is_whole, listing
 from .chunks import differences
 from .shards import Shard

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.files import sha256_of
+from ...bundle.staging import sha256_of
 from ...data.columns import Columns
 from ...data.images import has_image_name
 from ...data.readers import Row

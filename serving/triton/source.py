@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ...bundle.calibration import Calibration
-from ...bundle.graphs import check_graph
+from ...bundle.data_overlap import form_used
+from ...bundle.graphs import check_graph, graph_tensors
 from ...bundle.manifest import MANIFEST
-from ...bundle.onnx_message import graph_tensors
 from ...bundle.signature import SIGNATURE
 from ...bundle.store import PROCESSOR, Bundle, onnx_name
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.tasks import Task
 from ...bundle.traced import AnyArchitecture
-from ...bundle.uses import form_used
 from ...errors import BundleError, InputError
 from .tensors import TensorSpec, graph_specs
 
