@@ -19,9 +19,9 @@ from ..data.specs import convert
 from ..errors import BundleError, InputError, cut
 from .tasks import ScoreActivation, Task
 
-Size = Annotated[int, Meta(ge=1)]
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]
 """No setting is as large, nor is any θ of rotary positions; float32 holds its powers."""

@@ -233,6 +233,14 @@ class Bundle:
         except PlanError as error:
             raise BundleError(f"{self.path / PLAN}: {error}; make the bundle again") from error
 
+    def calibration(self) -> dict[str, Any]:
+        """The decoded ``calibration.json``.
+
+        Raises:
+            BundleError: missing, altered or not JSON.
+        """
+        return dict(self.read_json(CALIBRATION))
+
     def architecture(self) -> Architecture:
         """Shapes and settings of the members' common model, for what needs to know them all.
 

@@ -31,9 +31,9 @@ Name = Annotated[str, Meta(pattern=r"^[\w-]+(\.[\w-]+)*\Z")]
 
 NameOrNone = Annotated[str, Meta(pattern=r"^([\w-]+(\.[\w-]+)*)?\Z")]
 
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
-Some = Annotated[int, Meta(ge=1)]
+Some = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 MemberForm = Literal["sliced", "masked"]
 """How members leave heads out: their weights are cut away, or what they give is multiplied by 0."""
