@@ -45,24 +45,14 @@ class Architecture:
 
     Attributes:
         family: the ``model_type`` of the checkpoint's configuration, such as ``"bert"``.
-        modality: what it reads.
-        layers, heads, head_width, width, mlp_width: L, H, d_h, d and the MLP's inner width.
-        activation: of the MLP.
+        head_width, width, mlp_width: d_h, d and the MLP's inner width.
         pre_norm: LayerNorm before attention and MLP (ViT) instead of after the residual sum (BERT).
-        norm_eps: of every LayerNorm.
-        qkv_bias: whether query, key and value projections have a bias.
         pooling: function of the dense layer before the classifier; ``"none"`` for no such layer. ``"unit"`` (CLIP
             zero-shot) divides its output by its Euclidean norm; then neither it nor the classifier has a bias.
-        classes: number of classes C.
         hidden_dropout, attention_dropout, classifier_dropout: rates, in training only.
-        vocabulary, positions, token_types: text tables; ``token_types`` is 0 for a family without.
-        position_padding: padding token id from which positions are counted (RoBERTa), or ``None``
-            for positions 0, 1, 2, …
-        padding_token: id that fills short sequences.
-        image_height, image_width, channels, patch_height, patch_width: image geometry, pixels.
-        prefix_tokens: learned tokens before the patches: 0 for SigLIP, 1 for ViT and CLIP, 2 for DeiT; registers among
-            them.
-        patch_bias: whether the patch projection has a bias.
+        token_types: rows of the table; 0 for a family without.
+        position_padding: padding token id from which positions are counted (RoBERTa); ``None`` for 0, 1, 2, …
+        prefix_tokens: learned tokens before the patches, registers among them: 0 for SigLIP, 1 for ViT, 2 for DeiT.
         patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
         pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
         token_pooling: which tokens the classifier (or the dense layer before it) reads, behind the last LayerNorm:
@@ -79,10 +69,8 @@ class Architecture:
         bias_free: of :data:`BIASES`, those that the model has not; classifiers have their own.
         first_norm: whether the first layer of a ``pre_norm`` model has a LayerNorm before its attention.
         pooler_norm: LayerNorm behind the dense layer before the classifier and its function.
-        task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output; the
-            classes of ``"multi_label"`` are its labels; of ``"tokens"`` the classifier reads every token, so
-            ``token_pooling`` says nothing.
-        score_activation: function of that output which makes it the score.
+        task: of ``bundle.tasks``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
+            of ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
     """
 
     family: str

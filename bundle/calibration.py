@@ -71,15 +71,7 @@ ABSTAIN, OOD = "abstain", "ood"
 
 @dataclass(frozen=True)
 class Threshold:
-    """A limit on one score.
-
-    Attributes:
-        score: of ``SIDES``.
-        value: nats, or a probability for ``confidence``; inputs beyond it are uncertain.
-        target: what it was chosen for, such as ``{"coverage": 0.95}``.
-        measured: what it gives on the data that it was chosen on.
-        n: number of examples that it was chosen on.
-    """
+    """A limit on one score, beyond which inputs are uncertain; ``n`` examples chose it."""
 
     score: str
     value: Float32
@@ -103,15 +95,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Conformal:
-    """Prediction sets that hold the label with probability at least 1 − α (``calib.decisions.thresholds``).
-
-    Attributes:
-        method: of ``metrics.uncertainty.METHODS``.
-        alpha: share of labels that sets may miss.
-        quantile: of the method's score; classes up to it are in the set.
-        measured: coverage and mean size on the data that it was chosen on.
-        n: number of examples that it was chosen on.
-    """
+    """Prediction sets that hold the label with probability at least 1 − α (``calib.decisions.thresholds``)."""
 
     method: str
     alpha: Amount
@@ -131,15 +115,7 @@ class Intervals:
     The half width is quantile · √(variance + floor), in float32; the normalised conformal score of Lei et al. (2018),
     |label − score| ÷ √(variance + floor), gives the quantile.
 
-    Attributes:
-        confidence: share of labels that they hold.
-        quantile: of the normalised errors.
-        floor: ε, added to the members' variance.
-        factor: a, by which variance and floor become the variance of an error, σ² = a · (variance + floor): for the
-            likelihood of labels, not for the intervals.
-        bounds: that labels cannot leave, to which intervals are cut; ``None`` for none.
-        measured: coverage and mean width on the data that they were fitted on.
-        n: number of examples that they were fitted on.
+    The variance of an error is σ² = factor · (variance + floor): for the likelihood of labels, not for the intervals.
     """
 
     confidence: Annotated[float, Meta(gt=0, lt=1)]
@@ -163,12 +139,8 @@ UNFITTED = 0.5
 class LabelDecisions:
     """What decides each label of a multi-label model.
 
-    Attributes:
-        temperatures: [C], T > 0: each label's logits of all members are divided by its own.
-        thresholds: [C], 0 to 1: a label applies where its probability lies above its threshold.
-        target: what the thresholds were chosen for: ``{"f1": 1.0}`` for the best, or ``{"false_alarm": 0.05}``.
-        measured: what they gave on the data that they were chosen on.
-        n: number of examples that they were chosen on.
+    Each label's logits of all members are divided by its own temperature [C]; a label applies where its probability
+    lies above its threshold [C]. The target is ``{"f1": 1.0}`` for the best, or ``{"false_alarm": 0.05}``.
     """
 
     temperatures: tuple[Temperature, ...]
@@ -184,17 +156,7 @@ class LabelDecisions:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a bundle's ``calibration.json`` says.
-
-    Attributes:
-        temperature: T > 0.
-        thresholds: ``"abstain"`` and ``"ood"``, where fitted.
-        conformal: where fitted.
-        fitted: how, for people; ``None`` for a bundle that was never calibrated.
-        intervals: of a model of one output, where fitted.
-        labels: of a multi-label model, where fitted.
-        reference: what traffic is compared with, where fitted.
-    """
+    """What a bundle's ``calibration.json`` says; entries that were not fitted are absent."""
 
     temperature: Temperature = 1.0
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)

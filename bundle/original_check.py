@@ -64,12 +64,7 @@ class CheckedInput:
 
 @dataclass(frozen=True)
 class OriginalCheck:
-    """What hydrant and the original checkpoint agreed on.
-
-    Attributes:
-        settings: of the original's tokenizer or image processor (``fusion.preprocessing.settings``).
-        inputs: the inputs they were compared on.
-    """
+    """What hydrant and the original checkpoint agreed on, and the settings of the original's processor."""
 
     settings: Mapping[str, Any]
     inputs: list[CheckedInput]

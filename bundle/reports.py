@@ -87,12 +87,8 @@ class Report(Struct, frozen=True):
 class Verification:
     """The last verification.
 
-    Attributes:
-        passed: backends whose gates all held, each with its precision, as ``"onnxruntime fp32"``.
-        failed: the others.
-        reference: backend that they were held against.
-        inputs: what they were asked, in words.
-        current: whether the files of the bundle are those that were verified; engines that came later do not count.
+    ``passed`` and ``failed`` name backends with their precision, as ``"onnxruntime fp32"``; ``current`` tells whether
+    the files of the bundle are those that were verified; engines that came later do not count.
     """
 
     passed: tuple[str, ...]

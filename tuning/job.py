@@ -92,14 +92,8 @@ class Job:
 class Outcome:
     """What came of it.
 
-    Attributes:
-        weights: [G, …]; ``None`` when they are no better than before.
-        before, after: on the validation data; after: of the weights that are kept.
-        seconds: that it took.
-        history: of a joint tuning, epoch by epoch.
-        members: of members tuned alone, likewise.
-        drift: of merging them.
-        apart: modules whose members have factors of their own.
+    ``weights`` are ``None`` when they are no better than before; ``after`` is of the weights that are kept; ``members``
+    holds the histories of members tuned alone; ``apart`` names the modules whose members have factors.
     """
 
     weights: Weights | None

@@ -39,13 +39,7 @@ SAVE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Trained:
-    """A tuning that came to its end.
-
-    Attributes:
-        weights: of the best epoch, float32 on the CPU; ``None`` when none was better than before.
-        history: what each epoch reached.
-        seconds: that it took.
-    """
+    """A tuning that ended: weights of the best epoch on the CPU, where one was better than none, and all figures."""
 
     weights: dict[str, Tensor] | None
     history: tuple[Epoch, ...]

@@ -70,12 +70,7 @@ def check_beside(target: Path) -> None:
 
 @dataclass(frozen=True)
 class Graphs:
-    """What becomes of the graphs and engines of a bundle that gets other weights.
-
-    Attributes:
-        again: precision → form; these are exported again.
-        dropped: file that no longer holds → command that makes it again.
-    """
+    """Graphs that are exported again in their form, and dropped files → the commands that make them again."""
 
     again: Mapping[Precision, GraphForm]
     dropped: Mapping[str, str]
