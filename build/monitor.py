@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from ..bundle.signals import signals_to
+from ..bundle.staging import signals_to
 from ..progress import Progress
 
 

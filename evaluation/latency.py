@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..bundle.precision import Precision
 from ..bundle.store import Bundle
+from ..bundle.tasks import Precision
 from ..bundle.traced import Traced
 from ..engines.metadata import LIBRARIES
 from ..errors import HydrantError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..bundle.rotary import frequencies
+from ..bundle.architecture import rotary_frequencies
 from .context import Context
 
 
@@ -19,7 +19,7 @@ def _angles(context: Context, base: float) -> tuple[str, str]:
     """Cosines, and sines with their signs, each [T, d_h]."""
     graph, own = context.graph, f"rotary.{base!r}"
     with graph.wide():
-        pace = graph.shared(f"const.{own}", frequencies(base, context.architecture.head_width))
+        pace = graph.shared(f"const.{own}", rotary_frequencies(base, context.architecture.head_width))
         places = graph.node("Unsqueeze", [context.places(), graph.constant([1])], f"{own}.places")
         angles = graph.node("Mul", [graph.cast(places, f"{own}.tokens"), pace], f"{own}.angles")  # [T, d_h/2]
         cos, sin = graph.node("Cos", [angles], f"{own}.cos"), graph.node("Sin", [angles], f"{own}.sin")

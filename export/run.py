@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..bundle.precision import Precision
 from ..bundle.store import PROCESSOR, TOKENIZER_GRAPH, Bundle, resolve
+from ..bundle.tasks import Precision
 from ..data.data_options import Reading
 from ..errors import require
 from ..progress import Progress, no_progress

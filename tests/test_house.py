@@ -26,9 +26,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ precision tasks rotary schema architecture traced signals names strict_json owned files journal
-            plan manifest writing store original_check signature reference calibration density weights
-            onnx_message graphs reports verification uses
+            __init__ tasks architecture strict_json traced manifest staging plan store progress_checkpoint
+            original_check signature reference calibration density weights graphs reports data_overlap
         """
     },
     {
@@ -75,7 +74,7 @@ FLOORS: list[dict[str, str]] = [
             offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
         """,
         "tuning": """
-            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+            settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__
         """,
     },
     {
