@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .evaluation import evaluate
     from .evaluation.options import Figures
     from .export import export_onnx
-    from .export.options import GraphForm
+    from .export.graph_form import GraphForm
     from .families.zero_shot import load_zero_shot
     from .fusion import (
         FusedClassifier,
@@ -84,7 +84,7 @@ _HOMES = {
     "fuse": "fusion",
     "FusedClassifier": "fusion",
     "FusedOutput": "fusion",
-    "GraphForm": "export.options",
+    "GraphForm": "export.graph_form",
     "Grid": "workflow.explore",
     "HeadPlan": "bundle.plan",
     "HydrantError": "errors",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .blocks import Attention, Blocks, Heads, Layer, Linear, Norm
+from .fused_blocks import Attention, Blocks, Heads, Layer, Linear, Norm
 
 
 def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:

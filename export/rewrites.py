@@ -1,6 +1,6 @@
 """Exact rewrites: each makes the graph cheaper and changes no result beyond rounding.
 
-A rewrite maps :class:`~.blocks.Blocks` to blocks and tells what it changed; it leaves alone what does not
+A rewrite maps :class:`~.fused_blocks.Blocks` to blocks and tells what it changed; it leaves alone what does not
 meet its requirement. They run in the order of :data:`REWRITES`.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..errors import InputError, cut
-from .blocks import Attention, Blocks, Heads, Layer, Linear, LowRank
 from .folds import drop_key_bias, fold_norms, fold_softmax_scale, fold_value_bias
+from .fused_blocks import Attention, Blocks, Heads, Layer, Linear, LowRank
 
 
 def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
@@ -127,6 +127,12 @@ def unfit(architecture: Architecture) -> dict[str, str]:
 
 FOR_PROCESSORS = frozenset({"absorb-keys"})
 """Rewrites that save arithmetic but break up the attention that a GPU compiler would fuse: unrolled graphs only."""
+
+
+def left_out(without: Iterable[str], lowering: str, precision: str) -> set[str]:
+    """The rewrites that are not applied to a graph: those named, and on GPUs those of processors."""
+    for_cpus = lowering == "unrolled" and precision in ("fp32", "int8")
+    return {*without, *(() if for_cpus else FOR_PROCESSORS)}
 
 
 @dataclass(frozen=True)

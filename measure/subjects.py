@@ -111,7 +111,7 @@ def traced_subjects(
     able = _able(runners)
     require("onnx", "fuse", "make a model to compare with")
     from ..export.onnx_file import write_model
-    from ..export.traced import traced_graph
+    from ..export.traced_graph import traced_graph
     from ..tracing.members import all_heads
     from ..tracing.stored import load_original
 

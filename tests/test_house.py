@@ -43,10 +43,10 @@ FLOORS: list[dict[str, str]] = [
     {"tracing": "__init__ written_out unfilled slices loading blocks hidden members stored"},
     {
         "export": """
-            graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            task_head distance_head unrolled lowering onnx_file constants row_rules first_rows traced islands quantize
-            quantize_search folds rewrites options fuzzed wordpiece tokenizer_graph word_graph tokenizer report exporter
-            run __init__ random_model recalibrate
+            graph context fused_blocks layers grouped_lowering unrolled_lowering task_heads lowering distance_head
+            onnx_file constants row_rules first_rows traced_graph islands quantize quantize_search folds rewrites
+            tokenizer_test_texts wordpiece tokenizer_graph word_graph tokenizer_onnx graph_form exporter graph_export
+            __init__ random_model recalibrate
         """,
     },
     {

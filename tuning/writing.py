@@ -23,7 +23,7 @@ from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle
 
 if TYPE_CHECKING:
-    from ..export.options import GraphForm
+    from ..export.graph_form import GraphForm
     from .state import State
 
 EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
@@ -160,7 +160,7 @@ def _form(path: Path) -> GraphForm:
     """The form of a graph, as far as it changes more than rounding."""
     import onnx
 
-    from ..export.options import GraphForm
+    from ..export.graph_form import GraphForm
 
     try:
         graph = onnx.load(str(path), load_external_data=False)

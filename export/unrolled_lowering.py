@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .attention import attend
-from .blocks import Attention, Heads, Linear, LowRank
 from .context import TOKENS, Context, Stream
+from .fused_blocks import Attention, Heads, Linear, LowRank
+from .layers import attend
 
 
 def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:

@@ -32,7 +32,7 @@ from ..version import __version__
 from .distance_head import LAST
 from .graph import FLOAT, INT64, IR_VERSION, Graph
 from .onnx_file import open_graph
-from .task_head import task_head, task_outputs
+from .task_heads import task_head, task_outputs
 
 log = logging.getLogger(__name__)
 

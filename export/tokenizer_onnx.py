@@ -16,8 +16,8 @@ from ..bundle.store import Bundle
 from ..data.text import TextProcessor
 from ..data.words import NO_WORD, EncodedWords, WordProcessor
 from ..errors import InputError, cut, require
-from .fuzzed import fuzzed_texts
 from .tokenizer_graph import tokenizer_graph
+from .tokenizer_test_texts import fuzzed_texts
 from .word_graph import word_graph
 
 TEXTS = 2000

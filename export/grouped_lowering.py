@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .attention import attend
-from .blocks import Attention, Linear, LowRank
 from .context import TOKENS, Context, Stream
+from .fused_blocks import Attention, Linear, LowRank
+from .layers import attend
 
 
 def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:
