@@ -104,9 +104,10 @@ class Graph:
             self._initializers[name] = numpy_helper.from_array(array, name)
         return name
 
-    def parts(self) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-        """Nodes and initializers, to be added to a model that exists."""
-        return list(self._nodes.values()), list(self._initializers.values())
+    def add_to(self, graph: onnx.GraphProto) -> None:
+        """Add the nodes and initializers to a graph that exists."""
+        graph.node.extend(self._nodes.values())
+        graph.initializer.extend(self._initializers.values())
 
     def model(
         self,
@@ -121,8 +122,8 @@ class Graph:
             [helper.make_tensor_value_info(key, kind, list(shape)) for key, (kind, shape) in values.items()]
             for values in (inputs, outputs)
         )
-        nodes, initializers = self.parts()
-        graph = helper.make_graph(nodes, name, *ends, initializers)
+        graph = helper.make_graph([], name, *ends)
+        self.add_to(graph)
         model = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", opset)],
