@@ -6,8 +6,9 @@ S is the number of activation streams: 1 as long as all members' activations are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -17,22 +18,28 @@ from ..bundle.plan import HeadPlan
 Weights = Mapping[str, np.ndarray]
 
 
-def _groups(*arrays: np.ndarray | None) -> int:
-    """The most groups of some arrays [G, …]."""
-    return max(1 if array is None else len(array) for array in arrays)
+class Part:
+    """Arrays [G, …] and parts of such, each of which may have one group or M, or be ``None``."""
+
+    @property
+    def groups(self) -> int:
+        """G: the most groups of an array."""
+        parts = [part for part in vars(self).values() if part is not None]
+        return max((part.groups if isinstance(part, Part) else len(part) for part in parts), default=1)
+
+    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Self:
+        """The same with every array changed."""
+        parts = {name: part for name, part in vars(self).items() if part is not None}
+        changed = {name: part.each(change) if isinstance(part, Part) else change(part) for name, part in parts.items()}
+        return type(self)(**{**vars(self), **changed})
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Part):
     """``x @ down[g] @ up[g]``: down [G, in, r], up [G, r, out]."""
 
     down: np.ndarray
     up: np.ndarray
-
-    @property
-    def groups(self) -> int:
-        """G."""
-        return int(self.down.shape[0])
 
     def full(self) -> np.ndarray:
         """[G, in, out], float64."""
@@ -40,42 +47,24 @@ class LowRank:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """``x @ weight[g] + bias[g]``, and what the update adds: weight [G, in, out], bias [G, 1, out] or ``None``.
-
-    Each of the three may have one group or M.
-    """
+class Linear(Part):
+    """``x @ weight[g] + bias[g]``, and what the update adds: weight [G, in, out], bias [G, 1, out]."""
 
     weight: np.ndarray
     bias: np.ndarray | None
     update: LowRank | None = None
 
-    @property
-    def groups(self) -> int:
-        """G."""
-        return _groups(self.weight, self.bias, self.update and self.update.down)
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is a weight and nothing else."""
-        return self.bias is None and self.update is None
-
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(Part):
     """LayerNorm with weight [G, 1, d] and bias [G, 1, d]; ``None`` stands for 1 and 0."""
 
     weight: np.ndarray | None
     bias: np.ndarray | None
 
-    @property
-    def groups(self) -> int:
-        """G."""
-        return _groups(self.weight, self.bias)
-
 
 @dataclass(frozen=True)
-class Heads:
+class Heads(Part):
     """Query, key and value projections of n heads, each a weight [G, d, n·d_h]; the heads stand side by side.
 
     One member's have G = 1; members with the same heads may also share one of these, each projection with its G.
@@ -93,16 +82,6 @@ class Heads:
     def projections(self) -> tuple[Linear, Linear, Linear]:
         """Query, key and value."""
         return self.query, self.key, self.value
-
-    @property
-    def groups(self) -> int:
-        """G."""
-        return max(projection.groups for projection in self.projections)
-
-    @property
-    def updated(self) -> bool:
-        """Whether a projection has an update."""
-        return any(projection.update is not None for projection in self.projections)
 
 
 @dataclass(frozen=True)
@@ -137,8 +116,8 @@ class Attention:
     @property
     def groups(self) -> int:
         """Number of output groups."""
-        parts = _groups(self.output_bias, self.output_update and self.output_update.down)
-        return max(len(self.output), parts, *(heads.groups for heads in self.heads))
+        output = Linear(np.stack(self.output[:1]), self.output_bias, self.output_update)
+        return max(len(self.output), output.groups, *(heads.groups for heads in self.heads))
 
 
 @dataclass(frozen=True)
@@ -168,7 +147,7 @@ class Blocks:
 
     def streams(self) -> list[int]:
         """S at the input of each layer, and at last behind the last one: L + 1 numbers."""
-        counts = [max(_groups(*self.embeddings.values()), self.embedding_norm.groups if self.embedding_norm else 1)]
+        counts = [max(*map(len, self.embeddings.values()), self.embedding_norm.groups if self.embedding_norm else 1)]
         for layer in self.layers:
             parts = (layer.attention_norm, layer.attention, layer.mlp_norm, layer.up, layer.down)
             counts.append(max(counts[-1], *(part.groups for part in parts if part is not None)))
@@ -200,11 +179,7 @@ def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: 
         groups, outputs = [heads], list(output)
     else:
         sizes = [len(keep[index]) * width for keep in plan.members]
-        groups = [
-            Heads(*(Linear(p.weight[m : m + 1, :, :n], None if p.bias is None else p.bias[m : m + 1, :, :n])
-                    for p in heads.projections))
-            for m, n in enumerate(sizes)
-        ]  # fmt: skip
+        groups = [heads.each(lambda array, m=m, n=n: array[m : m + 1, :, :n]) for m, n in enumerate(sizes)]  # type: ignore[misc]
         outputs = [output[m, :n] for m, n in enumerate(sizes)]
     attention = Attention(
         heads=tuple(groups),
