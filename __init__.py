@@ -18,7 +18,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .build import build_engine
-    from .build.options import TensorRT, TensorRTForRTX
+    from .build.builder_options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
     from .bundle.signature import sign
     from .bundle.store import Bundle
@@ -114,8 +114,8 @@ _HOMES = {
     "sign": "bundle.signature",
     "Span": "runtime",
     "Taylor": "calib.heads.options",
-    "TensorRT": "build.options",
-    "TensorRTForRTX": "build.options",
+    "TensorRT": "build.builder_options",
+    "TensorRTForRTX": "build.builder_options",
     "Timing": "measure.settings",
     "TokenPipeline": "runtime.token_pipeline",
     "triton_repository": "serving.triton",

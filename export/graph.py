@@ -118,11 +118,11 @@ class Graph:
         opset: int,
     ) -> onnx.ModelProto:
         """The finished model; inputs and outputs are name → (element type, shape), a string a dynamic axis."""
-        ends = (
+        reads, gives = (
             [helper.make_tensor_value_info(key, kind, list(shape)) for key, (kind, shape) in values.items()]
             for values in (inputs, outputs)
         )
-        graph = helper.make_graph([], name, *ends)
+        graph = helper.make_graph([], name, reads, gives)
         self.add_to(graph)
         model = helper.make_model(
             graph,

@@ -56,7 +56,8 @@ def frame_of(tokenizer: Any) -> Frame:
 def untyped(frame: Frame) -> Frame:
     """The same with type 0 for every token."""
     parts = (frame.before, frame.between, frame.after, frame.after_pair)
-    return Frame(*((ids, [0] * len(ids)) for ids, _ in parts), (0, 0))
+    before, between, after, after_pair = ((ids, [0] * len(ids)) for ids, _ in parts)
+    return Frame(before, between, after, after_pair, (0, 0))
 
 
 def _parts(encoding: Any, texts: int) -> list[tuple[list[int], list[int]]]:
@@ -223,8 +224,8 @@ def _each_text(graph: TextGraph, body: Any, texts: str) -> tuple[str, str]:
     reads = [("place", number, []), ("go_on", flag, []), ("ids_before", number, ["before"])]
     reads += [("counts_before", number, ["texts_before"])]
     gives = [("still_on", flag, []), (ids, number, ["after"]), (counts, number, ["texts_after"])]
-    ends = ([helper.make_tensor_value_info(*value) for value in values] for values in (reads, gives))
-    step = helper.make_graph(graph.nodes, "one_text", *ends)
+    inputs, outputs = ([helper.make_tensor_value_info(*value) for value in values] for values in (reads, gives))
+    step = helper.make_graph(graph.nodes, "one_text", inputs, outputs)
     graph.nodes = before
     none = graph.constant([])
     times = graph.node("Squeeze", texts, zero)

@@ -34,7 +34,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "cost": "__init__ sharing matmuls parameters estimate",
-        "engines": "__init__ gpu log metadata",
+        "engines": "__init__ gpu metadata",
         "families": """
             __init__ activations positions config tasks cross_encoder layout bert clip dinov2 distilbert modernbert
             siglip vit tokens unsupported weight_files registry lora checkpoint prompts zero_shot
@@ -50,7 +50,7 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "build": "fusion_report messages monitor compiler library profiles options engine __init__",
+        "build": "fusion_report builder_options compiler profile_ranges engine_build __init__",
         "calib": """
             __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....engines.log import make_logger, without_place
+from ....engines.gpu import make_logger, without_place
 from ....engines.metadata import EngineFile, Shape
 from ....errors import BackendError, BundleError, cut
 from .choose import Chosen
