@@ -21,7 +21,7 @@ from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle
 
 if TYPE_CHECKING:
-    from ..export.options import GraphForm
+    from ..export.graph_form import GraphForm
 
 EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
@@ -151,7 +151,7 @@ def _form(path: Path) -> GraphForm:
     """The form of a graph, as far as it changes more than rounding."""
     import onnx
 
-    from ..export.options import GraphForm
+    from ..export.graph_form import GraphForm
 
     try:
         graph = onnx.load(str(path), load_external_data=False)
