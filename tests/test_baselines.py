@@ -17,11 +17,11 @@ from hydrant import Bundle, Figures, HydrantError, evaluate, export_onnx, fuse, 
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.cli.main import main
 from hydrant.data.examples import read_examples
-from hydrant.evaluation.figure_names import BASELINES
+from hydrant.evaluation.metric_names import BASELINES
 from hydrant.evaluation.report import EvaluationReport
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics import classification as metrics
-from hydrant.metrics.logit_scores import logit_scores
+from hydrant.metrics.uncertainty import logit_scores
 from PIL import Image
 from support import random_plan, run_cli
 from test_baseline_scores import distances

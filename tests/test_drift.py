@@ -18,7 +18,7 @@ import pytest
 from hydrant import Bundle, HydrantError, calibrate, drift, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.reference import Histogram, Rate, TrafficReference
-from hydrant.calib.decisions.profile import LEVELS, bin_edges
+from hydrant.calib.decisions.traffic_profile import LEVELS, bin_edges
 from hydrant.families.checkpoint import load_processor
 from hydrant.measure.log import Own
 from hydrant.measure.watch import Watch

@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import Examples
-from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_matrix, largest_confusions
-from hydrant.evaluation.figure_names import DECISIONS, DETECTION, DIFFERENCES, QUALITY, ranged, shown
+from hydrant.evaluation.class_tables import FEW, Confusion, class_facts, confusion_matrix, largest_confusions
 from hydrant.evaluation.html import page
+from hydrant.evaluation.metric_names import DECISIONS, DETECTION, DIFFERENCES, ranged, shown
 from hydrant.evaluation.observation import Evidence, Observation
 from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
 from hydrant.evaluation.style import DARK, LIGHT
 from hydrant.evaluation.verdict import best_apart, verdicts
 from hydrant.runtime import Prediction
+from hydrant.tasks.classification import QUALITY
 
 FPR95 = "ood.predictive_entropy.fpr95"
 FIGURES = {
