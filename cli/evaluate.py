@@ -6,7 +6,6 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 
-from ..data.columns import Reading
 from ..errors import short
 from ..evaluation.metric_names import (
     BASELINE_FIGURES,
@@ -27,7 +26,6 @@ from ..tasks import TASKS, Column
 from . import shared
 from .options import Command, call, value
 from .terminal import show, table
-from .words import positive
 
 EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare checkpoint/ --html report.html"
 
@@ -43,16 +41,13 @@ def arguments(command: Command) -> None:
     command.take(evaluate, "data", metavar="FILE")
     command.take(evaluate, "ood", metavar="FILE")
     command.take(evaluate, "compare", action="extend", nargs="+", metavar="MODEL")
-    shared.reading(command, also="; of --data alone")
+    shared.data_options(command)
     command.heading("method")
     command.take(Figures, "corruptions")
-    command.take(Figures, "corrupted", type=positive, metavar="N")
     command.take(Figures, "bootstrap", metavar="N")
     command.take(Figures, "latency")
     command.take(Figures, "baselines")
     command.take(Figures, "fit", metavar="FILE")
-    command.take(Figures, "neighbours", type=positive, metavar="N")
-    command.take(Figures, "caution", metavar="LAMBDA")
     shared.backend(command, evaluate)
     command.heading("output")
     command.take(evaluate, "html", metavar="FILE")
@@ -62,7 +57,7 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate, and show the figures."""
-    report = call(evaluate, options, figures=call(Figures, options), reading=call(Reading, options))
+    report = call(evaluate, options, figures=call(Figures, options), reading=shared.read_options(options))
     place = "" if value(evaluate, "report", options) else f" in {options.bundle}"
     show(options, report.to_json(), evaluation_text(report, place))
     return 0

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
-from ..data.columns import Reading
 from ..errors import InputError
 from ..workflow.make import make, workspace_of
 from ..workflow.options import TUNING, Recipe
@@ -31,15 +30,13 @@ def arguments(command: Command) -> None:
     command.take(make, "ood", metavar="FILE")
     command.take(make, "test", metavar="FILE")
     command.take(make, "test_ood", metavar="FILE")
-    shared.reading(command, also="; of the training data alone")
+    shared.data_options(command)
     command.heading("method")
     command.take(Recipe, "members", type=positive, metavar="M")
     command.take(Recipe, "budget", metavar="RATIO")
     command.take(Recipe, "method", metavar="METHOD")
     command.take(Recipe, "fast")
     command.take(Recipe, "epochs", type=positive, metavar="N")
-    command.take(Recipe, "learning_rate", metavar="RATE")
-    command.take(Recipe, "mixed_precision")
     command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
     command.heading("output")
@@ -56,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **chosen)
     try:
-        report = call(make, options, recipe=recipe, reading=call(Reading, options), say=_say)
+        report = call(make, options, recipe=recipe, reading=shared.read_options(options), say=_say)
     except KeyboardInterrupt:
         if (place := workspace_of(Path(options.output))).exists():
             print(f"hydrant: {place} holds what was done; run the same command again to go on", file=sys.stderr)

@@ -29,7 +29,6 @@ def arguments(command: Command) -> None:
     command.take(profile, "baseline", metavar="NAME")
     command.take(Timing, "threads", type=positive, metavar="N")
     command.take(Timing, "seconds", type=seconds)
-    command.take(Timing, "iterations", type=positive, metavar="N")
     command.heading("output")
     command.take(profile, "layers")
     command.take(profile, "memory", "--no-memory", help="Leave peak memory out")
