@@ -39,7 +39,7 @@ from hydrant.data.examples import read_examples
 from hydrant.engines.metadata import metadata_path
 from hydrant.evaluation.features import Reference
 from hydrant.families.checkpoint import load_processor
-from hydrant.metrics.uncertainty import area_under_roc
+from hydrant.metrics.classification import auroc as area_under_roc
 from hydrant.progress import no_progress
 from onnx import numpy_helper
 from PIL import Image
