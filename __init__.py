@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from .cost.estimate import Cost
     from .data.columns import Reading
     from .errors import HydrantError
-    from .evaluation import evaluate
+    from .evaluation.cost_estimate import estimate_cost
     from .evaluation.options import Figures
+    from .evaluation.profile_report import Timing
+    from .evaluation.profiler import profile
+    from .evaluation.run import evaluate
+    from .evaluation.verifier import verify
     from .export import export_onnx
     from .export.options import GraphForm
     from .families.zero_shot import load_zero_shot
@@ -44,11 +48,7 @@ if TYPE_CHECKING:
         measure_drift,
         save_bundle,
     )
-    from .measure.cost import estimate_cost
-    from .measure.drift import DriftReport, drift
-    from .measure.profile import profile
-    from .measure.settings import Timing
-    from .measure.verify import verify
+    from .monitoring.drift_report import DriftReport, drift
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.pipeline import Pipeline, pipeline
     from .runtime.token_pipeline import TokenPipeline
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
     from .workflow.explore import Grid
-    from .workflow.options import Recipe
+    from .workflow.recipe import Recipe
 
 
 _HOMES = {
@@ -73,11 +73,11 @@ _HOMES = {
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
-    "drift": "measure.drift",
-    "DriftReport": "measure.drift",
+    "drift": "monitoring.drift_report",
+    "DriftReport": "monitoring.drift_report",
     "Dropout": "calib.heads.options",
-    "estimate_cost": "measure.cost",
-    "evaluate": "evaluation",
+    "estimate_cost": "evaluation.cost_estimate",
+    "evaluate": "evaluation.run",
     "explore": "workflow",
     "export_onnx": "export",
     "Figures": "evaluation.options",
@@ -104,10 +104,10 @@ _HOMES = {
     "predict_files": "serving.offline.files",
     "Prediction": "runtime",
     "Predictor": "runtime",
-    "profile": "measure.profile",
+    "profile": "evaluation.profiler",
     "Random": "calib.heads.options",
     "Reading": "data.columns",
-    "Recipe": "workflow.options",
+    "Recipe": "workflow.recipe",
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
     "save_bundle": "fusion",
@@ -116,14 +116,14 @@ _HOMES = {
     "Taylor": "calib.heads.options",
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
-    "Timing": "measure.settings",
+    "Timing": "evaluation.profile_report",
     "TokenPipeline": "runtime.token_pipeline",
     "triton_repository": "serving.triton",
     "TritonModels": "serving.triton",
     "TritonSettings": "serving.triton",
     "tune": "tuning",
     "TuneReport": "tuning",
-    "verify": "measure.verify",
+    "verify": "evaluation.verifier",
     "Words": "runtime",
 }
 

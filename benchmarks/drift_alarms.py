@@ -22,8 +22,8 @@ import numpy as np
 from hydrant import Bundle
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.reference import RATES, TrafficReference
-from hydrant.measure.drift import reference_of
-from hydrant.measure.watch import Watch
+from hydrant.monitoring.drift_monitor import Watch
+from hydrant.monitoring.drift_report import reference_of
 from hydrant.runtime.observed import WATCHED, Observed, observed_rows
 from hydrant.runtime.prediction import Prediction
 from hydrant.serving.metrics import Metrics

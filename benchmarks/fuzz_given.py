@@ -22,8 +22,8 @@ from hydrant.data.audio import BLOCK, SoundProcessor
 from hydrant.data.images import ImageProcessor
 from hydrant.data.records import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
-from hydrant.measure.drift import drift
-from hydrant.measure.log import Own, rows_of_file
+from hydrant.monitoring.drift_report import drift
+from hydrant.monitoring.prediction_log import Own, rows_of_file
 from hydrant.runtime.observed import observed_rows
 from hydrant.serving.offline.parts import manifest_of, merge_parts
 

@@ -18,8 +18,8 @@ import numpy as np
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.data.examples import Examples
+from hydrant.evaluation.profile_targets import SequentialBackends
 from hydrant.export.random_model import PLAIN
-from hydrant.measure.subjects import Succession
 from hydrant.metrics.bootstrap import interval, resampled, whole
 from hydrant.metrics.classification import ClassMetrics, ScoreDetection, SelectiveMetrics
 from hydrant.metrics.timing import Ratio, Rules, interleave
@@ -136,10 +136,10 @@ def _opened(
     single = opened(plain, without=PLAIN)
     yield "plain single", single
     for name, count in passes.items():
-        yield name, Succession([single] * count)
+        yield name, SequentialBackends([single] * count)
     if reference is not None:
         copies = [opened(plain, without=PLAIN) for _ in hydrant.Bundle.open(rows[reference]).plan().members]
-        yield f"{reference}, one by one", Succession(copies)
+        yield f"{reference}, one by one", SequentialBackends(copies)
 
 
 def plain_copy(bundle: Path) -> Path:

@@ -73,7 +73,7 @@ _NAMED = {
 def kept(figures: Mapping[str, Figure]) -> dict[str, dict[str, float | None]]:
     """The figures that a table may show, as JSON."""
     return {
-        name: {end: None if value is None else round(value, 6) for end, value in figure.to_json().items()}
+        name: {end: round(value, 6) if math.isfinite(value) else None for end, value in vars(figure).items()}
         for name, figure in figures.items()
         if name in _NAMED
     }

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..workflow.demo import run_demo
+from ..workflow.digits_demo import run_demo
 from .options import Command, call
 from .prediction_text import prediction_text
 from .terminal import program, show, table

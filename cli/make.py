@@ -10,9 +10,8 @@ from pathlib import Path
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..errors import InputError
 from ..workflow.make import make, workspace_of
-from ..workflow.options import TUNING, Recipe
-from ..workflow.report import MakeReport
-from ..workflow.told import failed_gates
+from ..workflow.recipe import TUNING, Recipe
+from ..workflow.stage_summaries import MakeReport, failed_gates
 from . import shared
 from .options import Command, call
 from .terminal import program, show, table

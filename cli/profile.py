@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..measure.operators import Breakdown, Part
-from ..measure.profile import profile
-from ..measure.report import Case, MemoryCase, ProfileReport
-from ..measure.settings import Settings, Timing
+from ..evaluation.operator_times import Breakdown, Part
+from ..evaluation.profile_report import Case, MemoryCase, ProfileReport, Settings, Timing
+from ..evaluation.profiler import profile
 from . import shared
 from .options import Command, call
 from .terminal import show, table

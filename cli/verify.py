@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..measure.bisect import Bisection
-from ..measure.verify import VerifyReport, verify
+from ..evaluation.bisect import Bisection
+from ..evaluation.verifier import VerifyReport, verify
 from . import shared
 from .options import Command, call
 from .terminal import show, table

@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from ..metrics import classification as metrics
 from ..metrics.classification import BINS, risk_coverage
-from .class_tables import most_disputed
+from .classes import most_disputed
 from .metric_names import BASELINE_FIGURES, BASELINES, SCORES
 from .observation import Evidence, Observation
 from .report import EvaluationReport, Figure

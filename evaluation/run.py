@@ -24,8 +24,7 @@ from ..errors import InputError, check_seed, require
 from ..progress import Progress, no_progress
 from ..tasks import TASKS
 from .baselines import baseline_notes, measure_baselines, read_training
-from .html import page
-from .latency import Timing, time_models
+from .latency import time_models
 from .model_reports import model_reports
 from .models import Model, open_models
 from .noise import sweep
@@ -33,7 +32,7 @@ from .observation import Evidence, observe
 from .options import Figures
 from .plots import pictures
 from .report import EvaluationReport
-from .task_page import task_page
+from .report_page import page
 from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
@@ -92,9 +91,7 @@ def evaluate(
     bundle = resolve(bundle)
     compare = (compare,) if isinstance(compare, str | Path) else compare
     task = bundle.any_architecture().task
-    if html is not None:
-        check_file(Path(html))
-        _check_outside(Path(html), bundle)
+    _check_html(html, bundle)
     folder = report_folder(bundle, report)
     check_apart(data, ood)
     check_seed(seed)
@@ -131,8 +128,9 @@ def evaluate(
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
-        timing = time_models(models, known.inputs[:batch_size], progress) if figures.latency else Timing([], [])
-        reports = timing.told(reports)
+        latency_note = None
+        if figures.latency:
+            reports, latency_note = time_models(models, reports, known.inputs[:batch_size], progress)
     found = EvaluationReport(
         data=known.name,
         examples=len(known),
@@ -142,17 +140,27 @@ def evaluate(
         seed=seed,
         corrupted=len(used) if figures.corruptions else 0,
         verdict=verdicts(reports),
-        batch=min(len(known), batch_size) if timing.milliseconds else None,
+        batch=None if reports[0].latency_ms is None else min(len(known), batch_size),
         models=reports,
         files=[],
         html=None if html is None else Path(html),
-        latency_note=timing.note,
+        latency_note=latency_note,
         notes=notes,
         fit=None if training is None else training.name,
         fit_examples=None if training is None else len(training),
         task=task,
     )
     return _written(bundle, found, evidence, folder)
+
+
+def _check_html(html: str | Path | None, bundle: Bundle) -> None:
+    """Refuse a page that cannot be written, or lies in the bundle, whose manifest answers for every file."""
+    if html is None:
+        return
+    require("jinja2", "report", "write an evaluation as HTML")
+    check_file(Path(html))
+    if Path(html).resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"{html} is in the bundle; choose another place for the report")
 
 
 def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modality: Modality) -> None:
@@ -165,12 +173,6 @@ def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modalit
             f"data {known.source} holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) "
             "out, or give raw texts or images"
         )
-
-
-def _check_outside(html: Path, bundle: Bundle) -> None:
-    """Refuse to write the page into the bundle, which its manifest answers for."""
-    if html.resolve().is_relative_to(bundle.path.resolve()):
-        raise InputError(f"{html} is in the bundle; choose another place for the report")
 
 
 def _observed(
@@ -202,7 +204,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
         if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
     }
     if report.html is not None:
-        made = page(report, evidence, drawn) if report.task == "classification" else task_page(report)
+        made = page(report, evidence if report.task == "classification" else None, drawn)
         write_atomically(report.html, made.encode(errors="replace"))
     content = {**files, REPORT: to_json_bytes(report.to_json())}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..measure.watch import Alarm, Counts, Watch, check_limits
+from ..monitoring.drift_monitor import Alarm, Counts, Watch, check_limits
 from ..runtime.observed import Observed, is_counted, observed
 from ..runtime.prediction import Prediction
 from .log import ALWAYS

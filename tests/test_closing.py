@@ -29,9 +29,9 @@ from hydrant import (
     verify,
 )
 from hydrant.errors import BackendError, BundleError
+from hydrant.evaluation.profile_targets import SequentialBackends, Subject
 from hydrant.families.checkpoint import load_processor
 from hydrant.measure import subjects
-from hydrant.measure.subjects import Subject, Succession
 from hydrant.runtime.backends.openvino import OpenVinoBackend
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.protocol import Backend
@@ -63,8 +63,8 @@ def engine(bundle: Bundle) -> EngineBackend:
     return EngineBackend(bundle, "tensorrt", open_device=lambda _: Device(), memory_kind=HOST)
 
 
-def succession(bundle: Bundle) -> Succession:
-    return Succession([OnnxRuntimeBackend(bundle), OnnxRuntimeBackend(bundle)])
+def succession(bundle: Bundle) -> SequentialBackends:
+    return SequentialBackends([OnnxRuntimeBackend(bundle), OnnxRuntimeBackend(bundle)])
 
 
 KINDS: list[Callable[[Bundle], Backend]] = [
@@ -248,7 +248,7 @@ def test_profile_closes_the_members_that_it_opened_before_a_failure(
 def test_a_member_that_cannot_be_closed_does_not_keep_the_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject("deep-ensemble", "onnxruntime", "fp32", path / "model.fp32.onnx", 3)
     members = subject.open(Bundle.open(path), None)
-    assert isinstance(members, Succession)
+    assert isinstance(members, SequentialBackends)
     monkeypatch.setattr(members._backends[1], "_release", damaged)
     with pytest.raises(BundleError):
         members.close()

@@ -31,6 +31,7 @@ from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
 from hydrant.cli.terminal import json_lines
+from hydrant.evaluation.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.label_head import label_head
 from hydrant.export.score_head import score_head
@@ -38,7 +39,6 @@ from hydrant.export.uncertainty_head import uncertainty_head
 from hydrant.fusion.label_head import summarize_labels
 from hydrant.fusion.score_head import summarize_scores
 from hydrant.fusion.uncertainty_head import summarize
-from hydrant.measure.features import standardised_by
 from hydrant.metrics.labels import summarise_labels
 from hydrant.metrics.uncertainty import highest_entropy, summarise
 from hypothesis import given, settings

@@ -18,7 +18,7 @@ from hydrant import Budget, Circuit, Figures, HeadPlan, Jointly, Reading, load, 
 from hydrant.data.examples import read_examples
 from hydrant.data.tensors import TensorProcessor, checked_tensors
 from hydrant.errors import InputError
-from hydrant.evaluation import evaluate
+from hydrant.evaluation.run import evaluate
 from hydrant.export import export
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of

@@ -1,12 +1,12 @@
-"""Profiling a bundle: its latency, memory and operators, beside those of the models it competes with."""
+"""``hydrant.profile``: latency, memory and operators of a bundle, beside those of the models it competes with."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,33 +16,37 @@ from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.traced import AnyArchitecture, Traced
+from ..bundle.traced import Traced
 from ..cost.estimate import Cost, cost_of
 from ..data.samples import full_batch
-from ..errors import BackendError, InputError, MissingExtraError, cut
+from ..errors import BackendError, InputError, MissingExtraError
 from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..progress import Progress, no_progress
 from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
-from .machine import load_average, machine_facts
-from .operators import Breakdown, break_down
-from .plot import draw_latency
-from .report import Case, MemoryCase, ProfileReport
-from .settings import Settings, Timing, checked_settings
-from .subjects import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects, traced_subjects
+from .latency_plot import draw_latency
+from .operator_times import Breakdown, break_down
+from .profile_report import (
+    Case,
+    MemoryCase,
+    ProfileReport,
+    Settings,
+    Timing,
+    checked_settings,
+    load_average,
+    machine_facts,
+)
+from .profile_targets import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
 
 PARTS_RUNS = 10
 """Runs in which transfers and computation are timed apart."""
 
-
 ENQUEUE = 0.8
 """Share of the computation above which the CPU may be what is slow, as in trtexec."""
 
-
 REPORT, PLOT = "reports/profile.json", "reports/profile.png"
-
 
 RANDOM_WEIGHTS = (
     "the baselines have random weights: the bundle no longer holds the pruned heads, and latency does not depend on "
@@ -50,7 +54,6 @@ RANDOM_WEIGHTS = (
 )
 
 ORIGINAL = "the baselines are the original that the bundle holds, written by the traced path, too"
-
 
 Opened = list[tuple[Subject, Backend]]
 
@@ -94,82 +97,73 @@ def profile(
         BackendError, MissingExtraError, BundleError: as ``hydrant.load``.
     """
     bundle = resolve(bundle)
-    architecture = bundle.any_architecture()
-    settings = checked_settings(architecture, timing, baseline, seed)
-    if not isinstance(backend, str | Collection):
-        raise InputError(f"backend is {cut(backend)}; expected the name of one, a list of names, or auto")
+    settings = checked_settings(bundle.any_architecture(), timing, baseline, seed)
     names = [backend] if isinstance(backend, str) else list(dict.fromkeys(backend)) or ["auto"]
     folder = report_folder(bundle, report)
-    return _Profile(bundle, architecture, settings, progress, folder).run(names, precision, layers, memory)
+    run = _Run(bundle, settings, progress)
+    warnings = busy(load_average(), machine_facts()["cores"])
+    with ExitStack() as stack:
+        fused, skipped = run.open(names, precision, stack)
+        if layers and all(subject.backend != "onnxruntime" for subject, _ in fused):
+            raise InputError(
+                f"backend {fused[0][0].backend} does not report the time of its operators; "
+                "choose --backend onnxruntime, or leave --layers out"
+            )
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))
+        baselines = baseline_subjects(bundle, [runner for _, runner in fused], settings.baselines, place)
+        subjects = [subject for subject, _ in fused] + baselines
+        memories = run.memories(subjects, warnings) if memory else []
+        opened = fused + [
+            (subject, stack.enter_context(subject.open(bundle, settings.threads))) for subject in baselines
+        ]
+        cases = [case for shape in settings.shapes for case in run.cases(opened, *shape)]
+        breakdown = run.layers(fused) if layers else None
+    warnings += instabilities({run.named(case): case.latency_ms for case in cases})
+    warnings += [text for case in cases if (text := run.host_bound(case))]
+    notes = []
+    if baselines:
+        notes.append(ORIGINAL if isinstance(bundle.any_architecture(), Traced) else RANDOM_WEIGHTS)
+        if low := {subject.precision for subject, _ in fused} - {"fp32", "bf16"}:
+            notes.append(f"the baselines run in fp32, beside a bundle in {', '.join(sorted(low))}")
+    found = ProfileReport(
+        bundle.family, bundle.members, bundle.digests(), machine_facts(), settings, cases,
+        memories, breakdown, warnings, notes, skipped, PLOT,
+    )  # fmt: skip
+    return _written(bundle, found, folder)
 
 
-class _Profile:
-    """One run of ``profile``."""
+@dataclass(frozen=True)
+class _Run:
+    """The bundle and what to measure of it."""
 
-    def __init__(
-        self, bundle: Bundle, architecture: AnyArchitecture, settings: Settings, progress: Progress, folder: Path | None
-    ) -> None:
-        self.bundle = bundle
-        self.architecture = architecture
-        self.settings = settings
-        self.progress = progress
-        self.folder = folder  # of the report
+    bundle: Bundle
+    settings: Settings
+    progress: Progress
 
-    def run(self, names: Sequence[str], precision: str | None, layers: bool, memory: bool) -> ProfileReport:
-        """Open, measure, write."""
-        warnings = busy(load_average(), machine_facts()["cores"])
-        with ExitStack() as stack:
-            fused, skipped = self._open_bundle(names, precision, stack)
-            if layers and all(subject.backend != "onnxruntime" for subject, _ in fused):
-                raise InputError(
-                    f"backend {fused[0][0].backend} does not tell the time of its operators; "
-                    "choose --backend onnxruntime, or leave --layers out"
-                )
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))
-            baselines = self._baselines([backend for _, backend in fused], folder)
-            subjects = [subject for subject, _ in fused] + baselines
-            memories = self._memories(subjects, warnings) if memory else []
-            opened = fused + [
-                (subject, stack.enter_context(subject.open(self.bundle, self.settings.threads)))
-                for subject in baselines
-            ]
-            cases = [case for shape in self.settings.shapes for case in self._cases(opened, *shape)]
-            breakdown = self._layers(fused) if layers else None
-        warnings += instabilities({self._named(case): case.latency_ms for case in cases})
-        warnings += [text for case in cases if (text := self._host_bound(case))]
-        report = ProfileReport(
-            self.bundle.family, self.bundle.members, self.bundle.digests(), machine_facts(), self.settings, cases,
-            memories, breakdown, warnings, self._notes(subjects), skipped, PLOT,
-        )  # fmt: skip
-        return _written(self.bundle, report, self.folder)
-
-    def _open_bundle(
+    def open(
         self, names: Sequence[str], precision: str | None, stack: ExitStack
     ) -> tuple[Opened, list[tuple[str, str]]]:
         """The bundle on every backend asked for, each once, and what ``"auto"`` passed over."""
         opened: dict[str, tuple[Subject, Backend]] = {}
         skipped = []
+        path = self.bundle.path
         for name in names:
             backend, passed = open_backend(self.bundle, name, self.settings.threads, precision)
             stack.enter_context(backend)
             opened.setdefault(backend.name, (Subject(FUSED, backend.name, backend.precision), backend))
-            skipped += [(other, self._without_place(why)) for other, why in passed]
+            # the report travels with the bundle, so it does not say where the bundle was
+            skipped += [(other, why.replace(str(path), path.name) if path.parts[1:] else why) for other, why in passed]
         return list(opened.values()), skipped
 
-    def _without_place(self, text: str) -> str:
-        """The report travels with the bundle, so it does not tell where the bundle lay."""
-        path = self.bundle.path
-        return text.replace(str(path), path.name) if len(path.parts) > 1 else text
-
-    def _cases(self, opened: Opened, batch: int, sequence: int) -> Iterator[Case]:
+    def cases(self, opened: Opened, batch: int, sequence: int) -> Iterator[Case]:
         """Every model at one shape.
 
         Those on one backend are interleaved; the idle threads of one library would disturb another's.
         """
-        inputs = full_batch(self.architecture, batch, sequence, self.settings.seed)
-        tokens = sequence if self.architecture.modality == "text" else None
-        traced = isinstance(self.architecture, Traced)
-        cost = None if traced else cost_of(self.bundle, batch=batch, sequence=tokens)
+        architecture = self.bundle.any_architecture()
+        inputs = full_batch(architecture, batch, sequence, self.settings.seed)
+        tokens = sequence if architecture.modality == "text" else None
+        cost = None if isinstance(architecture, Traced) else cost_of(self.bundle, batch=batch, sequence=tokens)
         for name in dict.fromkeys(subject.backend for subject, _ in opened):
             group = {subject: backend for subject, backend in opened if subject.backend == name}
             runs = [partial(backend.run, inputs) for backend in group.values()]
@@ -181,53 +175,36 @@ class _Profile:
                 known = [other for other in self.settings.baselines if other in times]
                 yield Case(
                     subject.model, subject.backend, subject.precision, batch, sequence,
-                    _per_run(batch, backend.chunk(inputs)), latency, batch / latency.mean * 1e3,
+                    math.ceil(batch / math.ceil(batch / backend.chunk(inputs))), latency, batch / latency.mean * 1e3,
                     {other: Ratio.of(times[subject.model], times[other]) for other in known},
                     None if cost is None else _flops(cost, subject.model) / cost.single.flops,
                     _transfers(backend, inputs),
                 )  # fmt: skip
 
-    def _baselines(self, runners: Sequence[Backend], folder: Path) -> list[Subject]:
-        """What the bundle is compared with."""
-        names = self.settings.baselines
-        if isinstance(self.architecture, Traced):
-            return traced_subjects(self.bundle, self.architecture, runners, names, folder)
-        return baseline_subjects(self.architecture, self.bundle.members, runners, names, folder)
-
-    def _named(self, case: Case) -> str:
+    def named(self, case: Case) -> str:
+        """A case in words."""
         return f"{case.model} on {case.backend}, {self.settings.shape(case.batch, case.sequence)}"
 
-    def _host_bound(self, case: Case) -> str | None:
+    def host_bound(self, case: Case) -> str | None:
+        """A warning where the CPU may be what is slow."""
         parts = case.parts_ms or {}
         if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
             return None
         return (
-            f"{self._named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of "
+            f"{self.named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of "
             "computation, so the CPU may be what is slow; a fixed shape runs as one CUDA graph"
         )
 
-    def _notes(self, subjects: Sequence[Subject]) -> list[str]:
-        if all(subject.graph is None for subject in subjects):
-            return []
-        notes = [ORIGINAL if isinstance(self.architecture, Traced) else RANDOM_WEIGHTS]
-        low = {subject.precision for subject in subjects if subject.model == FUSED} - {"fp32", "bf16"}
-        if low:
-            notes.append(f"the baselines run in fp32, beside a bundle in {', '.join(sorted(low))}")
-        return notes
-
-    def _memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
+    def memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
         """Peak memory of every model at the largest shape; a warning for each that could not be measured."""
-        from .memory import measure_memory
+        from .peak_memory import measure_memory
 
         batch, sequence = max(self.settings.batches), max(self.settings.sequences)
-        peak_of = partial(
-            measure_memory, bundle=self.bundle, batch=batch, sequence=sequence,
-            threads=self.settings.threads, seed=self.settings.seed,
-        )  # fmt: skip
+        shape = {"batch": batch, "sequence": sequence, "seed": self.settings.seed}
         found = []
         for subject in self.progress(subjects, len(subjects), "peak memory"):
             try:
-                found.append((subject, peak_of(subject)))
+                found.append((subject, measure_memory(subject, self.bundle, threads=self.settings.threads, **shape)))
             except BackendError as error:
                 warnings.append(str(error))
         single = {subject.backend: memory.peak for subject, memory in found if subject.model == SINGLE}
@@ -239,14 +216,14 @@ class _Profile:
             for subject, memory in found
         ]  # fmt: skip
 
-    def _layers(self, fused: Opened) -> Breakdown:
+    def layers(self, fused: Opened) -> Breakdown:
         """Time of the operators of the bundle in ONNX Runtime, at the first shape."""
         from ..runtime.backends.ort import PRECISIONS
 
         precision = next(subject.precision for subject, _ in fused if subject.backend == "onnxruntime")
         graph, _ = graph_file(self.bundle, "onnxruntime", PRECISIONS, precision)
         batch, sequence = self.settings.shapes[0]
-        inputs = full_batch(self.architecture, batch, sequence, self.settings.seed)
+        inputs = full_batch(self.bundle.any_architecture(), batch, sequence, self.settings.seed)
         pieces = math.ceil(batch / Microbatch.of(self.bundle).chunk(inputs))
         return break_down(graph, pieces, inputs, sequence, self.settings.threads)
 
@@ -263,14 +240,9 @@ def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> Prof
 
 
 def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
-    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec tells them; ``None`` where none are told."""
+    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec reports them; ``None`` without any."""
     runs = [backend.timings(inputs) for _ in range(PARTS_RUNS)]
     return {name: float(np.median([run[name] for run in runs])) for name in runs[0]} or None
-
-
-def _per_run(batch: int, chunk: int) -> int:
-    """Most inputs in one run when a batch is cut into equal parts of at most ``chunk``."""
-    return math.ceil(batch / math.ceil(batch / chunk))
 
 
 def _flops(cost: Cost, model: str) -> int:

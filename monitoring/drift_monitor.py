@@ -1,7 +1,8 @@
-"""A stream of predictions held against what calibration examples look like; it tells of a change once."""
+"""A stream of predictions against the calibration examples; each change raises one alarm."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.reference import TrafficReference
+from ..bundle.reference import TrafficReference, binned
 from ..errors import InputError, cut, is_whole
-from ..metrics.drift import RateTest, binned, moved_most, same_p_value, stability_index
 from ..runtime.observed import Observed
+from .drift_statistics import RateTest, moved_most, same_p_value, stability_index
 
 SEQUENTIAL, FIXED, HISTOGRAMS = 0.5, 0.25, 0.25
-"""How the probability of a false alarm is shared: rates watched without end, rates of a whole log, and histograms."""
+"""Shares of the probability of a false alarm: rates watched without end, rates of a whole log, and histograms."""
 
 KEPT = 1000
 """Windows that are remembered."""
@@ -29,12 +30,10 @@ LABELS = "labels"
 
 @dataclass(frozen=True)
 class Alarm:
-    """A change that was found.
+    """A change.
 
     Attributes:
         kind: ``"rate"``, ``"score"`` or ``"labels"``.
-        name: of the rate or score.
-        text: what changed, in words.
         since: inputs before the change; of a histogram, before the window that shows it.
         seen: inputs that were looked at when it was found.
         before, after: the rate, or the share of the bin that gained most; of labels the share of the first in ``bins``.
@@ -57,15 +56,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Window:
-    """Some inputs one behind the other.
-
-    Attributes:
-        first: inputs before them.
-        inputs: how many they are.
-        rates: share of each decision that the predictions hold.
-        psi: population stability index of each score, and of the labels.
-        p_values: of each being as it was at calibration.
-    """
+    """Consecutive inputs: how many came before, their number, shares of decisions, distances by score or labels."""
 
     first: int
     inputs: int
@@ -95,13 +86,12 @@ class Counts:
 
 
 class Watch:
-    """Watches predictions for a change against the calibration examples.
+    """Watches predictions for a change against the calibration examples; one alarm for each rate and score.
 
     Attributes:
         rates: the test of each rate.
         total, current: histograms of all inputs, and of those since the last whole window.
         windows: the last :data:`KEPT` of them.
-        alarms: in the order in which they were raised, one for each rate and score.
         failed: inputs that could not be used; they are not counted otherwise.
     """
 
@@ -227,10 +217,11 @@ def bounds_text(low: float | None, high: float | None) -> str:
     return f"above {low:.4g}" if high is None else f"{low:.4g} to {high:.4g}"
 
 
-def check_limits(alpha: Any, psi: Any, window: Any) -> None:
-    """Refuse limits that are none."""
-    for name, value, most in (("alpha", alpha, 1.0), ("psi", psi, float("inf"))):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
-            raise InputError(f"{name} is {cut(value)}; expected a number above 0{' and below 1' if most == 1 else ''}")
+def check_limits(alpha: float, psi: float, window: int) -> None:
+    """Refuse limits out of range."""
+    if not 0 < alpha < 1 or isinstance(alpha, bool):
+        raise InputError(f"alpha is {cut(alpha)}; expected a number above 0 and below 1")
+    if not 0 < psi < math.inf:
+        raise InputError(f"psi is {cut(psi)}; expected a number above 0")
     if not is_whole(window, 100):
         raise InputError(f"window is {cut(window)}; expected a whole number of inputs, 100 or more")

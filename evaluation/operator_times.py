@@ -17,22 +17,13 @@ from ..runtime.backends.ort import open_session
 WARM_UP, RUNS = 3, 10
 """Runs before the record counts, and those that it counts."""
 
-
 TOP = 10
 """Nodes shown by name."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """An operator type, or one node.
-
-    Attributes:
-        name: of the operator type, or of the node.
-        operator: its type, as ONNX Runtime runs it: after its own fusions.
-        count: calls per batch.
-        milliseconds: per batch.
-        share: of the time of all operators.
-    """
+    """An operator type as ONNX Runtime runs it, or one node: calls, milliseconds per batch, and share of the time."""
 
     name: str
     operator: str
@@ -43,14 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Time of the operators of one graph.
-
-    Attributes:
-        batch, sequence: inputs and tokens per input.
-        milliseconds: all operators together, per batch; recording adds to each.
-        operators: every operator type, the slowest first; their shares sum to 1.
-        nodes: the slowest nodes.
-    """
+    """Time of the operators of one graph per batch, the slowest first; recording adds to each."""
 
     batch: int
     sequence: int
@@ -63,26 +47,22 @@ def break_down(
     graph: Path, pieces: int, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
 ) -> Breakdown:
     """Run a graph in a session that records its operators."""
+    size = len(next(iter(inputs.values())))
+    first = {name: array[: -(-size // pieces)] for name, array in inputs.items()}
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
         session = open_session(graph, threads, Path(folder) / "trace")
-        names = [output.name for output in session.get_outputs()]
-
-        size = len(next(iter(inputs.values())))
-        first = {name: array[: -(-size // pieces)] for name, array in inputs.items()}
         for _ in range(WARM_UP + RUNS):
-            session.run(names, first)
+            session.run(None, first)
         events = json.loads(Path(session.end_profiling()).read_bytes())
     operators, nodes = parts_of(events, WARM_UP, RUNS, pieces)
-    total = sum(part.milliseconds for part in operators)
-    return Breakdown(size, sequence, total, operators, nodes[:TOP])
+    return Breakdown(size, sequence, sum(part.milliseconds for part in operators), operators, nodes[:TOP])
 
 
 def parts_of(
     events: Sequence[Mapping[str, Any]], warm_up: int, runs: int, pieces: int = 1
 ) -> tuple[list[Part], list[Part]]:
     """Operator types and nodes of a trace, the slowest first."""
-    starts = sorted(event["ts"] for event in events if event["name"] == "model_run")
-    begin = starts[warm_up]
+    begin = sorted(event["ts"] for event in events if event["name"] == "model_run")[warm_up]
     nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
     operators: dict[tuple[str, str], list[float]] = defaultdict(list)
     for event in events:

@@ -41,14 +41,9 @@ SMOOTHING = 0.5
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a rate, as it was found.
+    """A change of a rate: inputs before it (the likeliest moment), inputs seen and decisions since, the rate before it.
 
-    Attributes:
-        since: inputs before the change, as far as can be told: the most likely moment.
-        seen: inputs that were looked at when it was found.
-        count: decisions among those between the two.
-        usual: rate before, of calibration and of what came until then.
-        evidence: how many times likelier the stream is with a change than without, at least.
+    ``evidence``: how many times likelier the stream is with a change than without, at least.
     """
 
     since: int
@@ -166,16 +161,6 @@ def rate_p_value(count: int, n: int, known_count: int, known_n: int) -> float:
     return float(min(1.0, 2 * min(mass[: count + 1].sum(), mass[count:].sum())))
 
 
-def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Values in each bin, [E + 1]: up to the first edge, above it and up to the second, and so on.
-
-    Args:
-        edges: [E], ascending.
-    """
-    places = np.searchsorted(np.asarray(edges, np.float32), np.asarray(values, np.float32), side="left")
-    return np.bincount(places, minlength=len(edges) + 1)
-
-
 def stability_index(known: np.ndarray, found: np.ndarray) -> float:
     """The population stability index of two histograms.
 
@@ -220,32 +205,12 @@ def same_p_value(known: np.ndarray, found: np.ndarray, weight: float = 1.0) -> f
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
-    """Probability that χ² with so many degrees of freedom is larger: the regularised upper incomplete gamma function.
-
-    By its series below its mean and its continued fraction above (Press et al., Numerical Recipes, §6.2).
-    """
-    a, x = freedom / 2, value / 2
+    """Probability that χ² with so many degrees of freedom is larger, by Γ's recurrence from one or two degrees on."""
+    x = value / 2
     if x <= 0:
         return 1.0
-    scale = math.exp(a * math.log(x) - x - math.lgamma(a))
-    if x < a + 1:
-        term = total = 1 / a
-        for step in range(1, 10_000):
-            term *= x / (a + step)
-            total += term
-            if term < total * 1e-15:
-                break
-        return max(0.0, 1 - total * scale)
-    below = x + 1 - a
-    numerator, inverse = 1e300, 1 / below
-    fraction = inverse
-    for step in range(1, 10_000):
-        factor = -step * (step - a)
-        below += 2
-        inverse = 1 / (factor * inverse + below)
-        numerator = below + factor / numerator
-        change = numerator * inverse
-        fraction *= change
-        if abs(change - 1) < 1e-15:
-            break
-    return min(1.0, fraction * scale)
+    a, tail = (0.5, math.erfc(math.sqrt(x))) if freedom % 2 else (1.0, math.exp(-x))
+    while a < freedom / 2:
+        tail += math.exp(a * math.log(x) - x - math.lgamma(a + 1))
+        a += 1
+    return min(1.0, tail)

@@ -1,4 +1,4 @@
-"""Whether the predictions in a log still look as the calibration examples did."""
+"""``hydrant.drift``: logged predictions against the calibration examples."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..bundle.calibration import Calibration
 from ..bundle.reference import RATES, TrafficReference
 from ..bundle.store import Bundle, resolve
 from ..errors import InputError, cut, listing
-from ..metrics.drift import rate_p_value
 from ..progress import Progress, no_progress
 from ..runtime.observed import WATCHED, observed_rows
-from .log import Own, rows_given, rows_of_file
-from .watch import FIXED, LABELS, NAMES, Alarm, Watch
+from .drift_monitor import FIXED, LABELS, NAMES, Alarm, Watch
+from .drift_statistics import rate_p_value
+from .prediction_log import Own, rows_given, rows_of_file
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,8 @@ class DriftReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
-        return {
-            "passed": self.passed,
-            "inputs": self.inputs,
-            "failed": self.failed,
-            "calibrated": self.calibrated,
-            "alpha": self.alpha,
-            "psi": self.psi,
-            "window": self.window,
-            "alarms": [alarm.to_json() for alarm in self.alarms],
-            "rates": dict(self.rates),
-            "histograms": dict(self.histograms),
-            "windows": list(self.windows),
-        }
+        alarms = [alarm.to_json() for alarm in self.alarms]
+        return {"passed": self.passed, **vars(self), "alarms": alarms, "windows": list(self.windows)}
 
 
 def drift(
@@ -81,7 +70,7 @@ def drift(
 
     The rates of abstention and of out-of-distribution flags come first: each is tested after every input, without an
     alarm by watching alone, and once as a whole. The histograms of all scores and of the labels follow, window by
-    window. Statistics and their sources are in ``metrics.drift``.
+    window. Statistics and their sources are in ``monitoring.drift_statistics``.
 
     Args:
         bundle: calibrated bundle: a folder. In Python also an open ``Bundle``.
@@ -107,31 +96,28 @@ def drift(
     rows = rows_of_file(log, own) if isinstance(log, str | Path) else rows_given(log, own)
     names: list[str] | None = None
     decided = [name for name in RATES if name in reference.rates]
-    for chunk in progress(_chunks(rows, window), 0, "reading the log"):
-        found, where = zip(*chunk, strict=True)
+    for chunk in progress(iter(lambda: list(islice(rows, window)), []), 0, "reading the log"):
+        given, where = zip(*chunk, strict=True)
         if names is None:
-            names = _names(found, reference, where)
-        seen = observed_rows(found, decided if names is None else names, where)  # until then texts without a span
-        watch.add(seen)
+            names = _names(given, reference, where)
+        watch.add(observed_rows(given, decided if names is None else names, where))  # until then texts without a span
     if not watch.total.inputs:
-        raise InputError(
-            f"{_source(log)} holds no predictions; expected rows as `hydrant predict --output` writes them"
-        )
+        source = str(log) if isinstance(log, str | Path) else "the log"
+        raise InputError(f"{source} holds no predictions; expected rows as `hydrant predict --output` writes them")
     if watch.current.inputs >= window / 2 or not watch.windows:
         watch.close_window()
     rates = {name: _rate(watch, name) for name in watch.rates}
-    alarms = [*watch.alarms, *_whole(watch, rates)]
     return DriftReport(
-        watch.total.inputs,
-        watch.failed,
-        reference.inputs,
-        rates,
-        {name: _histogram(watch, name) for name in watch.known if name in watch.total.bins},
-        tuple(each.to_json() for each in watch.windows),
-        tuple(alarms),
-        alpha,
-        psi,
-        window,
+        inputs=watch.total.inputs,
+        failed=watch.failed,
+        calibrated=reference.inputs,
+        rates=rates,
+        histograms={name: _histogram(watch, name) for name in watch.known if name in watch.total.bins},
+        windows=tuple(each.to_json() for each in watch.windows),
+        alarms=(*watch.alarms, *_alarms_of_all(watch, rates)),
+        alpha=alpha,
+        psi=psi,
+        window=window,
     )
 
 
@@ -147,7 +133,6 @@ def reference_of(bundle: Bundle) -> TrafficReference:
 
 
 def _rate(watch: Watch, name: str) -> dict[str, Any]:
-    """What is told of a rate."""
     known, test = watch.reference.rates[name], watch.rates[name]
     return {
         "calibrated": {"share": known.share, "count": known.count, "n": known.n},
@@ -157,19 +142,18 @@ def _rate(watch: Watch, name: str) -> dict[str, Any]:
     }
 
 
-def _whole(watch: Watch, rates: Mapping[str, Mapping[str, Any]]) -> Iterator[Alarm]:
+def _alarms_of_all(watch: Watch, rates: Mapping[str, Mapping[str, Any]]) -> Iterator[Alarm]:
     """Alarms of rates that only the log as a whole shows."""
-    told = {alarm.name for alarm in watch.alarms if alarm.kind == "rate"}
+    raised = {alarm.name for alarm in watch.alarms if alarm.kind == "rate"}
     level = watch.alpha * FIXED / max(1, len(rates))
     for name, facts in rates.items():
-        if name not in told and facts["p_value"] <= level:
+        if name not in raised and facts["p_value"] <= level:
             before, after, n = facts["calibrated"]["share"], facts["found"]["share"], facts["found"]["n"]
             text = f"{NAMES[name]} {before:.1%} → {after:.1%} in all {n} inputs (p = {facts['p_value']:.2g})"
             yield Alarm("rate", name, text, 0, n, before, after)
 
 
 def _histogram(watch: Watch, name: str) -> dict[str, Any]:
-    """What is told of a score, or of the labels."""
     psi, p_values = watch.distances(watch.total)
     if name not in psi:
         return {"psi": None, "p_value": None, "farthest": None, "gained": None}
@@ -184,15 +168,13 @@ def _histogram(watch: Watch, name: str) -> dict[str, Any]:
 
 
 def _names(rows: Iterable[Mapping[str, Any]], reference: TrafficReference, where: Iterable[str]) -> list[str] | None:
-    """Decisions and scores that a log gives, by its first row with any, of those that the reference has."""
+    """Decisions and scores that a log gives, by its first row with any, among those of the reference."""
     for row, place in zip(rows, where, strict=True):
         if row.get("error") is not None:
             continue
         each = (row["spans"] or [None])[0] if isinstance(row.get("spans"), list) else row
         if each is None:
             continue
-        if not isinstance(each, Mapping):
-            raise InputError(f"{place} has spans that are no JSON objects; give a log of predictions")
         wanted = [name for name in (*RATES, *WATCHED) if name in reference.rates or name in reference.histograms]
         names = [name for name in wanted if each.get(name) is not None]
         if not names:
@@ -201,12 +183,3 @@ def _names(rows: Iterable[Mapping[str, Any]], reference: TrafficReference, where
             )
         return names
     return None
-
-
-def _chunks(rows: Iterator[tuple[Mapping[str, Any], str]], size: int) -> Iterator[list[tuple[Mapping[str, Any], str]]]:
-    while chunk := list(islice(rows, size)):
-        yield chunk
-
-
-def _source(log: Any) -> str:
-    return str(log) if isinstance(log, str | Path) else "the log"

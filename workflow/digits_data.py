@@ -1,4 +1,4 @@
-"""The demo's data and model: scikit-learn's handwritten digits, things that are no digits, and a small ViT.
+"""The demo's data and model: scikit-learn's handwritten digits, OOD images, and a small ViT.
 
 Nothing is downloaded: the digits, the photographs and the font come with scikit-learn and Pillow.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import require
-from ...families.checkpoint import quiet
+from ..errors import require
+from ..families.checkpoint import quiet
 
 SIZE = 8
 
@@ -77,7 +77,7 @@ def make_checkpoint(
     import torch
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 
-    from ...calib.heads.taylor import gated_heads
+    from ..calib.heads.taylor import gated_heads
 
     torch.manual_seed(seed)
     names = [str(digit) for digit in range(10)]

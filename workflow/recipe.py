@@ -1,4 +1,4 @@
-"""How a bundle is made: what the stages are told beside the data."""
+"""How ``make`` makes a bundle: everything but the data."""
 
 from __future__ import annotations
 

@@ -9,37 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
 from ..errors import InputError, cut, listing, literal
 from ..metrics.spans import split_tag
+from ..tasks import TASKS, TaskName
 
 RECORDED = "why"
-"""Key of the rows that a server records of abstained and flagged inputs alone: they are no sample of the traffic."""
-
-ANSWERS = {"classification": "label", "multi_label": "labels", "score": "score", "tokens": "spans"}
-"""Task → the key of a row that holds its answer."""
+"""Key of the rows that a server records of abstained and flagged inputs alone: they do not sample the traffic."""
 
 OWN = "give a log of this bundle's own predictions"
-
-Placed = tuple[Mapping[str, Any], str]
-"""A row, and where it was found, for messages."""
 
 
 @dataclass(frozen=True)
 class Own:
-    """What stands in the rows of a bundle's own predictions.
+    """Task and labels of a bundle's own predictions; of a model that tags tokens, types of spans."""
 
-    Attributes:
-        task: of the bundle.
-        labels: that its rows may have; of a model that tags tokens types of spans.
-    """
-
-    task: str
+    task: TaskName
     labels: frozenset[str]
 
     @classmethod
     def of(cls, bundle: Bundle) -> Own:
-        """Of a bundle."""
+        """Task and labels of a bundle."""
         task, labels = bundle.any_architecture().task, bundle.labels
         return cls(task, frozenset(split_tag(label)[1] for label in labels) if task == "tokens" else frozenset(labels))
 
@@ -47,11 +36,12 @@ class Own:
         """Refuse a row that another model wrote."""
         if row.get("error") is not None:
             return
-        given = [task for task, key in ANSWERS.items() if row.get(key) is not None]
-        if given and self.task not in given:
+        given = [task for task in TASKS.values() if row.get(task.answer) is not None]
+        own = TASKS[self.task]
+        if given and own not in given:
             raise InputError(
-                f"{where} has {ANSWERS[given[0]]}, as predictions of {GIVES[given[0]]} have, and this bundle gives "
-                f"{GIVES[self.task]}; {OWN}"
+                f"{where} has {given[0].answer}, as predictions of {given[0].gives} have, and this bundle gives "
+                f"{own.gives}; {OWN}"
             )
         for label in self._labels(row, where):
             if label not in self.labels:
@@ -60,35 +50,31 @@ class Own:
                 )
 
     def _labels(self, row: Mapping[str, Any], where: str) -> list[str]:
-        """Every label of a row that names any."""
-        key = ANSWERS[self.task]
-        found = row.get(key)
-        if found is None or self.task == "score":
+        """Every label that a row names; what is not text becomes a label that no bundle has."""
+        key = TASKS[self.task].answer
+        answer = row.get(key)
+        if answer is None or self.task == "score":
             return []
         if self.task == "classification":
-            return [_name(found)]
-        if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
-            raise InputError(f"{where} has {key} {cut(found)}; expected a list of JSON objects, each with its label")
-        return [_name(each["label"]) for each in found if "label" in each]
+            return [answer if isinstance(answer, str) else literal(answer)]
+        if not isinstance(answer, list) or not all(isinstance(each, Mapping) for each in answer):
+            raise InputError(f"{where} has {key} {cut(answer)}; expected a list of JSON objects, each with its label")
+        labels = [each["label"] for each in answer if "label" in each]
+        return [label if isinstance(label, str) else literal(label) for label in labels]
 
 
-def _name(label: Any) -> str:
-    """A label as text; what is none becomes one that no bundle has."""
-    return label if isinstance(label, str) else literal(label)
-
-
-def rows_of_file(path: str | Path, own: Own) -> Iterator[Placed]:
-    """Rows of a file of JSON lines; empty lines are left out."""
+def rows_of_file(path: str | Path, own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Rows of a file of JSON lines, each with its place in words; empty lines are skipped."""
     try:
         with Path(path).open("rb") as file:
             for number, line in enumerate(file, start=1):
-                where = f"line {number} of {path}"
                 if line.strip():
+                    where = f"line {number} of {path}"
                     try:
                         row = json.loads(line)
                     except (ValueError, RecursionError) as error:
                         raise InputError(
-                            f"{where} is no JSON ({error}); expected JSON lines, as `hydrant predict --output "
+                            f"{where} is not JSON ({error}); expected JSON lines, as `hydrant predict --output "
                             "FILE.jsonl` writes them"
                         ) from error
                     yield _checked(row, where, own), where
@@ -96,8 +82,8 @@ def rows_of_file(path: str | Path, own: Own) -> Iterator[Placed]:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def rows_given(rows: Iterable[Mapping[str, Any]], own: Own) -> Iterator[Placed]:
-    """The same of rows that are there already; raises as :func:`rows_of_file` does."""
+def rows_given(rows: Iterable[Mapping[str, Any]], own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The same for rows in memory."""
     for number, row in enumerate(rows, start=1):
         yield _checked(row, f"row {number}", own), f"row {number}"
 
@@ -107,7 +93,7 @@ def _checked(row: Any, where: str, own: Own) -> Mapping[str, Any]:
         raise InputError(f"{where} is {cut(row)}; expected a JSON object, as `hydrant predict --output` writes them")
     if RECORDED in row:
         raise InputError(
-            f"{where} is of inputs recorded because they were abstained from or flagged, which are no sample of the "
+            f"{where} is of inputs recorded because they were abstained from or flagged, which do not sample the "
             "traffic; give a log of all predictions"
         )
     own.check(row, where)

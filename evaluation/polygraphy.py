@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from polygraphy.backend.base import BaseRunner
@@ -18,23 +17,8 @@ from ..runtime.backends.protocol import Backend
 
 Batch = dict[str, np.ndarray]
 
-
-@dataclass(frozen=True)
-class OutputDifference:
-    """Differences of one output over all batches: largest absolute, mean absolute, largest relative."""
-
-    max_abs: float
-    mean_abs: float
-    max_rel: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two backends on the same batches: their outputs joined along the batch, and the differences."""
-
-    reference: Batch
-    tested: Batch
-    differences: dict[str, OutputDifference]
+Differences = dict[str, dict[str, float]]
+"""Output → its largest absolute, mean absolute and largest relative difference."""
 
 
 class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
@@ -70,25 +54,22 @@ class BackendRunner(BaseRunner):  # type: ignore[misc]  # polygraphy is untyped
 
 def compare(
     reference: Backend, tested: Backend, architecture: AnyArchitecture, batches: Sequence[Batch], outputs: Sequence[str]
-) -> Comparison:
-    """Run both backends on every batch with Polygraphy's Comparator, and compare what each gave over all of them."""
+) -> tuple[Batch, Batch, Differences]:
+    """Run both backends on every batch; gives the outputs of either, joined along the batch, and their differences."""
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL):
         runners = [BackendRunner(reference, architecture), BackendRunner(tested, architecture)]
-        whole = [(name, _joined(batch, outputs)) for name, batch in Comparator.run(runners, data_loader=list(batches))]
+        whole = [
+            (name, {output: np.concatenate([np.asarray(batch[output]) for batch in found]) for output in outputs})
+            for name, found in Comparator.run(runners, data_loader=list(batches))
+        ]
         # Compared joined, for Polygraphy sums up every output of every batch in words, shown or not, which takes longer
         # than all else. It gives no verdict here: the gates judge.
         function = SimpleCompareFunc(check_error_stat="max", atol=np.inf, rtol=np.inf)
         results = RunResults([(name, [IterationResult(joined, runner_name=name)]) for name, joined in whole])
         pairs = Comparator.compare_accuracy(results, compare_func=function)
     ((figures,),) = pairs[0].values()
+    names = {"max_abs": "max_absdiff", "mean_abs": "mean_absdiff", "max_rel": "max_reldiff"}
     differences = {
-        name: OutputDifference(
-            float(figures[name].max_absdiff), float(figures[name].mean_absdiff), float(figures[name].max_reldiff)
-        )
-        for name in outputs
+        output: {name: float(getattr(figures[output], theirs)) for name, theirs in names.items()} for output in outputs
     }
-    return Comparison(whole[0][1], whole[1][1], differences)
-
-
-def _joined(iterations: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[str]) -> Batch:
-    return {name: np.concatenate([np.asarray(iteration[name]) for iteration in iterations]) for name in outputs}
+    return whole[0][1], whole[1][1], differences

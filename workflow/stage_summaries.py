@@ -1,16 +1,83 @@
-"""A line for each stage: what it chose, and why."""
+"""What ``make`` reports: a line for each stage, and the closing report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..bundle.uses import NEAR, SEEN
 from ..metrics.gates import Gate
-from .report import figures_of
+from ..version import __version__
+
+REPORT = "reports/make.json"
 
 Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MakeReport:
+    """What ``make`` did and found.
+
+    Attributes:
+        stages: stage → what it recorded: ``plan``, ``fuse``, ``tune``, ``export``, ``calibrate``, ``verify`` and
+            ``evaluate`` (of the last four, the reports of these verbs as JSON objects).
+        examples: how many examples did what (``workflow.data_splits.Parts``); ``None`` for what was not given.
+        seconds: that this call took.
+    """
+
+    bundle: Path
+    stages: Mapping[str, Any]
+    examples: Mapping[str, int | None]
+    seconds: float
+
+    @property
+    def verified(self) -> bool:
+        """Whether every backend passed every gate."""
+        return bool(self.stages["verify"]["passed"])
+
+    def figures(self) -> list[dict[str, float | None]]:
+        """Metrics of quality and of OOD detection, for the bundle and then for the single model.
+
+        For a classifier accuracy, NLL and ECE; for the other tasks the names of :data:`QUALITY`.
+        """
+        return figures_of(self.stages["evaluate"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        facts = {**vars(self), "bundle": str(self.bundle), "examples": dict(self.examples), "stages": dict(self.stages)}
+        return {"hydrant": __version__, "verified": self.verified, **facts}
+
+    def stored(self) -> dict[str, Any]:
+        """The report as the bundle keeps it, the same from run to run: without seconds, and without folders."""
+        stages = {stage: _timeless(facts) for stage, facts in self.stages.items()}
+        return {**_timeless(self.to_json()), "bundle": self.bundle.resolve().name, "stages": stages}
+
+
+def _timeless(facts: Facts) -> dict[str, Any]:
+    return {name: fact for name, fact in facts.items() if name != "seconds"}
+
+
+QUALITY: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "nll", "ece"),
+    "score": ("rmse", "correlation", "mrr", "ndcg", "nll", "interval_coverage", "interval_width"),
+    "tokens": ("span_f1", "accuracy", "nll", "ece"),
+    "multi_label": ("exact_match", "micro_f1", "macro_f1", "mean_average_precision", "nll", "label_ece"),
+}
+"""Task → metrics of ``hydrant evaluate`` that ``figures`` gives."""
+
+
+def figures_of(evaluated: Facts) -> list[dict[str, float | None]]:
+    """The metrics of :meth:`MakeReport.figures` for each model of an evaluation."""
+    names = {name: name for name in QUALITY[evaluated["task"]]}
+    for score in ("predictive_entropy", "mutual_information", "energy", "score_variance", "distance"):
+        names |= {f"{score}_{figure}": f"ood.{score}.{figure}" for figure in ("auroc", "fpr95")}
+    return [
+        {name: model["figures"][key]["value"] for name, key in names.items() if key in model["figures"]}
+        for model in evaluated["models"]
+    ]
 
 
 def planned_line(facts: Facts) -> str:
@@ -53,7 +120,8 @@ def tuned_line(facts: Facts) -> str:
             f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned{lost}"
         )
     quality = "accuracy" if facts["accuracy_before"] is not None else "rmse"
-    before, after = (f"{facts[f'{quality}_{when}']:.4{'f' if quality == 'accuracy' else 'g'}}" for when in _TIMES)
+    form = ".4f" if quality == "accuracy" else ".4g"
+    before, after = (format(facts[f"{quality}_{when}"], form) for when in ("before", "after"))
     return (
         f"{instead}{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
         f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {'RMSE' if quality == 'rmse' else quality} {before} → "
@@ -62,15 +130,12 @@ def tuned_line(facts: Facts) -> str:
 
 
 def behind_line(facts: Facts) -> str:
-    """Why members with few heads do not do once they are tuned; nothing where they do."""
+    """Why members with few heads do not suffice once they are tuned; nothing where they do."""
     return "" if facts["tuned"] and not facts["lost"] else _behind(facts["lost"] if facts["tuned"] else "")
 
 
 def _behind(lost: str) -> str:
     return f"with few heads they lose too much ({lost})" if lost else "few heads did not get better"
-
-
-_TIMES = ("before", "after")
 
 
 def exported_line(facts: Facts) -> str:

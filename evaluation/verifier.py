@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..bundle.graphs import check_all_graphs
 from ..bundle.original_check import repeat_preprocessing
@@ -37,16 +34,7 @@ REAL = "inputs like those that it was calibrated on: give them with data=… (--
 
 @dataclass(frozen=True)
 class BackendReport:
-    """One backend against the reference.
-
-    Attributes:
-        backend, precision: what was tested.
-        outputs: output name → ``max_abs``, ``mean_abs``, ``max_rel`` difference (Polygraphy).
-        agreement: how far labels, probabilities and uncertainties are the same, or scores.
-        tolerances: the limits for this precision.
-        gates: each figure against its limit.
-        bisection: where a graph that failed leaves the reference; ``None`` when not asked for.
-    """
+    """One backend against the reference: differences by output, agreement, and each gate with its limit."""
 
     backend: str
     precision: str
@@ -67,10 +55,7 @@ class VerifyReport:
     """What ``verify`` found.
 
     Attributes:
-        reference: backend compared against.
-        inputs: what it ran on, in words.
         files: SHA-256 of every file of the bundle but the reports, as it was verified.
-        backends: one report for each backend tested.
         skipped: (backend, reason) of each one that cannot run here.
         preprocessing: ``inputs``, the number that ``fuse`` compared with the original checkpoint, and ``different``, a
             line for each that this machine prepares otherwise; ``None`` for bundles without them.
@@ -171,22 +156,15 @@ def verify(
             tolerances = TOLERANCES[candidate.precision]
             both = set(reference.outputs) & set(candidate.outputs)  # a graph of hydrant 0.1 has no energy
             names = [name for name in (*task.outputs, DISTANCE) if name in both]
-            comparison = compare(reference, candidate, architecture, batches, names)
-            figures, judged = task.compare(comparison.reference, comparison.tested, tolerances)
-            differences = {name: asdict(difference) for name, difference in comparison.differences.items()}
-            failed = not all(gate.passed for gate in judged)
-            parted = _bisected(bundle, candidate, batches) if bisect and failed else None
-            reports.append(
-                BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged, parted)
-            )
-    found = VerifyReport(reference.name, described, bundle.digests(), reports, skipped, preprocessing)
-    store_reports(bundle, {REPORT: to_json_bytes(found.to_json())}, folder)
-    return found
-
-
-def _bisected(bundle: Bundle, failed: Backend, batches: Sequence[Mapping[str, np.ndarray]]) -> Bisection:
-    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
-        return find_divergence(bundle, bundle.architecture(), failed.name, failed.precision, batches, Path(folder))
+            expected, found, differences = compare(reference, candidate, architecture, batches, names)
+            figures, judged = task.compare(expected, found, tolerances)
+            each = BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged)
+            if bisect and not each.passed:
+                each = replace(each, bisection=find_divergence(bundle, candidate.name, candidate.precision, batches))
+            reports.append(each)
+    verified = VerifyReport(reference.name, described, bundle.digests(), reports, skipped, preprocessing)
+    store_reports(bundle, {REPORT: to_json_bytes(verified.to_json())}, folder)
+    return verified
 
 
 def _candidates(
@@ -200,17 +178,15 @@ def _candidates(
         if only.precision == "int8" and not real:
             raise InputError(f"INT8 is judged on {REAL}")
         return [only], []
+    stored = [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]  # for the reason why not
     opened: list[Backend] = []
     skipped: list[tuple[str, str]] = []
     for name in OPENERS:
         if name == against:
             continue
-        if absent := needs_gpu(name):
-            skipped.append((name, absent))
-            continue
-        wanted = [precision] if precision else _graphs(bundle)
-        found, reason = _every_precision(bundle, name, wanted, stack, real=real)
-        opened += found
+        if (reason := needs_gpu(name)) is None:
+            found, reason = _every_precision(bundle, name, [precision] if precision else stored, stack, real=real)
+            opened += found
         skipped += [(name, reason)] if reason else []
     if not opened:
         raise BackendError(f"no backend can be compared with {against}: {reasons(skipped)}")
@@ -230,13 +206,8 @@ def _every_precision(
             candidate = stack.enter_context(open_backend(bundle, name, precision=precision)[0])
         except (BackendError, MissingExtraError) as error:
             failures.append(str(error))
-            continue
-        found.setdefault(candidate.precision, candidate)
+        else:
+            found.setdefault(candidate.precision, candidate)
     if not found and failures:
         return [], failures[0]
     return list(found.values()), f"INT8 is judged on {REAL}" if "int8" in precisions and not real else None
-
-
-def _graphs(bundle: Bundle) -> list[str]:
-    """Precisions of the graphs that the bundle has; FP32 where it has none, for the reason why not."""
-    return [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]

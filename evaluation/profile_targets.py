@@ -1,4 +1,4 @@
-"""What is profiled: the bundle and its baselines, how each is opened, and the inputs they get."""
+"""What is profiled: the bundle and its baselines, and how each is opened."""
 
 from __future__ import annotations
 
@@ -19,25 +19,13 @@ from ..runtime.backends.registry import RUNS_GRAPHS, open_backend, open_graph
 
 FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
 
-
 BASELINES = (SINGLE, DEEP_ENSEMBLE)
 """What can be asked for; ``"single"`` also brings the single model with the exact rewrites."""
 
 
-Batch = dict[str, np.ndarray]
-
-
 @dataclass(frozen=True)
 class Subject:
-    """A model on a backend.
-
-    Attributes:
-        model: ``"fused"`` for the bundle, or the name of a baseline.
-        backend: that runs it.
-        precision: of weights and activations.
-        graph: the baseline's file; ``None`` for the bundle.
-        copies: how many of it run one after another.
-    """
+    """A model on a backend: a baseline's graph file, ``copies`` of it in sequence, or the bundle itself."""
 
     model: str
     backend: str
@@ -58,14 +46,11 @@ class Subject:
                 for _ in range(self.copies)
             ]
             opened.pop_all()
-        return backends[0] if len(backends) == 1 else Succession(backends)
+        return backends[0] if len(backends) == 1 else SequentialBackends(backends)
 
 
-class Succession(Backend):
-    """Backends that run the same batch one after another, as the members of a Deep Ensemble do.
-
-    Its outputs are those of the last.
-    """
+class SequentialBackends(Backend):
+    """Backends that run the same batch one after another, as a Deep Ensemble's members do; the last one's outputs."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         super().__init__(backends[0].name, backends[0].precision, backends[0].outputs)
@@ -84,61 +69,32 @@ class Succession(Backend):
                 closing.enter_context(backend)
 
 
-def baseline_subjects(
-    architecture: Architecture, members: int, runners: Sequence[Backend], names: Sequence[str], folder: Path
-) -> list[Subject]:
-    """Write the baselines' graphs and name them for every backend that can run them.
+def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequence[str], folder: Path) -> list[Subject]:
+    """Write the baselines' graphs, and name them for every backend that can run them.
 
-    They have random weights, in float32, unrolled: the bundle no longer holds the heads that were
-    pruned, and latency does not depend on the values of weights. A backend that computes the
-    bundle's float32 graph in bfloat16 does so with them, too.
+    They have random weights, in float32, unrolled: the bundle no longer holds the heads that were pruned, and latency
+    does not depend on the values of weights. For a traced bundle they are the whole original that it holds. A backend
+    that computes the bundle's float32 graph in bfloat16 does so with them, too.
     """
     if not names:
         return []
-    able = _able(runners)
-    plain = _write(architecture, folder / "single", exact=False)
-    exact = _write(architecture, folder / "rewritten", exact=True) if SINGLE in names else plain
-    chosen = {SINGLE: [(SINGLE, plain, 1), (REWRITTEN, exact, 1)], DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, members)]}
-    return _subjects(able, names, chosen)
-
-
-def traced_subjects(
-    bundle: Bundle, architecture: Traced, runners: Sequence[Backend], names: Sequence[str], folder: Path
-) -> list[Subject]:
-    """The baselines of a traced bundle: the whole original that it holds, written as the bundle's graph was."""
-    if not names:
-        return []
-    able = _able(runners)
-    require("onnx", "fuse", "make a model to compare with")
-    from ..export.onnx_file import write_model
-    from ..export.traced import traced_graph
-    from ..tracing.members import all_heads
-    from ..tracing.stored import load_original
-
-    original = load_original(bundle, architecture)
-    single = traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False)
-    (folder / "single").mkdir()
-    path = folder / "single" / "model.onnx"
-    write_model(single, path)
-    chosen = {SINGLE: [(SINGLE, path, 1)], DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, path, bundle.members)]}
-    return _subjects(able, names, chosen)
-
-
-def _able(runners: Sequence[Backend]) -> list[Backend]:
-    """Those backends that run graphs."""
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
     if not able:
         raise InputError(
             f"backend {runners[0].name} cannot run a baseline; choose {' or '.join(RUNS_GRAPHS)} with --backend, on a "
             "bundle with a graph made by `hydrant export`"
         )
-    return able
-
-
-def _subjects(
-    able: Sequence[Backend], names: Sequence[str], chosen: Mapping[str, Sequence[tuple[str, Path, int]]]
-) -> list[Subject]:
-    """Every baseline asked for on every backend: what it is called, its file, and how many of it run."""
+    require("onnx", "fuse", "make a model to compare with")
+    architecture = bundle.any_architecture()
+    if isinstance(architecture, Traced):
+        plain = _write_original(bundle, architecture, folder / "single")
+        singles = [(SINGLE, plain, 1)]
+    else:
+        plain = _write_random(architecture, folder / "single", exact=False)
+        singles = [(SINGLE, plain, 1)]
+        if SINGLE in names:
+            singles.append((REWRITTEN, _write_random(architecture, folder / "rewritten", exact=True), 1))
+    chosen = {SINGLE: singles, DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, bundle.members)]}
     return [
         Subject(model, backend.name, "bf16" if backend.precision == "bf16" else "fp32", graph, copies)
         for backend in able
@@ -147,9 +103,22 @@ def _subjects(
     ]
 
 
-def _write(architecture: Architecture, folder: Path, exact: bool) -> Path:
+def _write_original(bundle: Bundle, architecture: Traced, folder: Path) -> Path:
+    """The original of a traced bundle as a file, written as the bundle's graph was."""
+    from ..export.onnx_file import write_model
+    from ..export.traced import traced_graph
+    from ..tracing.members import all_heads
+    from ..tracing.stored import load_original
+
+    original = load_original(bundle, architecture)
+    folder.mkdir()
+    path = folder / "model.onnx"
+    write_model(traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False), path)
+    return path
+
+
+def _write_random(architecture: Architecture, folder: Path, exact: bool) -> Path:
     """A random single model as a file: with the exact rewrites, or as any exporter writes it."""
-    require("onnx", "fuse", "make a model to compare with")
     from ..export.onnx_file import write_model
     from ..export.random_model import PLAIN, random_model
 

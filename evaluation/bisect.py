@@ -6,7 +6,8 @@ and its output. They are compared on the same inputs with what the fused module 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,12 @@ from ..runtime.backends.registry import RUNS_GRAPHS, open_graph
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
 """Relative error above which a value counts as diverged, by precision: well above what rounding does."""
 
-
 Batch = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One value of the graph beside the reference.
-
-    Attributes:
-        value: name in the graph.
-        error: relative error ‖graph − reference‖₂ ÷ ‖reference‖₂ over all inputs.
-    """
+    """One value of the graph, and its relative error ‖graph − reference‖₂ ÷ ‖reference‖₂ over all inputs."""
 
     value: str
     error: float
@@ -42,14 +37,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Bisection:
-    """How a graph follows its reference from layer to layer.
-
-    Attributes:
-        probes: in the order of computation.
-        limit: above it a value counts as diverged.
-        first: the first that did; ``None`` if none did: then temperature, classifier or head differ.
-        note: what to know when reading it; empty if nothing.
-    """
+    """Probes in the order of computation, and the first above the limit; without one the classifier or head differs."""
 
     probes: list[Probe]
     limit: float
@@ -57,37 +45,33 @@ class Bisection:
     note: str = ""
 
 
-def find_divergence(
-    bundle: Bundle, architecture: Architecture, backend: str, precision: str, batches: Sequence[Batch], folder: Path
-) -> Bisection:
+def find_divergence(bundle: Bundle, backend: str, precision: str, batches: Sequence[Batch]) -> Bisection:
     """Compare every layer of one of the bundle's graphs with the PyTorch reference.
 
     A compiled engine has no outputs inside. For one, the graph that it came from runs in ONNX Runtime on the CPU: if
     that follows the reference, what differs is the engine.
     """
-    note = ""
+    limit, note = LIMITS[precision], ""
     if backend not in RUNS_GRAPHS:
         if precision not in PRECISIONS:
-            return Bisection(
-                [], LIMITS[precision], None, f"ONNX Runtime's CPU kernels, which would stand in, run no {precision}"
-            )
+            return Bisection([], limit, None, f"ONNX Runtime's CPU kernels, which would stand in, run no {precision}")
         note = f"the graph of {backend} ran in ONNX Runtime on the CPU: if no layer diverges, the engine does"
         backend = "onnxruntime"
     stored = "fp32" if backend == "openvino" and precision == "bf16" else precision
-    names = _values(architecture)
-    graph = _probed(bundle.file(onnx_name(stored)), names, folder)
+    names = _values(bundle.architecture())
     squares = np.zeros((2, len(names)))
-    reference = _Reference(bundle, architecture)
-    with open_graph(graph, backend, precision, Microbatch(None, 0.0)) as probed:
-        for batch in batches:
-            expected, found = reference.run(batch), probed.run(batch)
-            for index, name in enumerate(names):
-                seen, wanted = _matching(found[name].astype(np.float64), expected[name].astype(np.float64))
-                squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()
+    expected_of = _reference(bundle, names)
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        graph = _probed(bundle.file(onnx_name(stored)), names, Path(folder))
+        with open_graph(graph, backend, precision, Microbatch(None, 0.0)) as probed:
+            for batch in batches:
+                expected, found = expected_of(batch), probed.run(batch)
+                for index, name in enumerate(names):
+                    seen, wanted = _matching(found[name].astype(np.float64), expected[name].astype(np.float64))
+                    squares[:, index] += np.square(seen - wanted).sum(), np.square(wanted).sum()
     errors = np.sqrt(squares[0] / np.maximum(squares[1], np.finfo(np.float64).tiny))
     probes = [Probe(name, float(error)) for name, error in zip(names, errors, strict=True)]
-    diverged = [probe.value for probe in probes if not probe.error <= LIMITS[precision]]
-    return Bisection(probes, LIMITS[precision], diverged[0] if diverged else None, note)
+    return Bisection(probes, limit, next((probe.value for probe in probes if not probe.error <= limit), None), note)
 
 
 def _values(architecture: Architecture) -> list[str]:
@@ -120,33 +104,20 @@ def _matching(seen: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.n
     return seen, np.broadcast_to(reference[: seen.shape[0], :, :tokens], seen.shape)
 
 
-class _Reference:
-    """The fused module, which tells the outputs of its parts."""
+def _reference(bundle: Bundle, names: Sequence[str]) -> Callable[[Batch], dict[str, np.ndarray]]:
+    """What runs the fused module, and gives every value by its name, [S, B, T, d]."""
+    torch = require("torch", "fuse", "run the PyTorch reference")
+    from ..fusion import load_ensemble
 
-    def __init__(self, bundle: Bundle, architecture: Architecture) -> None:
-        self._torch = require("torch", "fuse", "run the PyTorch reference")
-        from ..fusion import load_ensemble
+    module: Any = load_ensemble(bundle)
+    parts = [module.embeddings, *(p for layer in module.layers for p in (layer.attention, layer.mlp["down"], layer))]
+    values: dict[str, np.ndarray] = {}
+    for name, part in zip(names, parts, strict=True):
+        part.register_forward_hook(lambda _module, _inputs, output, name=name: values.update({name: output.numpy()}))
 
-        self._module: Any = load_ensemble(bundle)
-        self._seen: dict[str, np.ndarray] = {}
-        names = _values(architecture)
-        self._watch(self._module.embeddings, names[0])
-        layers: list[Any] = list(self._module.layers)
-        for index, layer in enumerate(layers):
-            attention, mlp, end = names[1 + 3 * index : 4 + 3 * index]
-            self._watch(layer.attention, attention)
-            self._watch(layer.mlp["down"], mlp)
-            self._watch(layer, end)
+    def run(batch: Batch) -> dict[str, np.ndarray]:
+        with torch.inference_mode():
+            module(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()})
+        return values
 
-    def run(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Every value by its name, [S, B, T, d]."""
-        tensors = {name: self._torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
-        with self._torch.inference_mode():
-            self._module(**tensors)
-        return self._seen
-
-    def _watch(self, part: Any, name: str) -> None:
-        def keep(_module: Any, _inputs: Any, output: Any) -> None:
-            self._seen[name] = output.numpy()
-
-        part.register_forward_hook(keep)
+    return run

@@ -31,15 +31,13 @@ MOST = 0.5
 
 @dataclass(frozen=True)
 class Parts:
-    """Examples by what they do.
+    """Examples by what they do; ``unknown_…`` are out-of-distribution, or ``None``.
 
     Attributes:
         training: tune the members, and fit the distance.
         choosing: choose the plan and the epoch.
-        fitting: fit temperature and thresholds.
-        reporting: are reported on, and decide nothing.
-        unknown_fitting: out-of-distribution examples that choose the score to flag by, and circuits, or ``None``.
-        unknown_reporting: those that are reported on, or ``None``.
+        fitting, unknown_fitting: fit temperature and thresholds, and choose the score to flag by, and circuits.
+        reporting, unknown_reporting: are reported on, and decide nothing.
     """
 
     training: Examples
@@ -48,6 +46,10 @@ class Parts:
     reporting: Examples
     unknown_fitting: Examples | None
     unknown_reporting: Examples | None
+
+    def counts(self) -> dict[str, int | None]:
+        """How many examples did what."""
+        return {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
 
 
 def parted(
@@ -80,10 +82,7 @@ def check_enough(fitting: Examples, abstain: Coverage, flags: FalseAlarm) -> Non
 
 
 def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
-    """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn.
-
-    Inputs that have no lasting form cannot be compared, which is told as a warning.
-    """
+    """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn."""
     hashed = {role: hashes_of(examples.inputs, modality) for role, examples in sets.items()}  # each input is read once
     for role in [role for role, found in hashed.items() if found is None and len(sets) > 1]:
         log.warning(

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ..errors import require
-from .report import Case
-from .settings import Settings
+from .profile_report import Case, Settings
 
 STYLES = ("-", "--", ":", "-.")
 """Of lines, by sequence."""

@@ -48,11 +48,7 @@ class Reference:
         about: Mapping[str, Any],
         rank: int | None = None,
     ) -> dict[str, Density]:
-        """The distances from labelled training data, not yet standardised; memory does not grow with their number.
-
-        Returns:
-            Name → distance by these taps.
-        """
+        """Distances by name from labelled training data, not yet standardized; memory stays the same however many."""
         fit = self._fit(examples, _union(sets.values()))
         made = {
             taps: fit.density(about, usual_rank(self._architecture, taps, fit.seen) if rank is None else rank, taps)
@@ -82,18 +78,7 @@ class Reference:
 
     def run(self, examples: Examples, distances: Distances = NO_DISTANCES) -> tuple[np.ndarray, Squared]:
         """Member logits [N, M, C] before any temperature, and by name the squared distance at each tap [N, K]."""
-        taps = _union(density.taps for density in distances.values())
-        with TorchFeatures(self.ensemble, taps) as model:
-            found = collect(
-                model,
-                self._processor(examples),
-                self._architecture,
-                examples.inputs,
-                _kept(distances, taps),
-                batch_size=self._batch_size,
-                progress=self._progress,
-                title=f"running on {examples.name}",
-            )
+        found = self._collected(collect, examples, distances)
         return found["logits"], squared_of(distances, found)
 
     def words(self, examples: Examples, distances: Distances = NO_DISTANCES) -> WordOutputs:
@@ -101,9 +86,13 @@ class Reference:
 
         With distances also the squared ones at each tap [N, K], of which :func:`squared_of` has the names.
         """
+        found: WordOutputs = self._collected(collect_words, examples, distances)
+        return found
+
+    def _collected(self, collecting: Callable[..., Any], examples: Examples, distances: Distances) -> Any:
         taps = _union(density.taps for density in distances.values())
         with TorchFeatures(self.ensemble, taps) as model:
-            return collect_words(
+            return collecting(
                 model,
                 self._processor(examples),
                 self._architecture,
@@ -173,9 +162,7 @@ def best_set(
 ) -> tuple[str, dict[str, float]]:
     """The distance that separates best on validation data, and the AUROC of each; the first without OOD data.
 
-    Args:
-        known, outside: name → squared distances [N, K] of in- and out-of-distribution examples, or of their words.
-        spans: of words, distances [N] → those of the spans [S] that are found among them, of either.
+    Squared distances [N, K] by name; ``spans`` reduce distances of words [N] to those of spans [S].
     """
     if outside is None or len(distances) == 1:
         return next(iter(distances)), {}
