@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
-    from .data.columns import Reading
+    from .data.data_options import Reading
     from .errors import HydrantError
     from .evaluation.cost_estimate import estimate_cost
     from .evaluation.options import Figures
@@ -106,7 +106,7 @@ _HOMES = {
     "Predictor": "runtime",
     "profile": "evaluation.profiler",
     "Random": "calib.heads.options",
-    "Reading": "data.columns",
+    "Reading": "data.data_options",
     "Recipe": "workflow.recipe",
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",

@@ -20,7 +20,7 @@ from hydrant.bundle.signature import SIGNATURE, check_signature
 from hydrant.bundle.store import Bundle
 from hydrant.data.audio import BLOCK, SoundProcessor
 from hydrant.data.images import ImageProcessor
-from hydrant.data.records import Sound
+from hydrant.data.raw_inputs import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
 from hydrant.monitoring.drift_report import drift
 from hydrant.monitoring.prediction_log import Own, rows_of_file

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.files import atomic_file, check_file, destination
-from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
 from ..data.audio import has_sound_name
-from ..data.columns import Reading
+from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
+from ..data.data_options import Reading
 from ..data.images import is_image
-from ..data.readers import Row, stream_lines
+from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
@@ -45,10 +45,10 @@ from ..serving.offline.tables import (
     table_row,
 )
 from . import shared
+from .argument_types import positive
 from .options import Command, call, value
 from .prediction_text import prediction_text
 from .terminal import log, print_beside, print_json, print_text, progress, standard_output
-from .words import positive
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS, Task
-from ..data.text import is_pair
+from ..data.raw_inputs import is_pair
 from ..errors import InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 

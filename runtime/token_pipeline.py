@@ -15,8 +15,9 @@ import numpy as np
 
 from ..bundle.calibration import Calibration
 from ..bundle.tasks import GIVES
-from ..data.given import given_inputs
-from ..data.words import Piece, is_words
+from ..data.python_inputs import given_inputs
+from ..data.raw_inputs import is_words
+from ..data.words import Piece
 from ..errors import InputError, cut
 from .decisions import decided
 from .prediction import Prediction

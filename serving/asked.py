@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..data.words import is_words
+from ..data.raw_inputs import is_words
 from ..errors import InputError, cut, listing, literal
 from ..runtime.predictor import Predictor
 from ..runtime.words import AGGREGATIONS, Aggregation

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..data.raw_inputs import is_pair, is_words
 from ..data.tensors import checked_tensors
-from ..data.text import is_pair
-from ..data.words import is_words
 from ..errors import InputError, listing
 from ..runtime.predictor import Predictor
 from .errors import ServeError

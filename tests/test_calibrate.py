@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -516,21 +517,21 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
     bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a graph that calibration did not know of, nor one that does not know of the calibration."""
+    from hydrant.calib.decisions import fit
     from hydrant.export import exporter
-    from hydrant.measure import calibrate as calibrating
 
     Bundle.open(bundle).add({}, remove=["model.bf16.onnx"])
-    fit, write_model = calibrating.fit_decisions, exporter.write_model
+    classes, write_model = fit.FITS["classification"], exporter.write_model
 
     def fit_late(*arguments: Any, **named: Any) -> Calibration:
         export_onnx(bundle, "bf16")
-        return fit(*arguments, **named)
+        return classes.fit(*arguments, **named)
 
-    monkeypatch.setattr(calibrating, "fit_decisions", fit_late)
+    monkeypatch.setitem(fit.FITS, "classification", replace(classes, fit=fit_late))
     with pytest.raises(HydrantError, match=r"model\.bf16\.onnx was changed by another process meanwhile; run the comm"):
         calibrate(bundle, data["val"])
     assert temperature_in(bundle / "model.fp32.onnx") == temperature_in(bundle / "model.bf16.onnx") == 1
-    monkeypatch.setattr(calibrating, "fit_decisions", fit)
+    monkeypatch.setitem(fit.FITS, "classification", classes)
 
     def write_late(*arguments: Any) -> Any:
         calibrate(bundle, data["val"])

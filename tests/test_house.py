@@ -15,10 +15,9 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec specs configuration from_torch columns records images audio mel spectrograms text words
-            label_values tags
-            processor batching kept corruptions tables given arrays tensors record_files readers
-            hub remote sources label_sets examples fingerprints samples pseudo check_inputs
+            __init__ spec specs data_options raw_inputs images audio spectrograms text words label_encoding processor
+            batching corruptions python_inputs tensors data_files data_sources examples fingerprints synthetic_ood
+            check_inputs
         """,
         "metrics": """
             __init__ label_order bootstrap classification gates timing uncertainty scores labels spans
@@ -106,8 +105,9 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ terminal words adapters merging options shared prediction_text build calibrate predict demo drift
-            evaluate export fuse inspection_text inspect merge make plan profile serve sign triton tune verify main
+            __init__ terminal argument_types fusion_text options shared prediction_text build calibrate predict demo
+            drift evaluate export fuse inspection_text inspect merge make plan profile serve sign triton tune verify
+            renamed main
         """,
     },
     {"": "__main__"},

@@ -80,7 +80,7 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     soundfile.write(content, sound, RATE, format="FLAC")
     ways: list[Any] = [
         sound, sound.tolist(), torch.from_numpy(sound), tmp_path / "a.wav", str(tmp_path / "a.flac"),
-        content.getvalue(), hydrant.data.records.Sound(sound, RATE),
+        content.getvalue(), hydrant.data.raw_inputs.Sound(sound, RATE),
     ]  # fmt: skip
     ours = processor()
     for way, found in zip(ways, ours.encode(ways), strict=True):
@@ -99,7 +99,10 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
         ("no/such.wav", "sound no/such.wav is no file"),
         (b"RIFFnothing", "cannot read input 0: .*; expected a WAV, FLAC"),
         ({"speech": 1}, "input 0 is a dict; expected a path"),
-        (hydrant.data.records.Sound(noise(80), 8000), "input 0 has 8000 samples a second, and this model reads 16000"),
+        (
+            hydrant.data.raw_inputs.Sound(noise(80), 8000),
+            "input 0 has 8000 samples a second, and this model reads 16000",
+        ),
         ([[0.1], [0.1, 0.2]], "input 0 is a list that is no array"),
     ],
 )

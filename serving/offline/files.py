@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...data.columns import Reading
+from ...data.data_options import Reading
 from ...errors import InputError, cut
 from ...progress import Progress, no_progress
 from ...runtime import Predictor

@@ -18,9 +18,8 @@ import numpy as np
 from ..errors import InputError
 from .corruptions import CORRUPTIONS, corrupt, opened
 from .examples import Examples
+from .raw_inputs import is_pair, is_words
 from .spec import Modality
-from .text import is_pair
-from .words import is_words
 
 GRID = 4
 """Patches along each edge of an image that is shuffled."""
@@ -33,7 +32,7 @@ LEAST = 0.5
 """Share of examples of which an input must have been made that differs from them."""
 
 
-def pseudo_unknown(known: Examples, modality: Modality, seed: int = 0) -> Examples:
+def synthetic_ood(known: Examples, modality: Modality, seed: int = 0) -> Examples:
     """A made input of every example, but for those that no way of making changes."""
     if known.ready:
         raise InputError(

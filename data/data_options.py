@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..errors import InputError, cut
+from ..errors import InputError, cut, is_whole
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Names of the columns of tabular data.
+class DataOptions:
+    """What is read of labelled data, and how much of it at a time.
 
     Attributes:
         text: column that holds the text.
         label: column that holds the label.
         text_pair: column that holds the second text, for a model that reads pairs; without it single texts.
-    """
-
-    text: str = "text"
-    label: str = "label"
-    text_pair: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in (self.text, self.label, "pair" if self.text_pair is None else self.text_pair):
-            if not isinstance(name, str) or not name:
-                raise InputError(f"a column is named {cut(name)}; expected the name of a column, as in the header")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading(Columns):
-    """What is read of labelled data, and how much of it at a time.
-
-    Attributes:
         examples: number of examples, drawn at random; 0 for all. ``None`` leaves it to the verb: 2,048 to plan, 256 to
             export and verify, all to tune, calibrate and evaluate.
         batch_size: inputs per run of the model. Memory grows with it, not with the number of examples.
     """
 
-    examples: int | None = None
-    batch_size: int = 32
+    text: str = "text"
+    label: str = "label"
+    text_pair: str | None = None
+    examples: int | None = field(default=None, kw_only=True)
+    batch_size: int = field(default=32, kw_only=True)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, value, least in (("examples", self.examples, 0), ("batch_size", self.batch_size, 1)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} or more")
+        for name in (self.text, self.label, "pair" if self.text_pair is None else self.text_pair):
+            if not isinstance(name, str) or not name:
+                raise InputError(f"a column is named {cut(name)}; expected the name of a column, as in the header")
+        for option, value, least in (("examples", self.examples or 0, 0), ("batch_size", self.batch_size, 1)):
+            if not is_whole(value, least):
+                raise InputError(f"{option} is {cut(value)}; expected a whole number, {least} or more")
 
     def limit(self, usual: int | None = None) -> int | None:
         """Most examples to draw, or ``None`` for all.
@@ -53,3 +41,6 @@ class Reading(Columns):
             usual: where none are asked for.
         """
         return usual if self.examples is None else self.examples or None
+
+
+Reading = DataOptions

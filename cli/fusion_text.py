@@ -1,4 +1,4 @@
-"""A LoRA-Ensemble's adapters in words."""
+"""Adapters, and the error of averaging, in words."""
 
 from __future__ import annotations
 
@@ -28,3 +28,16 @@ def _layers_text(modules: Sequence[str]) -> str:
         pieces = name.split(".")
         layers.setdefault(pieces[1] if len(pieces) > 1 else name, []).append(pieces[-1])
     return "; ".join(f"layer {layer} {' '.join(names)}" for layer, names in layers.items()) or "none"
+
+
+def merge_error_text(drift: Mapping[str, Any]) -> str:
+    """The error of averaging members that were tuned separately, in one sentence."""
+    text = (
+        f"drift of averaging the shared parts, on {drift['inputs']}: "
+        f"max |Δ logit| {drift['max_abs_logit_difference']:.3g}"
+    )
+    if drift["label_changes"] is not None:
+        text += f", labels changed {drift['label_changes']:.1%}"
+    if drift["accuracy"] is not None:
+        text += f", accuracy {drift['accuracy']:.4f} (unmerged {drift['unmerged_accuracy']:.4f})"
+    return text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from argparse import ArgumentTypeError
-from collections.abc import Callable
 
 from ..errors import LARGEST
 
@@ -34,18 +33,6 @@ def count(text: str) -> int:
 def numbers(text: str) -> list[int]:
     """``1,8`` → ``[1, 8]``, whole numbers of 1 or more."""
     return [positive(part.strip()) for part in text.split(",")]
-
-
-def numbers_from(least: int) -> Callable[[str], list[int]]:
-    """A reader of whole numbers, as ``4,5``, of ``least`` or more."""
-
-    def whole_numbers(text: str) -> list[int]:
-        found = [count(part.strip()) for part in text.split(",")]
-        if min(found) < least:
-            raise ArgumentTypeError(f"{text!r} is not a list of whole numbers of {least} or more")
-        return found
-
-    return whole_numbers
 
 
 def share(text: str) -> float:
