@@ -17,7 +17,6 @@ from hydrant.errors import InputError
 from hydrant.serving.admission import SMALL_BODY
 from hydrant.serving.datatypes import DATATYPES
 from hydrant.serving.grpc_front import (
-    CODES,
     CONTENTS,
     HEALTH,
     SERVICE,
@@ -61,10 +60,6 @@ def test_the_bytes_are_those_of_the_published_field_numbers() -> None:
     load = MADE["RepositoryModelLoadRequest"](model_name="m")
     load.parameters["v"].string_param = "1"
     assert load.SerializeToString() == b"\x12\x01m\x1a\x08\x0a\x01v\x12\x03\x1a\x011"
-
-
-def test_every_status_has_a_code_of_grpc() -> None:
-    assert all(hasattr(grpc.StatusCode, name) for name in CODES.values())
 
 
 TYPED = {
@@ -355,20 +350,6 @@ def test_a_message_is_read_once_it_is_let_in_and_must_come_in_time(
 
     serving(models, test, token="right-token", timeout=0.3)
     assert not caplog.records
-
-
-def test_probes_that_never_come_to_an_end_take_nobodys_place(models: Path) -> None:
-    async def test(call: Any, service: Service) -> None:
-        probes = [call.probed() for _ in range(3)]
-        for probe in probes:
-            await probe.wait_for_connection()
-        await asyncio.sleep(0.2)
-        right = [("authorization", "Bearer right-token")]
-        assert (await call("ModelInfer", texts("abc"), metadata=right)).model_name == "m"
-        for probe in probes:
-            probe.cancel()
-
-    serving(models, test, token="right-token", requests=2)
 
 
 def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:

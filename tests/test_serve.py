@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import importlib.util
 import io
 import json
 import logging
 import math
 import multiprocessing
-import os
 import queue
 import random
 import shutil
@@ -585,34 +583,3 @@ def test_a_warning_that_every_request_would_repeat_is_logged_once_a_minute() -> 
     assert logged("drift of %s", **ALWAYS), "a second alarm in the same minute"
     now[0] = 61.0
     assert logged("%d were cut")
-
-
-def test_the_benchmark_asks_checks_and_counts(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Path(__file__).parents[1] / "benchmarks/serving.py"
-    monkeypatch.syspath_prepend(str(place.parent))
-    spec = importlib.util.spec_from_file_location("serving_benchmark", place)
-    assert spec is not None
-    assert spec.loader is not None
-    benchmark = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    texts = texts_of_many_lengths(8)
-    expected = rows_one_by_one(models / "texts/1", texts)
-    with running(models / "texts/1") as alone:
-        served = benchmark.Service(SimpleNamespace(pid=os.getpid()), alone.port, 1.0)
-        cell = benchmark.Cell()
-        benchmark.by_service(served, 2, texts, expected, cell)
-        assert set(cell.facts()) == {"cpu_ms", "rate", "p99_ms"}
-        assert served.memory_mb() > 1
-        expected[0]["label"] = "another"
-        with pytest.raises(AssertionError):
-            benchmark.ask(alone.port, texts[:1], expected[:1])
-    with hydrant.load(models / "texts/1") as predictor:
-        benchmark.by_loop(predictor, 3, texts, cell)
-    assert len(cell.rate) == 2
-    cells = {name: {1: benchmark.Cell([cpu], [rate], [2.0])} for name, cpu, rate in (
-        (benchmark.LOOP, 4.0, 5.0), ("served", 5.0, 30.0), ("served, --batch-size 1", 8.0, 20.0))}  # fmt: skip
-    served_row = benchmark.rows_of(cells)[1]
-    assert (served_row["of_plain"], served_row["of_unbatched_rate"]) == (1.25, 1.5)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
-        assert {os.getpid(), child.pid} <= set(sys.modules["serving_systems"].tree(os.getpid()))
-        child.kill()
