@@ -104,7 +104,7 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[A
     """The array of a tensor in JSON: a flat list in row-major order, or one nested as the shape is."""
     if any(isinstance(value, list) for value in values):
         nested = np.array(values, np.object_)
-        if nested.shape != shape:
+        if nested.shape != shape and (nested.size or 0 not in shape):
             found = list(nested.shape)
             raise ServeError(400, f"{what} has lists of shape {found}; expected {list(shape)}, or one flat list")
         values = nested.ravel().tolist()

@@ -22,7 +22,6 @@ from hydrant.serving.grpc_front import (
     SERVICE,
     GrpcFront,
     message_classes,
-    parameters_of,
     read_message,
 )
 from hydrant.serving.observers import Observer
@@ -106,17 +105,6 @@ def test_malformed_messages_are_refused_plainly(message: Any, name: str) -> None
     with pytest.raises(ServeError, match=name) as caught:
         read_message(message)
     assert caught.value.status == 400
-
-
-def test_parameters_are_values_of_python() -> None:
-    message = REQUEST()
-    message.parameters["a"].string_param, message.parameters["b"].double_param = "x", 0.5
-    message.parameters["empty"].SetInParent()
-    assert parameters_of(message.parameters) == {"a": "x", "b": 0.5}
-    wanted = asked(int_contents=[1])
-    wanted.outputs.add(name="y").parameters["classification"].int64_param = 3
-    with pytest.raises(ServeError, match="classification"):
-        read_message(wanted)
 
 
 @settings(max_examples=100, deadline=None)
@@ -396,14 +384,3 @@ def test_too_many_at_a_time_and_a_service_that_stops(models: Path) -> None:
         assert (await first).model_name == "m"
 
     serving(models, test, requests=1)
-
-
-def test_a_port_that_is_taken_is_told(models: Path) -> None:
-    async def test(call: Calls, service: Service) -> None:
-        taken = await (front := GrpcFront(service)).start()
-        other = Service(models, ServeSettings(grpc_port=taken), (), Lengths)  # type: ignore[arg-type]
-        with pytest.raises(InputError, match=f"127.0.0.1:{taken}"):
-            await GrpcFront(other).start()
-        await front.stop(0)
-
-    serving(models, test)
