@@ -21,15 +21,7 @@ OBJECTS = 256 * 2**20
 
 @dataclass(frozen=True)
 class Pool:
-    """Processes of Ray that come and go.
-
-    Attributes:
-        least: fewest of them.
-        most: most of them.
-        cpus: CPUs that each takes; ``None`` for what :meth:`share` gives.
-        gpus: GPUs that each takes.
-        called: what one of them is called, as in its options.
-    """
+    """Processes of Ray: the fewest and the most, CPUs (``None`` for :meth:`share`) and GPUs of each, and their name."""
 
     least: int
     most: int
@@ -39,7 +31,7 @@ class Pool:
 
     @classmethod
     def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:
-        """From what the user wrote.
+        """Parse an option.
 
         >>> Pool.parse("1:8", None, 0.0, "actor").most
         8
@@ -56,7 +48,7 @@ class Pool:
         return cls(least, most, cpus, gpus, called)
 
     def share(self, cpus: float) -> float:
-        """CPUs that each takes of a cluster of so many: one, or less, so that some of one is left to others.
+        """CPUs of each process in a cluster of so many: one, or less, so that some of one is left to others.
 
         >>> [Pool.parse("2", None, 0.0, "actor").share(cpus) for cpus in (2, 3, 64)]
         [0.75, 1.0, 1.0]
@@ -81,11 +73,7 @@ def check_room(resources: Mapping[str, float], pool: Pool) -> None:
 
 @contextmanager
 def cluster(purpose: str) -> Iterator[Any]:
-    """The module ``ray``, connected to a cluster until the block ends.
-
-    A process that is connected already stays so. Ray's report of its usage is switched off where the user has not
-    decided on it.
-    """
+    """The module ``ray``, connected to a cluster until the block ends; Ray's usage reports are off by default."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not log.isEnabledFor(logging.INFO):
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C++ part warns of what it mends itself
@@ -97,12 +85,8 @@ def cluster(purpose: str) -> Iterator[Any]:
     address = os.environ.get("RAY_ADDRESS")
     own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": OBJECTS}
     try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **({} if address else own),
-        )
+        options = {"address": address} if address else {"address": "local", **own}
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises many kinds: no such address, no memory, no sockets
         where = f"reach the Ray cluster {address} (RAY_ADDRESS)" if address else "start Ray on this machine"
         raise BackendError(f"cannot {where}: {cut(error, 200)}; `ray status` tells what runs") from error
