@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from ..families.positions import seen, turned
 
-
 PACKED_ROWS = 1024
 """Rows that the layout of packed weights is chosen for; any number works."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..bundle.architecture import PARTS
 from ..cost.estimate import separate_ratio
-from ..data.tags import IGNORED
+from ..data.label_encoding import IGNORED
 from ..errors import InputError
 from .ensemble import fuse
 from .module import FusedClassifier
@@ -66,7 +66,7 @@ def measure_merge_error(
         merged: some parts averaged.
         unmerged: ``fuse(..., keep_separate="all")`` of the same checkpoints and plan.
         batches: (inputs, labels [B] or ``None``) pairs; inputs as NumPy arrays or tensors. Of tokens labels [B, T], and
-            figures over those that have one (``data.tags``), or over real ones without labels.
+            figures over those that have one (``data.label_encoding``), or over real ones without labels.
     """
     task = merged.architecture.task
     differences, changes, scores, hits = [], [], [], []

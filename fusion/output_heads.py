@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 from ..bundle.density import Density
 from ..bundle.plan import HeadPlan
-from ..bundle.tasks import ScoreActivation
 from ..bundle.traced import AnyArchitecture
 from ..metrics.uncertainty import highest_entropy
+from ..tasks import ScoreActivation
 
 
 @dataclass(frozen=True)

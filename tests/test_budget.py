@@ -15,9 +15,8 @@ from hydrant import Budget, HeadPlan, Reading, Taylor, estimate_cost, plan_heads
 from hydrant.calib.heads import candidates as budgets
 from hydrant.calib.heads.budget import mean_tokens
 from hydrant.calib.heads.candidates import Candidate, few_heads, find_candidates
-from hydrant.calib.heads.selection import split_examples
 from hydrant.calib.heads.planning import resolve_processor
-from hydrant.calib.heads.selection import choose_heads, head_counts
+from hydrant.calib.heads.selection import choose_heads, head_counts, split_examples
 from hydrant.calib.heads.trials import HeldOut, Trial, choose, measure
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import InputError

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydrant import Budget, HeadPlan, Random, Taylor, plan_heads
-from hydrant.calib.heads.selection import drawn_facts, drawn_scores, systematic_scores
-from hydrant.calib.heads.selection import choose_heads
+from hydrant.calib.heads.selection import choose_heads, drawn_facts, drawn_scores, systematic_scores
 from hydrant.errors import InputError
 from hypothesis import given
 from hypothesis import strategies as st

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...bundle.plan import Keep
 from ...bundle.traced import Block
-from ...data.columns import Reading
+from ...data.data_options import Reading
 from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ...bundle.plan import Keep
-from ...data.batching import Prepared, by_length
-from ...data.kept import Batch, KeptBatches
+from ...data.batching import Batch, CachedBatches, Prepared, by_length
+from ...data.label_encoding import word_starts
 from ...data.processor import Processor
-from ...data.tags import word_starts
 from ...data.words import NO_WORD
 from ...fusion.ensemble import whole_model
 from ...fusion.module import FusedClassifier
@@ -68,7 +67,7 @@ class MaskedRuns:
         self._count = len(lengths)
         self.batches = by_length(lengths, batch_size)
         self._firsts: list[np.ndarray] = []
-        self._tensors = KeptBatches(self._each(ready, processor))
+        self._tensors = CachedBatches(self._each(ready, processor))
         self.words = self._present()
         self._states: dict[int, tuple[Keep, Tensor, Tensor | None]] = {}
         self._bytes = 0

@@ -11,7 +11,7 @@ out-of-distribution (OOD) examples o, drawn w times each by a bootstrap (else on
 stand-in for 1 − AUROC, which counts pairs in the wrong order. Both terms are mean log-losses in nats and weigh 1.
 
 An input is one or several questions, each a softmax: its class; for each label, and for a score whose labels say what
-is relevant, two classes with the logits 0 and z (``calib.label_loss``); for each word of a tagger its tag. Entropy and
+is relevant, two classes with the logits 0 and z (``calib.losses``); for each word of a tagger its tag. Entropy and
 loss of an input are the sums over its questions; of a tagger the entropy of the least sure word, as spans have it, and
 the mean loss of its tagged words, as in training. Of a regression ``nll`` is the squared error; it has no entropy.
 """
@@ -27,11 +27,11 @@ from torch import Tensor
 
 from ...bundle.architecture import Architecture
 from ...data.examples import Examples
-from ...data.tags import IGNORED
+from ...data.label_encoding import IGNORED
+from ...metrics.classification import auroc
 from ...metrics.scores import rmse
-from ...metrics.uncertainty import area_under_roc
-from ..label_loss import label_pairs
-from ..score_loss import activated, loss_of
+from ...tasks.regression import loss_of
+from ..losses import activated, label_pairs
 from .methods import Objective
 
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
@@ -145,9 +145,9 @@ class Answers:
             found = {"accuracy": float(right.all(axis=-1).mean()), "nll": float(losses.sum(axis=-1).mean())}
         if count < len(rows):
             entropy, confidence = self._joined(entropies(rows)), rows.exp().amax(dim=(1, 2)).numpy()
-            found["auroc_predictive_entropy"] = area_under_roc(entropy[:count], entropy[count:])
+            found["auroc_predictive_entropy"] = auroc(entropy[:count], entropy[count:])
             if self._task == "classification":
-                found["auroc_max_probability"] = area_under_roc(-confidence[:count], -confidence[count:])
+                found["auroc_max_probability"] = auroc(-confidence[:count], -confidence[count:])
         return found
 
     def _questions(self, logits: Tensor) -> Tensor:

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from ...bundle.traced import AnyArchitecture, Block
 from ...data.batching import item_batches
 from ...data.examples import Examples
+from ...data.label_encoding import IGNORED, batch_labels
 from ...data.processor import Processor
-from ...data.tags import IGNORED, batch_labels
 from ...errors import InputError
 from ...families.registry import architecture_of, blocks_of
 from ...progress import Progress, no_progress
-from ..label_loss import label_losses
-from ..score_loss import loss_of, score_losses
+from ...tasks.regression import loss_of
+from ..losses import label_losses, score_losses
 
 
 def taylor_scores(

@@ -22,17 +22,16 @@ from torch import Tensor
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
-from ...data.batching import item_batches
+from ...data.batching import Batch, CachedBatches, item_batches
 from ...data.examples import Examples
-from ...data.kept import Batch, KeptBatches
+from ...data.label_encoding import IGNORED, are_tags, batch_labels
 from ...data.processor import Processor
-from ...data.tags import IGNORED, are_tags, batch_labels
 from ...errors import InputError
 from ...fusion.module import FusedClassifier
 from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
-from ..label_loss import label_pairs
-from ..score_loss import activated, loss_of
+from ...tasks.regression import loss_of
+from ..losses import activated, label_pairs
 from .candidates import Candidate, round_up
 from .masking import entered, pruned_layer
 
@@ -117,7 +116,7 @@ class HeldOut:
         self._count, self.task, self.activation = len(examples), architecture.task, architecture.score_activation
         self._places: list[np.ndarray] = []
         self._tags: list[np.ndarray] = []
-        self._batches = KeptBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
+        self._batches = CachedBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
         self.regression = self.task == "score" and loss_of(labels, self.activation, examples.source) == "squared error"
         questions = labels.shape[1] if self.task == "multi_label" else 1
         self.labels = torch.from_numpy(labels if self.regression else labels.reshape(-1).astype(np.int64))
