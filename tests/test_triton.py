@@ -481,7 +481,7 @@ def test_versions_with_other_tensors_or_labels_are_refused(bundles: dict[str, Pa
     other = Path(shutil.copytree(bundles["text"], tmp_path / "uncalibrated"))
     Bundle.open(other).add({CALIBRATION: to_json_bytes(Calibration(0.9).to_json())})
     hydrant.export_onnx(other)
-    with pytest.raises(InputError, match=r"m/1 has other outputs .*abstain TYPE_BOOL"):
+    with pytest.raises(InputError, match=r"m/1 has other outputs .*abstain"):
         triton_repository(other, tmp_path, name="m", version=2)
     shutil.rmtree(other)
     with pytest.raises(InputError, match=r"m/1 is of another form"):
