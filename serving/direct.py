@@ -18,7 +18,7 @@ from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from ..errors import HydrantError, cut
-from ..runtime.answers import answer
+from ..runtime.predictor import answer
 from .asked import inputs_for, read_asked
 from .connection import LEAVING
 from .errors import ServeError, refusal

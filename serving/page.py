@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.answers import aggregation_of
+from ..runtime.predictor import aggregation_of
 from ..version import __version__
 from .asked import inputs_for, read_asked
 from .direct import Call, observed, read_body, unless_left
