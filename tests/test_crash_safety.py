@@ -25,7 +25,7 @@ from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE, write_atomically
 from hydrant.bundle.store import Bundle, new_bundle, staged
 from hydrant.cli.main import main
 from hydrant.errors import BundleError, HydrantError, InputError
-from hydrant.serving.offline import chunks
+from hydrant.runtime.offline import chunks
 from hydrant.workflow import workspace
 from support import CLASSES, make_inputs, make_model, random_plan
 

@@ -15,13 +15,13 @@ from ..bundle.architecture import check_parts
 from ..bundle.data_overlap import warn_of_form
 from ..bundle.staging import folders_above
 from ..bundle.store import Bundle, onnx_name
-from ..calib.score_loss import loss_of
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, load_ensemble
 from ..progress import Progress
+from ..tasks.regression import loss_of
 from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly
 from .loop import open_accelerator
 from .rank_one import first_layer, told_apart
