@@ -1,4 +1,4 @@
-"""Precisions of graphs, and tables of the tasks, until every room asks ``tasks`` itself."""
+"""Tables of the tasks, until every room asks ``tasks`` itself; the precisions of graphs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from ..tasks import TASKS as OBJECTS
 from ..tasks import TaskName as Task
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
-"""Of a graph."""
-
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 TASKS = tuple(OBJECTS)

@@ -7,19 +7,19 @@ digests of the engine and of the ONNX graph it came from, the library's version,
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from ..bundle.store import ENGINES, Bundle
 from ..bundle.strict_json import check_schema
-from ..data.specs import convert
-from ..errors import BundleError, cut
+from ..data.specs import Spec, convert
 
-LIBRARIES = ("tensorrt", "tensorrt-rtx")
+Library = Literal["tensorrt", "tensorrt-rtx"]
+
+LIBRARIES: tuple[str, ...] = get_args(Library)
 """The libraries that build and run engines, named as the backends are."""
-
 
 EnginePrecision = Literal["fp16", "bf16", "fp32"]
 
@@ -30,24 +30,19 @@ PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Library → its Python module."""
 
-
 SCHEMA = 1
 
-
-Shape = tuple[Annotated[int, Meta(ge=1)], ...]
-
+Shape = tuple[Annotated[int, Meta(gt=0)], ...]
 
 Profile = dict[str, tuple[Shape, Shape, Shape]]
 """An optimization profile: input name → smallest, optimal and largest shape."""
 
 
-@dataclass(frozen=True)
-class EngineFile:
+class EngineFile(Spec, frozen=True):
     """The facts about one engine.
 
     Attributes:
-        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
-        version: of the library that built it; it runs with the same one only.
+        library, version: that built it; it runs with the same version only.
         precision: of the graph it came from.
         profiles: optimization profiles, in the engine's order.
         compute_capabilities: GPUs it was compiled for, such as ``"8.9"``.
@@ -60,11 +55,10 @@ class EngineFile:
         stripped: holds no weights; they are read from the ONNX graph when it is loaded.
         refittable: its weights can be replaced.
         attention_blocks: attention blocks of the graph.
-        fused: those that became one kernel, in each profile.
-        layers: layers that the graph was compiled to, in each profile.
+        fused, layers: those that became one kernel, and layers that the graph was compiled to, in each profile.
     """
 
-    library: str
+    library: Library
     version: str
     precision: str
     profiles: Annotated[tuple[Profile, ...], Meta(min_length=1)]
@@ -90,13 +84,7 @@ class EngineFile:
         """Rebuild from :meth:`to_json`."""
         file = f"{name} (build the engine again with `hydrant build`)"
         check_schema(data, SCHEMA, file)
-        found = convert(data, cls, file)
-        unknown = set(data) - {"schema", *(entry.name for entry in fields(cls))}
-        if unknown or found.library not in LIBRARIES:
-            raise BundleError(
-                f"{file} has {cut(min(unknown) if unknown else f'library {found.library}')}, unknown here"
-            )
-        return found
+        return convert({key: value for key, value in data.items() if key != "schema"}, cls, file)
 
 
 def graph_digest(bundle: Bundle, graph: str) -> str | None:

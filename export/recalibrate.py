@@ -20,7 +20,7 @@ from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError
 from .distance_head import with_distance
 from .onnx_file import DENSITY_KEY, calibration_metadata
-from .uncertainty_head import TEMPERATURE
+from .task_heads import TEMPERATURE
 
 GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
 """Files that hold a calibration, where a bundle has them."""

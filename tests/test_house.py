@@ -20,10 +20,10 @@ FLOORS: list[dict[str, str]] = [
             check_inputs
         """,
         "metrics": """
-            __init__ label_order bootstrap classification selective figures gates score_gates label_gates judging
-            resampled timing uncertainty scores ranking labels logit_scores spans
+            __init__ label_order bootstrap classification gates timing uncertainty scores labels spans
         """,
     },
+    {"tasks": "task classification regression multi_label token_classification __init__"},
     {
         "bundle": """
             __init__ tasks architecture strict_json traced manifest staging plan store progress_checkpoint
@@ -32,7 +32,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "cost": "__init__ sharing matmuls parameters estimate",
-        "engines": "__init__ gpu log metadata",
+        "engines": "__init__ gpu metadata",
         "families": """
             __init__ activations positions config tasks cross_encoder layout bert clip dinov2 distilbert modernbert
             siglip vit tokens unsupported weight_files registry lora checkpoint prompts zero_shot
@@ -41,14 +41,14 @@ FLOORS: list[dict[str, str]] = [
     {"tracing": "__init__ written_out unfilled slices loading blocks hidden members stored"},
     {
         "export": """
-            graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            task_head distance_head unrolled lowering onnx_file constants row_rules first_rows traced islands quantize
-            quantize_search folds rewrites options fuzzed wordpiece tokenizer_graph word_graph tokenizer report exporter
-            run __init__ random_model recalibrate
+            graph context fused_blocks layers grouped_lowering unrolled_lowering task_heads lowering distance_head
+            onnx_file dead_rows traced_graph islands quantize quantize_search folds rewrites
+            tokenizer_test_texts wordpiece tokenizer_graph word_graph tokenizer_onnx graph_form exporter graph_export
+            __init__ random_model recalibrate
         """,
     },
     {
-        "build": "fusion_report messages monitor compiler library profiles options engine __init__",
+        "build": "fusion_report builder_options compiler profile_ranges engine_build __init__",
         "calib": """
             __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
             decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
@@ -78,8 +78,11 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
+        "tuning": """
+            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+        """,
         "evaluation": """
-            __init__ bisect features distance_choice operator_times profile_targets profile_report
+            __init__ bisect operator_times profile_targets profile_report
             cost_estimate peak_memory latency_plot polygraphy profiler verifier
             options report metric_names verdict dropout models latency observation model_reports baselines classes
             examples report_tables report_page noise plots run

@@ -25,19 +25,15 @@ from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import LEAST, MOST, Calibration, Conformal, LabelDecisions, Threshold
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.bundle.tasks import OUTPUTS, PER_CLASS
-from hydrant.calib.decisions.fit import fit
-from hydrant.calib.decisions.intervals import fit_intervals
+from hydrant.calib.decisions.fit import Request, Sample, fit_classes, fit_scores
 from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
-from hydrant.calib.decisions.temperature import HIGHEST, averaged_nll, fit_temperature
+from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
+from hydrant.calib.features import standardised_by
 from hydrant.cli.terminal import json_lines
-from hydrant.data.fingerprints import LOWEST
-from hydrant.evaluation.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
-from hydrant.export.label_head import label_head
-from hydrant.export.score_head import score_head
-from hydrant.export.uncertainty_head import uncertainty_head
+from hydrant.export.task_heads import label_head, score_head, uncertainty_head
 from hydrant.fusion.label_head import summarize_labels
 from hydrant.fusion.score_head import summarize_scores
 from hydrant.fusion.uncertainty_head import summarize
@@ -317,7 +313,7 @@ def right(logits: np.ndarray) -> np.ndarray:
 def test_a_temperature_is_fitted_on_logits_of_any_size(labels: Callable[..., np.ndarray], classes: int) -> None:
     logits = extreme(3, classes)
     found = fit_temperature(logits, labels(logits))
-    assert LOWEST <= found <= HIGHEST
+    assert MIN_TEMPERATURE <= found <= MAX_TEMPERATURE
     assert math.isfinite(averaged_nll(logits, labels(logits), found))
 
 
@@ -327,7 +323,7 @@ def test_thresholds_hold_their_shares_on_logits_of_any_size(classes: int) -> Non
     for labels in (right(logits), np.random.default_rng(0).integers(0, classes, len(logits))):
         for score in ("confidence", "mutual_information", "energy", "auto"):
             targets = Targets(Coverage(0.8, score), FalseAlarm(0.2, score), Sets(0.2, "aps"))  # type: ignore[arg-type]
-            found = fit(logits, labels, logits[::-1], targets, {})
+            found = fit_classes(Sample(logits, labels), Sample(logits[::-1]), Request(targets, ["x"] * classes))
             json.dumps(found.to_json(), allow_nan=False)
             assert found.thresholds["abstain"].measured["coverage"] >= 0.8
             assert found.thresholds["ood"].measured["false_positive_rate"] <= 0.2
@@ -340,17 +336,21 @@ def test_thresholds_hold_their_shares_on_logits_of_any_size(classes: int) -> Non
 def test_intervals_of_scores_of_any_size(size: float) -> None:
     rng = np.random.default_rng(0)
     scores = size / 10 * np.clip(rng.normal(size=(64, 3)), -9, 9).astype(np.float32)
-    targets = Targets(Coverage(0.8), FalseAlarm(0.2))
+    request = Request(Targets(Coverage(0.8), FalseAlarm(0.2), confidence=0.8))
     for given_scores in (scores, np.zeros_like(scores), np.repeat(scores[:, :1], 3, axis=1)):
         for labels in (given_scores.mean(axis=1), rng.normal(size=64), np.full(64, size)):
-            found = fit_intervals(given_scores, labels, None, targets, 0.8, None, {})
+            found = fit_scores(Sample(given_scores[..., None], labels), None, request)
             json.dumps(found.to_json(), allow_nan=False)
             assert found.intervals is not None
             assert found.intervals.quantile <= MOST
             assert found.intervals.measured["coverage"] >= 0.8
-    for wrong in ((scores, np.full(64, 1e16)), (np.full((64, 3), 1e16), scores[:, 0]), (scores, np.full(64, np.inf))):
+    for given_scores, labels in (
+        (scores, np.full(64, 1e16)),
+        (np.full((64, 3), 1e16), scores[:, 0]),
+        (scores, np.full(64, np.inf)),
+    ):
         with pytest.raises(HydrantError, match=r"reach (1e\+16|inf); expected at most 1e\+15"):
-            fit_intervals(*wrong, None, targets, 0.8, None, {})
+            fit_scores(Sample(given_scores[..., None], labels), None, request)
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])

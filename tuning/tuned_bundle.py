@@ -22,7 +22,7 @@ from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle
 
 if TYPE_CHECKING:
-    from ..export.options import GraphForm
+    from ..export.graph_form import GraphForm
 
 EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
@@ -154,6 +154,8 @@ def _form(path: Path) -> GraphForm:
     try:
         facts: dict[str, Any] = {**graph_metadata(path)}
         members = any(output.name in MEMBER_OUTPUTS.values() for output in graph_tensors(path)[1])
-        return GraphForm(facts["hydrant.lowering"], facts["hydrant.attention"], members)
+        return GraphForm(
+            lowering=facts["hydrant.lowering"], attention=facts["hydrant.attention"], member_outputs=members
+        )
     except (ValueError, KeyError) as error:
         raise BundleError(f"{path} is not a graph of hydrant's ({error}); export it again, then tune") from error
