@@ -225,6 +225,7 @@ def _parquet(path: Path) -> Records:
 def _arrow_batches(path: Path) -> Iterator[Any]:
     """The rows of a Parquet file as batches of Arrow, of :data:`PARQUET_ROWS` each."""
     parquet = require("pyarrow.parquet", "fuse", "read Parquet")
+    _check_regular(path)
     with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PARQUET_BUFFER) as file:
         if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
             raise ValueError("it has no columns")
@@ -337,10 +338,17 @@ def array_names(path: Path) -> list[str]:
 def _opened_arrays(path: Path) -> Iterator[Any]:
     """A ``.npz`` file, with whatever damage shows while it is read turned into our error."""
     try:
+        _check_regular(path)
         with np.load(path, allow_pickle=False) as arrays:
             yield arrays
     except Exception as error:  # numpy and zipfile raise many kinds for damaged files
         raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a pipe where a file is read from its end: it would be waited for."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
 
 
 def _checked(array: np.ndarray) -> np.ndarray:
