@@ -69,18 +69,18 @@ VERBS = {
     "export --precision fp16": Verb(["export", "{now}/out", "--precision", "fp16"]),
     "export --tokenizer": Verb(["export", "{now}/out", "--tokenizer"], needs="onnxruntime_extensions"),
     "calibrate": Verb(["calibrate", "{now}/out", *DATA, "--fit", "{data}"], needs="sklearn"),
-    "verify": Verb(["verify", "{now}/out", "--backend", "onnxruntime", "--examples", "4"], needs="onnxruntime"),
+    "verify": Verb(["verify", "{now}/out", "--backend", "onnxruntime", "--read", "examples=4"], needs="onnxruntime"),
     "evaluate": Verb(
         ["evaluate", "{now}/out", *DATA, "--html", "{now}/report.html", "--bootstrap", "9"],
         ["out", "report.html"], True, needs="sklearn",
     ),
     "profile": Verb(
-        ["profile", "{now}/out", "--backend", "onnxruntime", "--seconds", "0.02", "--iterations", "2", "--batch", "1",
+        ["profile", "{now}/out", "--backend", "onnxruntime", "--seconds", "0.02", "--batch", "1",
          "--sequence", "8", "--no-memory"], needs="onnxruntime",
     ),
     "build": Verb(
         ["build", "{now}/out", "--backend", "tensorrt-rtx", "--precision", "fp32", "--batch", "1:1:2",
-         "--sequence", "4:4:8", "--compute-capability", "8.9", "--optimization-level", "0"], needs="tensorrt_rtx",
+         "--sequence", "4:4:8", "--compute-capability", "8.9"], needs="tensorrt_rtx",
     ),
     "make": Verb(
         ["make", "{model}", *DATA, "--validation", "{other}", "--epochs", "1", "--members", "2", "-o", "{now}/out",

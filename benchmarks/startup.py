@@ -89,7 +89,7 @@ def beside_runner(bundle: Path, options: argparse.Namespace, folder: Path) -> di
     shape = hydrant.Bundle.open(bundle).architecture()
     np.savez(folder / "x.npz", **inputs(shape, 1, min(32, shape.max_sequence)))  # type: ignore[arg-type]
     listed = ",".join(map(str, options.batch))
-    measure = ["--backend", "onnxruntime", "--batch", listed, "--iterations", "10", "--seconds", str(options.seconds)]
+    measure = ["--backend", "onnxruntime", "--batch", listed, "--seconds", str(options.seconds)]
     measure += ["--json", *([] if options.threads is None else ["--threads", str(options.threads)])]
     program, backend = [str(options.runner), str(bundle)], ["--backend", "onnxruntime"]
     starts = {

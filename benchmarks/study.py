@@ -20,7 +20,7 @@ from hydrant.calib.heads.options import METHODS
 from hydrant.calib.heads.selection import choose_heads
 from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples
-from hydrant.measure.features import Reference, by_set, standardised_by
+from hydrant.evaluation.features import Reference, by_set, standardised_by
 from hydrant.progress import no_progress
 from training import cached, device, matmul
 

@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import BundleError, cut, is_whole
 from ..metrics.uncertainty import METHODS
-from .reference import MalformedReferenceError, TrafficReference
+from .reference import TrafficReference
 from .schema import is_read, remedy
 from .store import CALIBRATION, Bundle
 
@@ -226,9 +226,13 @@ class Calibration:
                 _object(found, "fitted", None),
                 None if intervals is None else _intervals(intervals),
                 None if labels is None else _label_decisions(labels, len(bundle.labels)),
-                None if reference is None else TrafficReference.from_json(reference),
+                None
+                if reference is None
+                else TrafficReference.from_json(
+                    reference, f"{file} (calibrate again with `hydrant calibrate`): reference"
+                ),
             )
-        except (_MalformedError, MalformedReferenceError) as error:
+        except _MalformedError as error:
             raise BundleError(f"{file} has {error}; calibrate again with `hydrant calibrate`") from error
 
 

@@ -10,7 +10,6 @@ from ..engines.metadata import EngineFile
 from . import shared
 from .options import Command, call, choose, value
 from .terminal import show, size
-from .words import positive
 
 EXAMPLE = "hydrant build out/ --backend tensorrt-rtx --precision fp16 --batch 1:8:32 --sequence 8:64:128"
 
@@ -27,15 +26,9 @@ def arguments(command: Command) -> None:
     command.take(build_engine, "sequence", type=str, metavar="MIN:OPT:MAX")
     command.take(TensorRTForRTX, "compute_capability", metavar="CC")
     command.take(TensorRT, "hardware_compatibility")
-    command.take(TensorRT, "version_compatible")
     command.take(both, "strip_weights")
-    command.take(both, "refit")
-    command.take(both, "optimization_level", metavar="0-5")
-    command.take(both, "workspace", type=positive, metavar="MIB")
-    command.take(TensorRT, "timing_cache", metavar="FILE")
     command.take(build_engine, "require_fused")
     command.heading("output")
-    command.take(build_engine, "log_file", "--log", metavar="FILE")
     command.take(build_engine, "name")
 
 

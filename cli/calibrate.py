@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
+from ..calib.decisions.calibrate_bundle import CalibrationReport, calibrate
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
 from ..calib.taps import WEIGHED
-from ..data.data_options import Reading
-from ..errors import InputError
-from ..measure.calibrate import CalibrationReport, calibrate
 from . import shared
+from .argument_types import positive, share
 from .options import Command, call
 from .terminal import show
-from .words import positive, share
 
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
 
@@ -30,7 +28,7 @@ def arguments(command: Command) -> None:
     command.take(calibrate, "data", metavar="FILE")
     command.take(calibrate, "ood", metavar="FILE")
     command.take(calibrate, "fit", metavar="FILE")
-    shared.reading(command, also="; of --data alone")
+    shared.data_options(command)
     command.heading("method")
     with command.one_of():
         command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
@@ -42,7 +40,6 @@ def arguments(command: Command) -> None:
     command.take(calibrate, "taps", metavar="TAPS", action="store", also=noise)
     command.take(calibrate, "rank", type=positive, metavar="N")
     command.take(Conformal, "alpha", "--conformal", type=share, metavar="ALPHA")
-    command.take(Conformal, "method", "--conformal-method")
     command.take(calibrate, "confidence", type=share, metavar="SHARE")
     command.take(calibrate, "label_false_alarm", type=share, metavar="SHARE")
     command.take(calibrate, "force")
@@ -50,12 +47,10 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fit, and tell what it gives."""
-    if hasattr(options, "conformal_method") and not hasattr(options, "conformal"):
-        raise InputError("--conformal-method is given without --conformal; give the share of labels that sets may miss")
     abstain = call(Risk if hasattr(options, "risk") else Coverage, options)
     sets = call(Conformal, options) if hasattr(options, "conformal") else None
     given = {"abstain": abstain, "flags": call(FalseAlarm, options), "sets": sets}
-    report = call(calibrate, options, **given, reading=call(Reading, options))
+    report = call(calibrate, options, **given, reading=shared.read_options(options))
     show(options, report.to_json(), calibration_text(report))
     return 0
 
@@ -82,8 +77,7 @@ def calibration_text(report: CalibrationReport) -> str:
     lines = [
         *inspected_calibration(facts, scores),
         *distance_text(facts["distance"]),
-        *([_of_spans(fitted)] if "spans" in fitted else []),
-        *(_errors(fitted) if scores else _quality(fitted["before"], fitted["after"])),
+        *_fit_text(fitted, scores),
         f"written       in the bundle: calibration.json, {', '.join(report.graphs) or NO_GRAPH}",
     ]
     if report.outdated:
@@ -91,21 +85,17 @@ def calibration_text(report: CalibrationReport) -> str:
     return "\n".join(lines)  # the notes of the report were told as warnings
 
 
-def _of_spans(fitted: Mapping[str, Any]) -> str:
-    return f"thresholds    of {fitted['spans']} spans, {fitted['wrong_spans']} of them wrong; temperature of words"
-
-
-def _quality(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    return [
-        f"NLL           {before['nll']:.4f} → {after['nll']:.4f}",
-        f"ECE           {before['ece']:.4f} → {after['ece']:.4f}",
-    ]
-
-
-def _errors(fitted: Mapping[str, Any]) -> list[str]:
-    ranked = fitted["spearman"]
-    told = "" if ranked is None else f"; rank correlation of error and variance {ranked:.3f}"
-    return [f"errors        RMSE {fitted['rmse']:.4g}, NLL {fitted['nll']:.4f}{told}"]
+def _fit_text(fitted: Mapping[str, Any], scores: bool) -> list[str]:
+    """Lines for the spans, and for the figures before and after the fit."""
+    if scores:
+        ranked = fitted["spearman"]
+        rank = "" if ranked is None else f"; rank correlation of error and variance {ranked:.3f}"
+        return [f"errors        RMSE {fitted['rmse']:.4g}, NLL {fitted['nll']:.4f}{rank}"]
+    lines = [f"{name.upper():<14}{fitted['before'][name]:.4f} → {fitted['after'][name]:.4f}" for name in ("nll", "ece")]
+    if "spans" in fitted:
+        wrong = f"{fitted['wrong_spans']} of them wrong; temperature of words"
+        lines.insert(0, f"thresholds    of {fitted['spans']} spans, {wrong}")
+    return lines
 
 
 def inspected_calibration(facts: Mapping[str, Any] | None, score: bool = False) -> list[str]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 
 from ..bundle.store import TOKENIZER_GRAPH
-from ..data.data_options import Reading
 from ..export import Export, GraphForm, export
 from . import shared
 from .options import Command, call
 from .terminal import log, show
-from .words import positive
 
 EXAMPLE = "hydrant export out/ --precision fp16 --member-outputs"
 
@@ -20,12 +18,10 @@ def arguments(command: Command) -> None:
     command.heading("input")
     shared.bundle(command, export)
     command.take(export, "data", metavar="FILE")
-    shared.columns(command, labels=False)
-    command.take(Reading, "examples", type=positive, metavar="N")
+    shared.data_options(command)
     command.heading("method")
     command.take(export, "precision")
     command.take(GraphForm, "lowering")
-    command.take(GraphForm, "attention")
     command.take(GraphForm, "without", metavar="REWRITE")
     command.heading("output")
     command.take(GraphForm, "member_outputs")
@@ -34,7 +30,7 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Export, and tell in which form."""
-    made = call(export, options, form=call(GraphForm, options), reading=call(Reading, options))
+    made = call(export, options, form=call(GraphForm, options), reading=shared.read_options(options))
     for name, reason in made.reasons.items():
         log.info("%s: %s", name, reason)
     show(options, {"onnx": str(made.path), **made.to_json()}, export_text(made))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ..bundle.architecture import PARTS
 from ..bundle.files import check_replaceable
@@ -13,16 +13,13 @@ from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..cost.estimate import cost_of
 from ..data.batching import Batch, CachedBatches
-from ..data.data_options import Reading
 from ..errors import InputError
-from ..families.lora import LowRank
 from ..progress import Progress
 from . import shared
-from .adapters import adapters_text
-from .merging import drift_text
-from .options import Command, call
+from .argument_types import parts, positive
+from .fusion_text import adapters_text, merge_error_text
+from .options import Command
 from .terminal import members_of, progress, show
-from .words import parts, positive
 
 EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
 
@@ -38,7 +35,7 @@ def arguments(command: Command) -> None:
     shared.prompts(command)
     command.add("--data", metavar="FILE",
                 help="Data to measure on what averaging changes (default: synthetic inputs)")  # fmt: skip
-    shared.columns(command)
+    shared.data_options(command)
     command.heading("method")
     command.add("--members", type=positive, metavar="M",
                 help="Of one MODEL without a plan: number of members, which are alike until `hydrant tune "
@@ -49,9 +46,6 @@ def arguments(command: Command) -> None:
     command.add("--keep-separate", type=parts, default=(), metavar="PARTS",
                 help="Parts of separately tuned members that are not averaged: embeddings, norms, mlp, pooler, "
                 "classifier, joined by commas, or all")  # fmt: skip
-    command.add("--low-rank", choices=get_args(LowRank), default="auto",
-                help="How adapters' updates of attention are stored: merged into the weights (merge), at low rank "
-                "(keep), or at low rank where that is cheaper (default: auto)")  # fmt: skip
     command.heading("output")
     command.add("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="Folder to create")
     command.add(
@@ -83,8 +77,9 @@ def run(options: argparse.Namespace) -> int:
         load_model(source, options.adapter) if isinstance(source, str) else source
         for source in progress(sources, len(sources), "loading checkpoints")
     ]
-    adapters = {"adapters": options.adapter, "low_rank": options.low_rank}
-    ensemble = fuse_models(models, chosen, members=options.members, keep_separate=options.keep_separate, **adapters)
+    ensemble = fuse_models(
+        models, chosen, members=options.members, keep_separate=options.keep_separate, adapters=options.adapter
+    )
     processor = common_processor(options.model, ensemble.architecture, options.adapter)
     if options.no_processor:
         processor = None
@@ -101,15 +96,12 @@ def run(options: argparse.Namespace) -> int:
     forms = ensemble.provenance.get("adapted", {})
     lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
     if drift is not None:
-        lines.append(drift_text(drift))
+        lines.append(merge_error_text(drift))
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
     facts |= {"adapted": forms} if forms else {}
     show(options, facts, "\n".join(lines))
     return 0
 
-
-COLUMNS = ("text_column", "text_pair_column", "label_column")
-"""Options that name columns of the data."""
 
 ALONE = set(PARTS) - {"attention"}
 """Parts that can be separate: with all of them nothing is averaged."""
@@ -122,9 +114,8 @@ def _check_measured(options: argparse.Namespace) -> None:
             "--data is given with one MODEL; expected several, since data measure the drift of averaging their "
             "weights; leave it out"
         )
-    named = [name for name in COLUMNS if hasattr(options, name)]
-    if options.data is None and named:
-        raise InputError(f"--{named[0].replace('_', '-')} is given without --data, whose column it names; leave it out")
+    if options.data is None and hasattr(options, "read"):
+        raise InputError("--read is given without --data, which it is about; leave it out")
 
 
 def _run_traced(options: argparse.Namespace) -> int:
@@ -133,7 +124,7 @@ def _run_traced(options: argparse.Namespace) -> int:
     from ..fusion import fuse as fuse_models
     from ..fusion import save_bundle
 
-    for name in ("data", "classes", "template", *COLUMNS):
+    for name in ("data", "classes", "template", "read"):
         if getattr(options, name, None) is not None:
             raise InputError(
                 f"--{name.replace('_', '-')} is given with --traced, which has no use for it; leave it out"
@@ -142,7 +133,7 @@ def _run_traced(options: argparse.Namespace) -> int:
         raise InputError(f"{len(options.model)} models were given with --traced; expected one")
     check_replaceable(options.output, MANIFEST, options.force)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
-    given = {"adapters": options.adapter, "keep_separate": options.keep_separate, "low_rank": options.low_rank}
+    given = {"adapters": options.adapter, "keep_separate": options.keep_separate}
     ensemble = fuse_models(options.model[0], chosen, members=options.members, traced=True, **given)
     model = ensemble.architecture
     processor = None if options.no_processor else load_processor(options.model[0], model.modality)
@@ -183,8 +174,10 @@ def _drift_report(
         synthetic = synthetic_batches(ensemble.architecture, 64, options.seed)
         without: list[Any] = [None] * len(synthetic)
         return _judged(options, models, ensemble, unmerged, synthetic, without, "64 synthetic inputs", progress)
-    found = read_examples(options.data, ensemble.labels, columns=call(Reading, options), limit=512, seed=options.seed,
-                          need_labels=False, task=ensemble.architecture.task)  # fmt: skip
+    columns, task = shared.read_options(options), ensemble.architecture.task
+    found = read_examples(
+        options.data, ensemble.labels, columns=columns, limit=512, seed=options.seed, need_labels=False, task=task
+    )
     if processor is None and not found.ready:
         raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
     ready = found.processor(ensemble.architecture, lambda: from_transformers(processor, ensemble.architecture))

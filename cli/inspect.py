@@ -6,7 +6,6 @@ import argparse
 import json
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,9 +42,6 @@ from .terminal import show
 
 EXAMPLE = "hydrant inspect out/"
 
-KEPT_BYTES = 16 * 2**20
-"""Most of a bundle's JSON files that one look keeps in memory; those beyond it are read again."""
-
 
 def arguments(command: Command) -> None:
     """Its options."""
@@ -66,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
     """Facts about a bundle as a JSON object; altered or malformed files are reported under ``problems``."""
-    found = bundle if isinstance(bundle, Bundle) else resolve(bundle)
-    bundle = _ReadOnce(found.path, found.manifest, found.stamp)
+    bundle = bundle if isinstance(bundle, Bundle) else resolve(bundle)
     look = _Look(bundle)
     architecture = look.at(ARCHITECTURE, bundle.any_architecture)
     plan = look.at(PLAN, bundle.plan)
@@ -117,44 +112,6 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "problems": look.problems,
         "files": look.files(),
     }
-
-
-@dataclass(frozen=True)
-class _ReadOnce(Bundle):
-    """A bundle of which one look compares each file once; the bytes of its JSON files are kept, as they are few.
-
-    Attributes:
-        compared: names of the files whose bytes were those of the manifest.
-        contents: the bytes of those that are kept.
-    """
-
-    compared: set[str] = field(default_factory=set, compare=False, repr=False)
-    contents: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
-
-    def file(self, name: str) -> Path:
-        """As of any bundle."""
-        if name not in self.compared:
-            if self._is_kept(name):
-                self.read(name)
-            else:
-                super().file(name)
-            self.compared.add(name)
-        return self.path / name
-
-    def read(self, name: str) -> bytes:
-        """As of any bundle."""
-        if name in self.contents:
-            return self.contents[name]
-        keep, content = self._is_kept(name), super().read(name)
-        self.compared.add(name)
-        if keep:
-            self.contents[name] = content
-        return content
-
-    def _is_kept(self, name: str) -> bool:
-        """Whether a file is JSON, and still has room."""
-        size = self.manifest["files"].get(name, {}).get("bytes", 0)
-        return name.endswith(".json") and sum(map(len, self.contents.values())) + size <= KEPT_BYTES
 
 
 class _Look:
@@ -214,7 +171,7 @@ class _Look:
 
 def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -> None:
     """Compare the shapes in the header of the weights with plan, architecture and labels."""
-    with bundle.file(WEIGHTS).open("rb") as handle:
+    with (bundle.path / WEIGHTS).open("rb") as handle:  # whose digest is checked already
         (length,) = struct.unpack("<Q", handle.read(8))
         header = json.loads(handle.read(length))
     shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from ..errors import GateError, HydrantError, cut, missing_extra
 from ..version import __version__
+from .renamed import current
 from .terminal import PlainFormatter, discard_output, log, open_streams, plain, standard_output
 
 COMMANDS = {
@@ -59,7 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Subparser)
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", command=name)
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(current(sys.argv[1:] if arguments is None else arguments))
     chosen = options.__dict__.pop("parser")
     if rest and (options.command != "predict" or any(item.startswith("-") for item in rest)):
         chosen.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
-from ..data.data_options import Reading
 from ..errors import InputError
 from ..workflow.make import make, workspace_of
-from ..workflow.options import TUNING, Recipe
-from ..workflow.report import MakeReport
-from ..workflow.told import failed_gates
+from ..workflow.recipe import TUNING, Recipe
+from ..workflow.stage_summaries import MakeReport, failed_gates
 from . import shared
+from .argument_types import positive, share
 from .options import Command, call
-from .terminal import program, show, table
-from .words import positive, share
+from .terminal import show, table
 
 EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"
 
@@ -31,15 +29,13 @@ def arguments(command: Command) -> None:
     command.take(make, "ood", metavar="FILE")
     command.take(make, "test", metavar="FILE")
     command.take(make, "test_ood", metavar="FILE")
-    shared.reading(command, also="; of the training data alone")
+    shared.data_options(command)
     command.heading("method")
     command.take(Recipe, "members", type=positive, metavar="M")
     command.take(Recipe, "budget", metavar="RATIO")
     command.take(Recipe, "method", metavar="METHOD")
     command.take(Recipe, "fast")
     command.take(Recipe, "epochs", type=positive, metavar="N")
-    command.take(Recipe, "learning_rate", metavar="RATE")
-    command.take(Recipe, "mixed_precision")
     command.take(Coverage, "share", "--coverage", type=share, metavar="SHARE")
     command.take(FalseAlarm, "share", "--false-alarm", type=share, metavar="SHARE")
     command.heading("output")
@@ -56,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **chosen)
     try:
-        report = call(make, options, recipe=recipe, reading=call(Reading, options), say=_say)
+        report = call(make, options, recipe=recipe, reading=shared.read_options(options), say=_say)
     except KeyboardInterrupt:
         if (place := workspace_of(Path(options.output))).exists():
             print(f"hydrant: {place} holds what was done; run the same command again to go on", file=sys.stderr)
@@ -77,14 +73,13 @@ def make_text(report: MakeReport) -> str:
     headers = [f"{facts['examples']['reporting']} examples", *(_COLUMNS[list(_COLUMNS)[place]] for place in shown)]
     body = [[row[0], *(row[place + 1] for place in shown)] for row in rows]
     wrote = f"\n{table(headers, body)}\n\nwrote {report.bundle} in {report.seconds:.0f} s"
-    name = program()
     if not report.verified:
         failed = failed_gates(facts["stages"]["verify"])
         return (
             f"{wrote}\nNOT READY to ship, since a backend does not compute what PyTorch does: {failed}\n"
-            f"see   {name} verify {report.bundle}"
+            f"see   hydrant verify {report.bundle}"
         )
-    return f"{wrote}\ntry   {name} predict {report.bundle} …\n      {name} inspect {report.bundle}"
+    return f"{wrote}\ntry   hydrant predict {report.bundle} …\n      hydrant inspect {report.bundle}"
 
 
 _COLUMNS = {

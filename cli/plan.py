@@ -13,18 +13,16 @@ from typing import Any
 
 from ..bundle.files import check_file, destination, write_atomically
 from ..bundle.plan import HeadPlan
-from ..calib.heads.options import METHODS, Budget, Circuit, Dropout, Random, Taylor
-from ..calib.heads.planning import EXAMPLES, plan_heads
+from ..calib.heads.options import METHODS, Budget, Circuit, Random
+from ..calib.heads.planning import plan_heads
 from ..calib.heads.search_state import is_state
-from ..data.data_options import Reading
 from ..errors import InputError, cut, require
-from ..tuning.settings import Jointly
 from ..workflow.explore import Exploration, Grid, explore
 from ..workflow.picture import DRAWS, draw_exploration
 from . import shared
+from .argument_types import positive
 from .options import Command, call, choose, value
 from .terminal import members_of, print_beside, print_json, table
-from .words import numbers_from, positive
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
 
@@ -38,9 +36,7 @@ def arguments(command: Command) -> None:
     command.take((plan_heads, explore), "model", "model", metavar="MODEL")
     command.take((plan_heads, explore), "data", metavar="FILE")
     shared.prompts(command)
-    shared.columns(command)
-    command.take(Reading, "examples", metavar="N", also=f" (default: {EXAMPLES}; to explore, all)")
-    command.take(Reading, "batch_size", type=positive, metavar="N")
+    shared.data_options(command)
     command.heading("members")
     command.take((plan_heads, explore), "members", type=positive, metavar="M")
     with command.one_of():
@@ -52,14 +48,8 @@ def arguments(command: Command) -> None:
     command.heading("method")
     method = " (default: taylor; to explore, taylor,random)"
     command.take(plan_heads, "method", action="store", metavar="METHOD", also=method)
-    command.take((Taylor, Circuit), "diversity")
-    command.take((Taylor, Circuit), "noise")
     command.take(Random, "systematic", also="; for random")
-    command.take(Dropout, "rate", also="; for dropout")
     command.take((Circuit, explore), "ood", metavar="FILE", also="; for circuits, and to explore (not auto)")
-    command.take(Circuit, "objective", also="; for circuits")
-    command.take(Circuit, "masking", also="; for circuits")
-    command.take(Circuit, "average", also="; for circuits")
     command.take((Circuit, Grid), "max_accuracy_loss", metavar="POINTS", also="; for circuits, and to explore")
     command.heading("explore")
     command.add(
@@ -69,9 +59,6 @@ def arguments(command: Command) -> None:
     )  # fmt: skip
     command.take(explore, "train", metavar="FILE")
     command.take(explore, "compare", metavar="MODEL")
-    command.take(Grid, "forks", type=numbers_from(0), action="store", metavar="LAYERS")
-    command.take(Grid, "heads", type=numbers_from(1), action="store", metavar="COUNTS")
-    command.take(Jointly, "epochs", type=positive, metavar="N", also="; where a grid is tuned (default: 2)")
     command.heading("output")
     command.add("-o", "--output", type=Path, required=True, metavar="PLAN", help="JSON file to write the plan to")
 
@@ -82,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     shared.check_data(value(plan_heads, "data", options))
     if options.explore is not None:
         return _explore(options)
-    for name in ("train", "compare", "forks", "heads", "epochs"):
+    for name in ("train", "compare"):
         if hasattr(options, name):
             raise InputError(f"--{name} is given without --explore, which alone has use for it; leave it out")
     names = value(plan_heads, "method", options).split(",")
@@ -98,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     given = {"keep": call(Budget, options)} if {"--budget", "--to-tune"} & set(asked) else {}
     model = shared.source(options.model, options)
     try:
-        made = call(plan_heads, options, model=model, method=method, reading=call(Reading, options), **given)
+        made = call(plan_heads, options, model=model, method=method, reading=shared.read_options(options), **given)
     except KeyboardInterrupt:
         if state is not None and (state.exists() or _later(state)):
             print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
@@ -139,11 +126,11 @@ def _explore(options: argparse.Namespace) -> int:
         raise InputError(f"{picture} is to hold both the plan and the picture of --explore; name two files")
     _check_explored(options)
     require("matplotlib", *DRAWS)
-    grid: dict[str, Any] = {"tuning": call(Jointly, options, **({} if hasattr(options, "epochs") else {"epochs": 2}))}
+    grid: dict[str, Any] = {}
     if hasattr(options, "method"):
         grid["methods"] = options.method.split(",")
     budget = {"budget": options.budget} if hasattr(options, "budget") else {}
-    found = call(explore, options, grid=call(Grid, options, **grid), reading=call(Reading, options), **budget)
+    found = call(explore, options, grid=call(Grid, options, **grid), reading=shared.read_options(options), **budget)
     plan = None if found.best is None else str(options.output)
     if found.best is not None:
         found.best.save(options.output)
@@ -158,10 +145,7 @@ def _explore(options: argparse.Namespace) -> int:
     return 0
 
 
-NOT_EXPLORED = (
-    "keep", "to_tune", "fork_from", "traced", "diversity", "noise", "objective", "masking", "average", "systematic",
-    "rate",
-)  # fmt: skip
+NOT_EXPLORED = ("keep", "to_tune", "fork_from", "traced", "systematic")
 """Options that a grid of plans has no use for."""
 
 
@@ -175,8 +159,6 @@ def _check_explored(options: argparse.Namespace) -> None:
     for name in ("classes", "template"):
         if getattr(options, name) is not None:
             raise InputError(f"--{name} is given with --explore, which takes classifiers only; plan without --explore")
-    if hasattr(options, "epochs") and not hasattr(options, "train"):
-        raise InputError("--epochs is given without --train, whose data the members are tuned on; leave it out")
     if value(explore, "data", options) is inspect.Parameter.empty:
         raise InputError("--explore needs labelled validation data; give them with --data")
 

@@ -26,13 +26,10 @@ from ..errors import InputError, cut
 from ..progress import Progress
 from ..runtime import Predictor, load
 from ..runtime.answers import about
-from ..runtime.words import AGGREGATIONS
-from ..serving.offline.ray_engine import Actors, ray_engine
-from ..serving.offline.run import Division, Outcome, predict_part
-from ..serving.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
-from ..serving.offline.shards import WHOLE, Shard
-from ..serving.offline.sources import Sources
-from ..serving.offline.tables import (
+from ..runtime.offline.input_stream import Sources
+from ..runtime.offline.offline_run import Division, Outcome, predict_part
+from ..runtime.offline.ray_engine import Actors, ray_engine
+from ..runtime.offline.row_files import (
     JsonLines,
     Sink,
     check_form,
@@ -44,11 +41,14 @@ from ..serving.offline.tables import (
     split,
     table_row,
 )
+from ..runtime.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
+from ..runtime.offline.shard_parts import WHOLE, Shard
+from ..runtime.words import AGGREGATIONS
 from . import shared
+from .argument_types import positive
 from .options import Command, call, value
 from .prediction_text import prediction_text
 from .terminal import log, print_beside, print_json, print_text, progress, standard_output
-from .words import positive
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 
@@ -76,7 +76,7 @@ def arguments(command: Command) -> None:
         help="Files or image folders with many inputs, patterns of files, hf:NAME:CONFIG:SPLIT, URLs, or - for the "
         "lines of standard input; the result is JSON lines",
     )
-    shared.columns(command, labels=False)
+    shared.data_options(command)
     command.heading("method")
     shared.backend(command, load)
     command.take(load, "threads", type=positive, metavar="N")
@@ -129,7 +129,6 @@ def arguments(command: Command) -> None:
         "RAY_ADDRESS names or on this machine",
     )
     command.take(Actors, "actors", metavar="N")
-    command.take(Actors, "actor_cpus", type=float, metavar="CPUS")
     command.take(Actors, "actor_gpus", type=float, metavar="GPUS")
 
 
@@ -157,8 +156,8 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.input and "-" in options.input and len(options.input) > 1:
         raise InputError("--input - is standard input, and stands alone; give the files without it")
-    if options.input in (None, ["-"]) and call(Reading, options) != Reading():
-        raise InputError("--text-column and --text-pair-column name columns of --input FILE; leave them out")
+    if options.input in (None, ["-"]) and shared.read_options(options) != Reading():
+        raise InputError("--read is about the rows of --input FILE; leave it out")
     if options.probabilities and not (options.json or options.output or options.input):
         raise InputError(
             "--probabilities gives more than a table on the screen has room for; add --json or --output FILE, or leave "
@@ -172,9 +171,9 @@ def _check(options: argparse.Namespace) -> None:
         _check_large(options)
     elif "chunk" in options:
         raise InputError("--chunk divides a run with --shard; give that, too (1/1 for all rows), or leave it out")
-    given = [name for name in ("actors", "actor_cpus", "actor_gpus") if name in options]
+    given = [name for name in ("actors", "actor_gpus") if name in options]
     if given and not ray:
-        raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; give that, too, or leave it out")
+        raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; add that, or leave it out")
 
 
 def _check_places(options: argparse.Namespace) -> None:
@@ -209,14 +208,14 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     _check_texts([text for pair in pairs for text in pair], "text")
     inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
     scoring = _scoring(options)
-    told = scoring.told(predictor)
+    row_options = scoring.row_options(predictor)
     try:
         prediction = predictor.predict(inputs, batch_size=scoring.batch_size, on_error=scoring.on_error)
     except InputError as error:
         if len(inputs) == 1 or not str(error).startswith("input "):
             raise
         raise InputError(f"{error} (inputs count from 0; --skip-invalid predicts the others)") from error
-    rows = predictor.rows(prediction, inputs, **told)
+    rows = predictor.rows(prediction, inputs, **row_options)
     if options.output:
         with filed(options.output, _example(predictor, scoring, options, rows)) as table:
             table.write(rows)
@@ -336,7 +335,7 @@ def _scoring(options: argparse.Namespace) -> Scoring:
 
 
 def _sources(options: argparse.Namespace) -> Sources:
-    return Sources.named(options.input, call(Reading, options), missing=options.skip_invalid)
+    return Sources.named(options.input, shared.read_options(options), missing=options.skip_invalid)
 
 
 def _arguments(given: Sequence[str], modality: str) -> list[str]:

@@ -3,141 +3,87 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import short
 from .terminal import table
 
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
 
-def prediction_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What was predicted of each input, and how sure that is; below them those that failed, with the reason."""
-    tables = {"spans": _span_table, "score": _score_table, "labels": _label_table}
-    made = next((made for name, made in tables.items() if any(name in row for row in rows)), _class_table)
-    shown = made(rows)
-    failed = [_failed(row) for row in rows if "error" in row]
-    return "\n".join([*([shown] if len(failed) < len(rows) else []), *failed])
+UNCERTAINTIES: list[Column] = [
+    ("predictive entropy", lambda row: f"{row['predictive_entropy']:.3f}"),
+    ("expected entropy", lambda row: f"{row['expected_entropy']:.3f}"),
+    ("mutual information", lambda row: f"{row['mutual_information']:.4f}"),
+]
+DECIDED: list[Column] = [
+    ("label", lambda row: short(row["label"], 24)),
+    ("confidence", lambda row: f"{row['confidence']:.3f}"),
+    *UNCERTAINTIES,
+    ("disagreement", lambda row: f"{row['disagreement']:.2f}"),
+]
+COLUMNS: dict[str, list[Column]] = {
+    "score": [
+        ("score", lambda row: f"{row['score']:.4g}"),
+        ("√variance", lambda row: f"{math.sqrt(row['score_variance']):.3g}"),
+        ("interval", lambda row: f"{row['interval_low']:.4g} to {row['interval_high']:.4g}"),
+    ],
+    "labels": [
+        ("labels", lambda row: short(", ".join(map(_label, row["labels"])) or "none", 60)),
+        *UNCERTAINTIES,
+    ],
+    "spans": [("span", lambda row: short(row["text"], 30) if "text" in row else "–"), *DECIDED],
+    "label": DECIDED,
+}
+"""The columns of each kind of prediction, by the key that tells it."""
+
+OPTIONAL: list[Column] = [
+    ("distance", lambda row: f"{row['distance']:.2f}"),
+    ("decision", lambda row: ", ".join(words for key, words in DECISIONS.items() if row.get(key))),
+]
+DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
 
 
-def _failed(row: Mapping[str, Any]) -> str:
-    """Why an input has no prediction; an empty text has no words before that."""
-    named = short(_text(row["input"]), 46)
-    return f"{named}: {row['error']}" if named else str(row["error"])
+def prediction_text(rows: Sequence[Row]) -> str:
+    """The predictions with their uncertainties as a table; below it the inputs that failed, with the reason."""
+    predicted = [row for row in rows if "error" not in row]
+    failed = [": ".join(filter(None, [_input(row["input"]), str(row["error"])])) for row in rows if "error" in row]
+    return "\n".join([*([_table(predicted)] if predicted else []), *failed])
 
 
-def _score_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Score and deviation of the members, and where calibrated the interval and the decisions."""
-    found = [row for row in rows if "error" not in row]
-    interval, far = (any(name in row for row in found) for name in ("interval_low", "distance"))
-    decides = any(row.get("abstain") is not None or row.get("out_of_distribution") is not None for row in found)
-    headers = ["input", "score", "√variance", *(["interval"] if interval else []), *(["distance"] if far else [])]
-    body = [
-        [
-            short(_text(row["input"]), 46),
-            f"{row['score']:.4g}",
-            f"{math.sqrt(row['score_variance']):.3g}",
-            *([f"{row['interval_low']:.4g} to {row['interval_high']:.4g}"] if interval else []),
-            *([f"{row['distance']:.2f}"] if far else []),
-            *([_decision(row)] if decides else []),
-        ]
-        for row in found
+def _table(rows: Sequence[Row]) -> str:
+    kind = next((kind for kind in COLUMNS if any(kind in row for row in rows)), "label")
+    lines = _spans(rows) if kind == "spans" else [(_input(row["input"]), row) for row in rows]
+    found = [row for _, row in lines]
+    columns = [
+        column for column in COLUMNS[kind] if column[0] != "interval" or any("interval_low" in row for row in found)
     ]
-    return table([*headers, *(["decision"] if decides else [])], body)
+    if any("distance" in row for row in found):
+        columns = [*columns, OPTIONAL[0]]
+    if any(row.get(name) is not None for row in found for name in DECISIONS):
+        columns = [*columns, OPTIONAL[1]]
+    body = [[name, *(cell(row) for _, cell in columns)] if row else _no_span(name, len(columns)) for name, row in lines]
+    return table(["input", *(header for header, _ in columns)], body)
 
 
-def _span_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The spans of each text, the least sure word's figures for each; a text without spans has a line of its own."""
-    found = [row for row in rows if "error" not in row]
-    decides = any(
-        span["abstain"] is not None or span["out_of_distribution"] is not None for row in found for span in row["spans"]
-    )
-    far = any("distance" in span for row in found for span in row["spans"])
-    body = []
-    for row in found:
-        text = short(_words(row["input"]), 46)
-        body += [
-            [
-                text,
-                short(span["text"], 30),
-                short(span["label"], 24),
-                f"{span['confidence']:.3f}",
-                f"{span['predictive_entropy']:.3f}",
-                f"{span['expected_entropy']:.3f}",
-                f"{span['mutual_information']:.4f}",
-                f"{span['disagreement']:.2f}",
-                *([f"{span['distance']:.2f}"] if far else []),
-                *([_decision(span)] if decides else []),
-            ]
-            for span in row["spans"]
-        ] or [[text, "–", "no span", *["–"] * (5 + far), *([""] if decides else [])]]
-    headers = ["input", "span", "label", "confidence", "predictive entropy", "expected entropy", "mutual information"]
-    return table([*headers, "disagreement", *(["distance"] if far else []), *(["decision"] if decides else [])], body)
+def _spans(rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """A line for each span, or an empty one for a text without spans."""
+    lines = []
+    for row in rows:
+        text = row["input"] if isinstance(row["input"], str) else " ".join(row["input"])
+        lines += [(short(text, 46), span) for span in row["spans"] or [{}]]
+    return lines
 
 
-def _words(item: str | list[str]) -> str:
-    """A text, or its words joined."""
-    return item if isinstance(item, str) else " ".join(item)
+def _no_span(text: str, columns: int) -> list[str]:
+    return [text, "–", "no span", *["–"] * (columns - 2)]
 
 
-def _label_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The labels that apply, each with its probability, and the uncertainties of each input."""
-    found = [row for row in rows if "error" not in row]
-    far = any("distance" in row for row in found)
-    decides = any(row.get("abstain") is not None or row.get("out_of_distribution") is not None for row in found)
-    headers = ["input", "labels", "predictive entropy", "expected entropy", "mutual information"]
-    headers += [*(["distance"] if far else []), *(["decision"] if decides else [])]
-    body = [
-        [
-            short(_text(row["input"]), 46),
-            short(", ".join(f"{each['label']} {each['probability']:.2f}" for each in row["labels"]) or "none", 60),
-            f"{row['predictive_entropy']:.3f}",
-            f"{row['expected_entropy']:.3f}",
-            f"{row['mutual_information']:.4f}",
-            *([f"{row['distance']:.2f}"] if far else []),
-            *([_decision(row)] if decides else []),
-        ]
-        for row in found
-    ]
-    return table(headers, body)
+def _label(each: Row) -> str:
+    return f"{each['label']} {each['probability']:.2f}"
 
 
-def _class_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Label, confidence and the uncertainties of each input."""
-    headers = [
-        "input",
-        "label",
-        "confidence",
-        "predictive entropy",
-        "expected entropy",
-        "mutual information",
-        "disagreement",
-    ]
-    far = any("distance" in row for row in rows)
-    headers += ["distance"] if far else []
-    decides = any(row.get("abstain") is not None or row.get("out_of_distribution") is not None for row in rows)
-    if decides:
-        headers.append("decision")
-    return table(headers, [_cells(row, far, decides) for row in rows if "error" not in row])
-
-
-def _cells(row: Mapping[str, Any], far: bool, decides: bool) -> list[str]:
-    return [
-        short(_text(row["input"]), 46),
-        short(row["label"], 24),
-        f"{row['confidence']:.3f}",
-        f"{row['predictive_entropy']:.3f}",
-        f"{row['expected_entropy']:.3f}",
-        f"{row['mutual_information']:.4f}",
-        f"{row['disagreement']:.2f}",
-        *([f"{row['distance']:.2f}"] if far else []),
-        *([_decision(row)] if decides else []),
-    ]
-
-
-def _text(item: str | list[str]) -> str:
-    return item if isinstance(item, str) else " | ".join(short(part, 22) for part in item)
-
-
-def _decision(row: Mapping[str, Any]) -> str:
-    words = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
-    return ", ".join(text for key, text in words.items() if row.get(key))
+def _input(item: str | list[str]) -> str:
+    text = item if isinstance(item, str) else " | ".join(short(part, 22) for part in item)
+    return short(text, 46)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
+from ..data.specs import Spec, decode
 from ..errors import InputError
 from ..serving.log import calm_log
 from ..serving.ray_serve import Replicas, serve_on_ray
@@ -15,9 +17,9 @@ from ..serving.server import Ready
 from ..serving.settings import ServeSettings
 from ..serving.stats import Watching
 from . import shared
+from .argument_types import count, positive, seconds
 from .options import Command, call, value
 from .terminal import log, print_json
-from .words import count, positive, seconds, share
 
 EXAMPLE = "hydrant serve out/ --port 8000"
 
@@ -46,33 +48,30 @@ def arguments(command: Command) -> None:
         "that RAY_ADDRESS names or on this machine",
     )
     command.take(Replicas, "replicas", metavar="N")
-    command.take(Replicas, "replica_cpus", type=float, metavar="CPUS")
-    command.take(Replicas, "replica_gpus", type=float, metavar="GPUS")
     command.heading("who may ask, and how much")
     command.add("--token-file", type=Path, metavar="FILE",
                 help="File that holds the secret which clients send as Authorization: Bearer …; without it anyone who "
                 "reaches the port may ask")  # fmt: skip
     command.take(ServeSettings, "tls_cert", metavar="FILE")
     command.take(ServeSettings, "tls_key", metavar="FILE")
-    command.take(ServeSettings, "origins", "--origin", metavar="URL")
     command.take(ServeSettings, "queue", type=positive, metavar="N")
-    command.take(ServeSettings, "requests", type=positive, metavar="N")
     command.take(ServeSettings, "timeout", type=seconds, metavar="SECONDS")
     command.take(ServeSettings, "max_bytes", type=positive, metavar="N")
-    command.heading("what is watched and recorded")
-    command.take(Watching, "alpha", type=share, metavar="SHARE")
-    command.take(Watching, "psi", metavar="PSI")
-    command.take(Watching, "window", type=positive, metavar="N")
+    command.heading("what is recorded, and rarer settings")
     command.take(Recording, "file", "--record", metavar="FILE")
-    command.take(Recording, "rate", "--record-rate", metavar="SHARE")
-    command.take(Recording, "most_bytes", "--record-bytes", type=positive, metavar="N")
-    command.take(Recording, "redact", "--record-redact", metavar="MODULE:FUNCTION")
+    command.add(
+        "--settings", type=Path, metavar="FILE",
+        help="JSON object of rarer settings: requests, origins, alpha, psi, window, record_rate, "
+        "record_bytes, record_redact, replica_cpus, replica_gpus",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve."""
-    watched = {"watching": call(Watching, options), "recording": _recording(options)}
-    settings = call(ServeSettings, options, token=_token(options.token_file), **watched)
+    rare = Settings() if options.settings is None else _settings(options.settings)
+    watched = {"watching": Watching(**rare.only("alpha", "psi", "window")), "recording": _recording(options, rare)}
+    given = rare.only("requests", "origins")
+    settings = call(ServeSettings, options, token=_token(options.token_file), **watched, **given)
 
     def announce(ready: Ready) -> None:
         if not settings.loopback and settings.token is None:
@@ -91,23 +90,49 @@ def run(options: argparse.Namespace) -> int:
 
     calm_log()
     if options.engine == "ray":
-        serve_on_ray(value(serve, "folder", options), settings, call(Replicas, options), announce)
+        replicas = call(Replicas, options, **rare.only("replica_cpus", "replica_gpus"))
+        serve_on_ray(value(serve, "folder", options), settings, replicas, announce)
         return 0
-    given = [name for name in ("replicas", "replica_cpus", "replica_gpus") if name in options]
-    if given:
-        raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; give that, too, or leave it out")
+    if "replicas" in options:
+        raise InputError("--replicas is for --engine ray; add that, or leave it out")
     call(serve, options, settings=settings, announce=announce)
     return 0
 
 
-def _recording(options: argparse.Namespace) -> Recording | None:
-    """What is recorded; options of the record without a file are refused."""
+class Settings(Spec, kw_only=True, omit_defaults=True):
+    """Rarer settings of a service, as the file of ``--settings`` gives them."""
+
+    requests: int | None = None
+    origins: tuple[str, ...] | None = None
+    alpha: float | None = None
+    psi: float | None = None
+    window: int | None = None
+    record_rate: float | None = None
+    record_bytes: int | None = None
+    record_redact: str | None = None
+    replica_cpus: float | None = None
+    replica_gpus: float | None = None
+
+    def only(self, *names: str) -> dict[str, Any]:
+        """Those of ``names`` that were given."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def _settings(file: Path) -> Settings:
+    try:
+        return decode(file.read_bytes(), Settings, file, InputError)
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _recording(options: argparse.Namespace, rare: Settings) -> Recording | None:
+    """What is recorded; settings of the record without a file are refused."""
+    names = {"record_rate": "rate", "record_bytes": "most_bytes", "record_redact": "redact"}
+    given = {names[name]: each for name, each in rare.only(*names).items()}
     if hasattr(options, "record"):
-        found: Recording = call(Recording, options)
-        return found
-    for name in ("record_rate", "record_bytes", "record_redact"):
-        if hasattr(options, name):
-            raise InputError(f"--{name.replace('_', '-')} is given without --record; give the file to record in")
+        return Recording(options.record, **given)
+    if given:
+        raise InputError(f"{options.settings} sets {next(iter(rare.only(*names)))} without --record FILE; add that")
     return None
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Any
 
 from ..data.data_options import Reading
 from ..data.data_sources import check_named
 from ..errors import InputError
+from .argument_types import count, positive
 from .options import Command, Target
 from .terminal import progress
-from .words import count, positive
 
 BACKENDS = "tensorrt, tensorrt-rtx, onnxruntime-tensorrt, onnxruntime-cuda, onnxruntime, openvino, torch"
 
@@ -35,19 +36,30 @@ def backend(command: Command, verb: Target) -> None:
     command.take(verb, "precision")
 
 
-def columns(command: Command, *, labels: bool = True) -> None:
-    """The names of the columns of tabular data."""
-    command.take(Reading, "text", "--text-column", metavar="NAME")
-    command.take(Reading, "text_pair", "--text-pair-column", metavar="NAME")
-    if labels:
-        command.take(Reading, "label", "--label-column", metavar="NAME")
+def data_options(command: Command) -> None:
+    """How data are read: the fields of ``DataOptions``."""
+    command.add(
+        "--read", type=_data_options, action="append", default=argparse.SUPPRESS, metavar="NAME=VALUE,…",
+        help="How data are read: text, text_pair and label name columns; examples is the number of examples, drawn at "
+        "random; batch_size the inputs per run of the model",
+    )  # fmt: skip
 
 
-def reading(command: Command, also: str = "") -> None:
-    """How labelled data are read; ``also``: words on which data the number of examples is of."""
-    columns(command)
-    command.take(Reading, "examples", metavar="N", also=also)
-    command.take(Reading, "batch_size", type=positive, metavar="N")
+def read_options(options: argparse.Namespace) -> Reading:
+    """What the user said of the data."""
+    given: list[dict[str, Any]] = getattr(options, "read", [])
+    return Reading(**{name: value for each in given for name, value in each.items()})
+
+
+def _data_options(text: str) -> dict[str, Any]:
+    """``text=query,examples=100`` → ``{"text": "query", "examples": 100}``."""
+    result: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name not in (known := [field.name for field in fields(Reading)]) or not value:
+            raise argparse.ArgumentTypeError(f"{part!r} is not one of {', '.join(known)}, an equals sign and a value")
+        result[name] = count(value) if name == "examples" else positive(value) if name == "batch_size" else value
+    return result
 
 
 def check_data(data: str | None) -> None:

@@ -6,9 +6,9 @@ import argparse
 
 from ..serving.triton import TritonModels, TritonSettings, triton_repository
 from . import shared
+from .argument_types import positive
 from .options import Command, call
 from .terminal import show, size
-from .words import positive
 
 EXAMPLE = "hydrant triton out/ -o repository/ --device gpu --name intents --version 2"
 
@@ -22,11 +22,6 @@ def arguments(command: Command) -> None:
     command.take(TritonSettings, "precision")
     command.take(TritonSettings, "graph_backend")
     command.take(TritonSettings, "max_batch", type=positive, metavar="N")
-    command.take(TritonSettings, "queue_delay", metavar="MICROSECONDS")
-    command.take(TritonSettings, "instances", type=positive, metavar="N")
-    command.take(TritonSettings, "threads", type=positive, metavar="N")
-    command.take(TritonSettings, "environment", metavar="PATH")
-    command.take(TritonSettings, "linked")
     command.heading("output")
     command.take(triton_repository, "output", "-o", "--output", metavar="FOLDER")
     command.take(triton_repository, "name")

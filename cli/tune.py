@@ -7,21 +7,17 @@ import glob
 import sys
 from collections.abc import Sequence
 
-from ..data.data_options import Reading
 from ..errors import InputError
 from ..tuning.report import Epoch, TuneReport
 from ..tuning.run import tune
 from ..tuning.settings import BatchEnsemble, Jointly, PerMember
 from . import shared
-from .merging import drift_text
+from .argument_types import parts, positive
+from .fusion_text import merge_error_text
 from .options import Command, call
 from .terminal import show, table
-from .words import parts, positive
 
 EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tuned/"
-
-OWN = ("fork_from", "deviation", "factors_only")
-"""Options that ``--batch-ensemble`` alone has."""
 
 
 def arguments(command: Command) -> None:
@@ -31,16 +27,12 @@ def arguments(command: Command) -> None:
     shared.bundle(command, tune)
     command.take(tune, "data", metavar="FILE")
     command.take(tune, "validation", metavar="FILE")
-    shared.reading(command, also="; of --data alone")
+    shared.data_options(command)
     command.heading("method")
     command.take(every, "epochs", type=positive, metavar="N")
     command.take(every, "learning_rate", metavar="RATE")
-    command.take(every, "weight_decay", metavar="DECAY")
-    command.take(every, "warmup", metavar="SHARE")
-    command.take(every, "patience", type=positive, metavar="N")
     command.take(every, "unfreeze")
     command.take(every, "freeze", metavar="LAYERS")
-    command.take(every, "device")
     command.take(every, "mixed_precision")
     with command.one_of():
         command.add("--per-member", action="store_true",
@@ -50,8 +42,6 @@ def arguments(command: Command) -> None:
                     "jointly")  # fmt: skip
     command.take(PerMember, "keep_separate", type=parts, action="store", metavar="PARTS")
     command.take(BatchEnsemble, "fork_from", metavar="LAYER", also="; for --batch-ensemble")
-    command.take(BatchEnsemble, "deviation", metavar="SIGMA", also="; for --batch-ensemble")
-    command.take(BatchEnsemble, "factors_only", also="; for --batch-ensemble")
     command.heading("output")
     command.take(tune, "output", "-o", "--output", metavar="BUNDLE")
     command.take(tune, "force")
@@ -61,15 +51,14 @@ def run(options: argparse.Namespace) -> int:
     """Tune, and tell what it brought."""
     if not options.per_member and hasattr(options, "keep_separate"):
         raise InputError("--keep-separate is given without --per-member; members tuned jointly share these parts")
-    for name in () if options.batch_ensemble else OWN:
-        if hasattr(options, name):
-            raise InputError(f"--{name.replace('_', '-')} is given without --batch-ensemble, which it is for; add it")
+    if hasattr(options, "fork_from") and not options.batch_ensemble:
+        raise InputError("--fork-from is given without --batch-ensemble, which it is for; add it")
     place = (getattr(options, "output", None) or options.bundle).resolve()
     state = place.with_name(f"{place.name}.tune.part")
     kind = PerMember if options.per_member else BatchEnsemble if options.batch_ensemble else Jointly
     how = call(kind, options, state=state)
     try:
-        report = call(tune, options, how=how, reading=call(Reading, options))
+        report = call(tune, options, how=how, reading=shared.read_options(options))
     except KeyboardInterrupt:
         if any(state.parent.glob(f"{glob.escape(state.name)}*")):
             print(f"hydrant: {state} holds what was tuned; run the same command again to go on", file=sys.stderr)
@@ -100,7 +89,7 @@ def tune_text(report: TuneReport) -> str:
         "",
     ]
     if report.drift is not None:
-        lines.append(drift_text(dict(report.drift)))
+        lines.append(merge_error_text(dict(report.drift)))
     return "\n".join([*lines, *_outcome(report)])
 
 

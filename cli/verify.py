@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ..data.data_options import Reading
-from ..measure.bisect import Bisection
-from ..measure.verify import VerifyReport, verify
+from ..evaluation.bisect import Bisection
+from ..evaluation.verifier import VerifyReport, verify
 from . import shared
 from .options import Command, call
 from .terminal import show, table
-from .words import positive
 
 EXAMPLE = "hydrant verify out/ --backend onnxruntime --data validation.csv"
 
@@ -20,8 +18,7 @@ def arguments(command: Command) -> None:
     command.heading("input")
     shared.bundle(command, verify)
     command.take(verify, "data", metavar="FILE")
-    shared.columns(command, labels=False)
-    command.take(Reading, "examples", type=positive, metavar="N")
+    shared.data_options(command)
     command.heading("method")
     shared.backend(command, verify)
     command.take(verify, "against", metavar="NAME")
@@ -32,7 +29,7 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, and judge."""
-    report = call(verify, options, reading=call(Reading, options))
+    report = call(verify, options, reading=shared.read_options(options))
     show(options, report.to_json(), verify_text(report))
     return 0 if report.passed else 1
 
@@ -52,7 +49,7 @@ def verify_text(report: VerifyReport) -> str:
             for gate in backend.gates
         ]
         parts.append(table(["gate", "measured", "limit", ""], rows))
-        unranked = [name for name, value in backend.agreement.spearman.items() if value is None]
+        unranked = [name for name, value in backend.agreement["spearman"].items() if value is None]
         if unranked:
             parts.append(f"not ranked, since they hardly vary here: {', '.join(unranked)}")
         if backend.bisection is not None:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from ..bundle.signals import signals_to
 from ..bundle.store import Bundle
 from ..errors import BackendError, InputError, cut, require
+from ..runtime.offline.ray_cluster import Pool, check_room, cluster
 from .catalog import found_bundles
 from .log import calm_log
 from .monitor import Monitor
-from .ray_cluster import Pool, check_room, cluster
 from .run import bound
 from .server import Announce, assembled
 from .service import Service

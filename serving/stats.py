@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..measure.watch import Alarm, Counts, Watch, check_limits
-from ..runtime.observed import Observed, is_counted, observed
+from ..monitoring.drift_monitor import Alarm, Counts, Watch, check_limits
 from ..runtime.prediction import Prediction
+from ..runtime.prediction_counts import Observed, is_counted, observed
 from .log import ALWAYS
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.calibration import Calibration
-from ..runtime.observed import Observed, is_counted, observed
 from ..runtime.prediction import Prediction
+from ..runtime.prediction_counts import Observed, is_counted, observed
 from .figures import Figures
 from .stats import Stats, Watching
 

@@ -15,6 +15,7 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Budget, Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
+from hydrant.data import batching
 from hydrant.data.batching import CachedBatches, item_batches
 from hydrant.data.check_inputs import model_inputs
 from hydrant.data.examples import Examples

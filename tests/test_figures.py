@@ -8,11 +8,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hydrant.calib.heads.answers import Answers
 from hydrant.metrics import bootstrap, selective
 from hydrant.metrics import classification as metrics
 from hydrant.metrics.bootstrap import interval, resampled
-from hydrant.metrics.figures import DETECTION, Answers, detection, figures
-from hydrant.metrics.resampled import Detector, WeightedFigures
+from hydrant.metrics.classification import DETECTION, Detector
+from hydrant.metrics.figures import detection, figures
+from hydrant.metrics.resampled import WeightedFigures
 from hydrant.metrics.uncertainty import pairwise_disagreement, pairwise_divergence
 from hypothesis import given, settings
 from hypothesis import strategies as st

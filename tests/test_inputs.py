@@ -22,9 +22,8 @@ import pytest
 import torch
 from hydrant import Figures, Reading
 from hydrant.data.data_options import DataOptions
-from hydrant.data.data_sources import check_named, named_rows, shown
+from hydrant.data.data_sources import check_named, hub_name, named_rows, shown
 from hydrant.data.examples import read_examples
-from hydrant.data.data_sources import hub_name
 from hydrant.data.python_inputs import given_inputs
 from hydrant.data.raw_inputs import as_array, image_array
 from hydrant.errors import InputError, MissingExtraError

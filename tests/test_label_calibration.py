@@ -15,11 +15,12 @@ import scipy.optimize
 import sklearn.metrics
 from hydrant import Coverage, FalseAlarm, Figures, Risk
 from hydrant.bundle.calibration import Calibration
-from hydrant.calib.decisions.labels import FEWEST, fit_labels, fit_temperatures
+from hydrant.calib.decisions.fit import fit_labels, fit_temperatures
 from hydrant.calib.decisions.targets import Targets
+from hydrant.calib.heads.held_out import FEWEST
 from hydrant.data.examples import read_examples
 from hydrant.errors import InputError
-from hydrant.evaluation import evaluate
+from hydrant.evaluation.run import evaluate
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics import labels as metrics
 from hypothesis import given, settings

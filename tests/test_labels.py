@@ -231,8 +231,7 @@ def test_int8_follows_the_reference(own: Path, data: Path) -> None:
 
 
 def test_a_backend_that_gives_other_labels_fails_its_gates() -> None:
-    from hydrant.metrics.gates import TOLERANCES
-    from hydrant.metrics.judging import judged
+    from hydrant.metrics.gates import TOLERANCES, judged
 
     rng = np.random.default_rng(0)
     one = {name: rng.random((120, 4)).astype(np.float32)

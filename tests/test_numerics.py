@@ -29,9 +29,11 @@ from hydrant.calib.decisions.fit import fit
 from hydrant.calib.decisions.intervals import fit_intervals
 from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
-from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
+from hydrant.calib.decisions.temperature import HIGHEST, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
 from hydrant.cli.terminal import json_lines
+from hydrant.data.fingerprints import LOWEST
+from hydrant.evaluation.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.label_head import label_head
 from hydrant.export.score_head import score_head
@@ -39,7 +41,6 @@ from hydrant.export.uncertainty_head import uncertainty_head
 from hydrant.fusion.label_head import summarize_labels
 from hydrant.fusion.score_head import summarize_scores
 from hydrant.fusion.uncertainty_head import summarize
-from hydrant.measure.features import standardised_by
 from hydrant.metrics.labels import summarise_labels
 from hydrant.metrics.uncertainty import highest_entropy, summarise
 from hypothesis import given, settings

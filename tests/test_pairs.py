@@ -22,7 +22,7 @@ from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
-from hydrant.evaluation import evaluate
+from hydrant.evaluation.run import evaluate
 from hydrant.export.tokenizer_graph import frame_of, untyped
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of

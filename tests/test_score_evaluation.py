@@ -13,9 +13,9 @@ import scipy.stats
 import sklearn.metrics
 from hydrant import Figures, Reading
 from hydrant.errors import InputError
-from hydrant.evaluation import evaluate
+from hydrant.evaluation.run import evaluate
 from hydrant.families.checkpoint import load_processor
-from hydrant.metrics.ranking import groups_of, normalised_gain, reciprocal_rank
+from hydrant.metrics.scores import groups_of, normalised_gain, reciprocal_rank
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import make_model, make_tokenizer, run_cli

@@ -12,7 +12,7 @@ from hydrant import HydrantError
 from hydrant.bundle.calibration import SIDES
 from hydrant.calib.decisions.fit import abstention, fit
 from hydrant.calib.decisions.targets import Conformal, Coverage, FalseAlarm, Targets
-from hydrant.calib.decisions.temperature import HIGHEST, LOWEST, averaged_nll, fit_temperature
+from hydrant.calib.decisions.temperature import HIGHEST, averaged_nll, fit_temperature
 from hydrant.calib.decisions.thresholds import (
     binomial_bound,
     coverage_threshold,
@@ -23,6 +23,7 @@ from hydrant.calib.decisions.thresholds import (
     risk_threshold,
     upper_bound,
 )
+from hydrant.data.fingerprints import LOWEST
 from hydrant.metrics.uncertainty import (
     area_beyond,
     area_under_roc,

@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, Figures, Jointly, PerMember, Reading
-from hydrant.calib.decisions.spans import fit_spans
+from hydrant.calib.decisions.fit import fit_spans
 from hydrant.calib.decisions.targets import FalseAlarm, Targets
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.label_encoding import labelled, token_labels, word_starts
@@ -319,7 +319,7 @@ def test_figures_are_those_of_a_second_implementation(bundle: Path, checkpoint: 
     assert "span_f1.PER" in ours.figures
     text = evaluation_text(report)
     assert "span F1" in text
-    assert "wrong spans by predictive entropy" in text
+    assert "Finding wrong spans by predictive entropy" in text
     page = (tmp_path / "report.html").read_text()
     assert "Finding wrong spans" in page
     json.dumps(report.to_json(), allow_nan=False)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..bundle.tasks import ScoreActivation
 from ..calib.decisions.temperature import averaged_nll, best_temperature
-from ..calib.score_loss import activated
+from ..calib.losses import activated
 from ..data.batching import by_length
 from ..data.label_encoding import are_tags, labelled
 from ..errors import InputError, require

@@ -16,13 +16,13 @@ from ..bundle.files import folders_above
 from ..bundle.store import Bundle, onnx_name
 from ..bundle.tasks import ScoreActivation
 from ..bundle.uses import warn_of_form
-from ..calib.score_loss import loss_of
 from ..data.data_options import Reading
 from ..data.examples import read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, load_ensemble
 from ..progress import Progress
+from ..tasks.regression import loss_of
 from .examples import Source, held_out_share
 from .job import Job, Outcome, tune_alone, tune_batch_ensemble, tune_jointly
 from .loop import open_accelerator

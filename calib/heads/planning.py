@@ -122,7 +122,7 @@ def plan_heads(
         read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed, task=architecture.task)
         drawn = read(data, model_labels(loaded.config))
         if architecture.task == "score":
-            from ..score_loss import loss_of  # PyTorch
+            from ...tasks.regression import loss_of
 
             facts["loss"] = loss_of(np.asarray(drawn.labels), architecture.score_activation, drawn.source)
         unknown = _unknown(methods, drawn, read, architecture, seed)

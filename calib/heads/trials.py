@@ -31,8 +31,8 @@ from ...errors import InputError
 from ...families.registry import architecture_of, layout_of
 from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
-from ..label_loss import label_pairs
-from ..score_loss import Loss, activated, loss_of, two_classes
+from ...tasks.regression import Loss, loss_of
+from ..losses import activated, label_pairs, two_classes
 from .candidates import Candidate, round_up
 from .taylor import gated_heads
 

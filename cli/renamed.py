@@ -1,0 +1,108 @@
+"""Former options: renamed ones work for one version, with a warning; rare ones are set from Python alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ..errors import InputError
+
+READ_BY = ("make", "plan", "fuse", "tune", "calibrate", "evaluate", "export", "verify", "predict")
+"""Commands that have ``--read``."""
+
+RENAMED = {
+    "--text-column": "text",
+    "--text-pair-column": "text_pair",
+    "--label-column": "label",
+    "--examples": "examples",
+    "--batch-size": "batch_size",
+}
+"""Former options by the name that ``--read`` has for them."""
+
+KEPT = {("predict", "--batch-size")}
+
+PYTHON_ONLY = {
+    "plan": {
+        "--diversity": "hydrant.calib.heads.options.Taylor(diversity=…)",
+        "--noise": "hydrant.calib.heads.options.Taylor(noise=…)",
+        "--rate": "hydrant.calib.heads.options.Dropout(rate=…)",
+        "--objective": "hydrant.calib.heads.options.Circuit(objective=…)",
+        "--masking": "hydrant.calib.heads.options.Circuit(masking=…)",
+        "--average": "hydrant.calib.heads.options.Circuit(average=True)",
+        "--forks": "hydrant.workflow.explore.Grid(forks=…)",
+        "--heads": "hydrant.workflow.explore.Grid(heads=…)",
+        "--epochs": "hydrant.workflow.explore.Grid(tuning=…)",
+    },
+    "tune": {
+        "--weight-decay": "hydrant.tuning.settings.Jointly(weight_decay=…)",
+        "--warmup": "hydrant.tuning.settings.Jointly(warmup=…)",
+        "--patience": "hydrant.tuning.settings.Jointly(patience=…)",
+        "--device": "hydrant.tuning.settings.Jointly(device=…)",
+        "--deviation": "hydrant.tuning.settings.BatchEnsemble(deviation=…)",
+        "--factors-only": "hydrant.tuning.settings.BatchEnsemble(factors_only=True)",
+    },
+    "make": {
+        "--learning-rate": "hydrant.workflow.recipe.Recipe(learning_rate=…)",
+        "--mixed-precision": "hydrant.workflow.recipe.Recipe(mixed_precision=True)",
+    },
+    "build": {
+        "--optimization-level": "hydrant.build.options.TensorRT(optimization_level=…)",
+        "--workspace": "hydrant.build.options.TensorRT(workspace=…)",
+        "--refit": "hydrant.build.options.TensorRT(refit=True)",
+        "--version-compatible": "hydrant.build.options.TensorRT(version_compatible=True)",
+        "--log": "hydrant.build_engine(log_file=…)",
+        "--timing-cache": "hydrant.build.options.TensorRT(timing_cache=…)",
+    },
+    "fuse": {"--low-rank": "hydrant.fuse(low_rank=…)"},
+    "export": {"--attention": "hydrant.export.options.GraphForm(attention=…)"},
+    "profile": {"--iterations": "hydrant.evaluation.profile_report.Timing(iterations=…)"},
+    "calibrate": {"--conformal-method": "hydrant.calib.decisions.targets.Conformal(method=…)"},
+    "evaluate": {
+        "--corrupted": "hydrant.evaluation.options.Figures(corrupted=…)",
+        "--neighbours": "hydrant.evaluation.options.Figures(neighbours=…)",
+        "--caution": "hydrant.evaluation.options.Figures(caution=…)",
+    },
+    "predict": {
+        "--actor-cpus": "hydrant.runtime.offline.ray_engine.Actors(actor_cpus=…)",
+    },
+    "serve": {
+        flag: f'--settings FILE, a JSON object with "{name}"'
+        for flag, name in {
+            "--origin": "origins", "--requests": "requests", "--alpha": "alpha", "--psi": "psi",
+            "--window": "window", "--record-rate": "record_rate", "--record-bytes": "record_bytes",
+            "--record-redact": "record_redact", "--replica-cpus": "replica_cpus", "--replica-gpus": "replica_gpus",
+        }.items()
+    },
+    "triton": {
+        "--queue-delay": "hydrant.serving.triton.TritonSettings(queue_delay=…)",
+        "--instances": "hydrant.serving.triton.TritonSettings(instances=…)",
+        "--threads": "hydrant.serving.triton.TritonSettings(threads=…)",
+        "--environment": "hydrant.serving.triton.TritonSettings(environment=…)",
+        "--linked": "hydrant.serving.triton.TritonSettings(linked=True)",
+    },
+}  # fmt: skip
+"""Options that left the command line, by command, and where they are set now."""
+
+
+def current(arguments: Sequence[str]) -> list[str]:
+    """A command line with the names of today.
+
+    Raises:
+        InputError: an option left the command line.
+    """
+    command, result, words = next(iter(arguments), ""), [], iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if word == "--":
+            return [*result, word, *words]
+        if flag in PYTHON_ONLY.get(command, {}):
+            place = PYTHON_ONLY[command][flag]
+            place = place if place.startswith("--") else f"{place} in Python"
+            raise InputError(f"{flag} is no longer an option of hydrant {command}; use {place}")
+        if command in READ_BY and flag in RENAMED and (command, flag) not in KEPT:
+            value = value if equals else next(words, "")
+            print(f"hydrant: warning: {flag} is now --read {RENAMED[flag]}={value}", file=sys.stderr)
+            result += ["--read", f"{RENAMED[flag]}={value}"]
+        else:
+            result.append(word)
+    return result
