@@ -190,7 +190,8 @@ def _input_columns(table: Any, columns: DataOptions, keys: Sequence[str], *, onl
     names = column_names(table)
     name = next((key for key in keys if key in names), names[0] if only and len(names) == 1 else None)
     if name is None:
-        raise InputError(f"the table has the columns {listing(names)}; expected {' or '.join(map(repr, keys))}")
+        wanted = " or ".join(map(repr, keys))
+        raise InputError(f"the table has the columns {listing(names)}; expected one column {wanted}")
     return [_column(table, each) for each in (name, columns.text_pair) if each is not None]
 
 

@@ -145,7 +145,7 @@ def column_rows(given: Any, keys: Sequence[str]) -> Any:
         return given
     if name == WORDS and not all(isinstance(words, list | tuple) or hasattr(words, "shape") for words in column):
         return given
-    lengths = {key: len(values) if hasattr(values, "__len__") else 1 for key, values in given.items()}
+    lengths = {key: len(values) if hasattr(values, "__len__") else None for key, values in given.items()}
     if len(set(lengths.values())) > 1:
         raise InputError(f"inputs is a dict of columns of unequal lengths, {lengths}; expected one entry a row in each")
     return [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import math
 import struct
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hydrant.bundle.architecture import Architecture
-from hydrant.data.images import KINDS, ImageProcessor, upright
-from hydrant.data.processor import from_transformers, load_processor, save_processor
+from hydrant.data.images import KINDS, ImageProcessor
+from hydrant.data.processor import from_transformers
 from hydrant.data.text import TextProcessor
 from hydrant.data.words import WordProcessor
 from hydrant.errors import InputError
@@ -121,37 +120,6 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused(
         read(folder, text_architecture()).encode(texts, first=4 - texts.index("unheard"))
 
 
-def test_a_template_with_more_ids_than_tokens_is_refused(tokenizer_folder: Path, tmp_path: Path) -> None:
-    """Its tokens would be told beside the ids of others."""
-    folder = copied(tokenizer_folder, tmp_path / "damaged")
-    tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
-    special = tokenizer["post_processor"]["special_tokens"]["[CLS]"]
-    special["ids"] = [0, *special["ids"]]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(InputError, match="gives input 4 4 token ids and 3 tokens; expected as many: its template is"):
-        WordProcessor(folder, text_architecture()).pieces("hello", 4)
-
-
-def test_each_text_alone_equals_the_tokenizers(tokenizer_folder: Path) -> None:
-    processor = TextProcessor(tokenizer_folder, text_architecture())
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    for text in TEXTS:
-        item = processor.encode([text])[0]
-        assert item.ids == tokenizer(text, truncation=True)["input_ids"]
-        assert item.types == [0] * len(item.ids)
-        assert item.tokens == len(item.ids)
-        assert item.truncated == (len(tokenizer(text, truncation=False)["input_ids"]) > 40)
-
-
-@pytest.mark.parametrize(("words", "truncated"), [(37, False), (38, False), (39, True), (200, True)])
-def test_truncation_flag_at_the_limit(words: int, truncated: bool, tokenizer_folder: Path) -> None:
-    processor = TextProcessor(tokenizer_folder, text_architecture())
-    item = processor.encode(["money " * words])[0]
-    assert item.truncated == truncated
-    assert item.tokens == min(words + 2, 40)
-    assert item.ids[-1] == WORDS.index("[SEP]")
-
-
 @pytest.mark.parametrize(
     ("family", "settings", "configured", "expected"),
     [
@@ -202,15 +170,6 @@ def test_padding_uses_the_models_padding_token(tokenizer_folder: Path) -> None:
     assert set(batch) == {"input_ids", "attention_mask"}
     assert batch["input_ids"][0].tolist()[3:] == [1, 1]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
-
-
-def test_from_transformers_equals_the_saved_folder(tokenizer_folder: Path) -> None:
-    architecture = text_architecture()
-    given = from_transformers(AutoTokenizer.from_pretrained(tokenizer_folder), architecture)
-    saved = load_processor(tokenizer_folder, architecture)
-    assert given.encode(TEXTS) == saved.encode(TEXTS)
-    assert given.describe() == saved.describe()
-    assert saved.describe()["max_tokens"] == 40
 
 
 @pytest.mark.parametrize(
@@ -270,15 +229,6 @@ def test_missing_and_malformed_tokenizer_is_refused(tmp_path: Path) -> None:
         TextProcessor(tmp_path, architecture)
 
 
-@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
-def test_images_of_more_than_8_bits_are_refused(mode: str, tmp_path: Path) -> None:
-    """Pillow would clip them to white."""
-    ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(tmp_path)
-    processor = ImageProcessor(tmp_path, image_architecture())
-    with pytest.raises(InputError, match=f"input 3 is an image of mode {mode}; expected 8 bits per channel"):
-        processor.encode([Image.new(mode, (20, 20))], first=3)
-
-
 def deep_png(kind: int, channels: int) -> bytes:
     """A file of 2 by 2 pixels of 16 bits per channel."""
     parts = {
@@ -323,18 +273,6 @@ def test_files_of_more_than_8_bits_are_refused(kind: str, tmp_path: Path) -> Non
             processor.encode([image], first=3)
 
 
-@pytest.mark.parametrize("form", ["png", "tiff", "ppm", "bmp"])
-def test_files_of_8_bits_are_read(form: str) -> None:
-    content, image = io.BytesIO(), picture(5, 7)
-    image.save(content, form)
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    np.testing.assert_array_equal(pixels_of(processor, [content.getvalue()]), pixels_of(processor, [image]))
-
-
-def test_a_bitmap_in_plain_text_is_read() -> None:
-    assert np.asarray(upright(b"P1\n2 2\n0 1\n1 0\n", 0).convert("L")).tolist() == [[255, 0], [0, 255]]
-
-
 def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
     size = len(WORDS)
     TextProcessor(tokenizer_folder, text_architecture(vocab_size=size))
@@ -343,29 +281,12 @@ def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path)
         TextProcessor(tokenizer_folder, text_architecture(vocab_size=size - 1))
 
 
-@pytest.mark.parametrize("length", [3, 0, -1, "many", None, [40], True])
-def test_wrong_configured_length_is_refused(length: Any, tokenizer_folder: Path, tmp_path: Path) -> None:
-    folder = copied(tokenizer_folder, tmp_path / "copy", model_max_length=length)
-    with pytest.raises(InputError, match=r"tokenizer_config\.json has model_max_length = .*4 or more"):
-        TextProcessor(folder, text_architecture())
-
-
 @pytest.mark.parametrize("content", ["", "{", "[1]"])
 def test_malformed_tokenizer_config_is_refused(content: str, tokenizer_folder: Path, tmp_path: Path) -> None:
     folder = copied(tokenizer_folder, tmp_path / "copy")
     (folder / "tokenizer_config.json").write_text(content)
     with pytest.raises(InputError, match=r"tokenizer_config\.json is (not JSON|a JSON list; expected an object)"):
         TextProcessor(folder, text_architecture())
-
-
-def test_tokenizer_config_may_be_absent(tokenizer_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())
-    assert TextProcessor(tmp_path, text_architecture()).max_tokens == 40
-
-
-def test_object_without_save_pretrained_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="processor is a str; expected a transformers tokenizer, image processor"):
-        save_processor("bert", tmp_path)
 
 
 # Images
@@ -437,27 +358,12 @@ def test_other_modes_become_rgb(name: str, mode: str) -> None:
     agree(found, reference([image.convert("RGB")], return_tensors="np"))
 
 
-def test_palette_image_becomes_rgb() -> None:
-    reference = CONFIGURATIONS["vit"]()
-    image = picture(19, 14).quantize(16)
-    agree(
-        pixels_of(from_transformers(reference, image_architecture()), [image]),
-        reference([image.convert("RGB")], return_tensors="np"),
-    )
-
-
 def test_path_picture_and_array_give_the_same_pixels(tmp_path: Path) -> None:
     image = picture(19, 14)
     image.save(tmp_path / "a.png")
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     found = pixels_of(processor, [image, np.asarray(image), tmp_path / "a.png", str(tmp_path / "a.png")])
     assert all(np.array_equal(found[0], other) for other in found[1:])
-
-
-def test_gray_array_equals_gray_picture() -> None:
-    image = picture(19, 14, "L")
-    found = pixels_of(from_transformers(CONFIGURATIONS["vit"](), image_architecture()), [image, np.asarray(image)])
-    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
@@ -481,14 +387,6 @@ def test_a_truncated_picture_is_named(tmp_path: Path) -> None:
         processor.encode([Image.open(tmp_path / "a.png")])
 
 
-def test_rectangular_model() -> None:
-    reference = ViTImageProcessorPil(size={"height": 8, "width": 12})
-    image = picture(19, 14)
-    found = pixels_of(from_transformers(reference, image_architecture(image_size=(8, 12))), [image])
-    assert found.shape == (1, 3, 8, 12)
-    agree(found, reference([image], return_tensors="np"))
-
-
 def test_gray_model_reads_one_channel() -> None:
     reference = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, image_mean=[0.4], image_std=[0.2])
     gray = picture(19, 14, "L")
@@ -496,14 +394,6 @@ def test_gray_model_reads_one_channel() -> None:
     found = pixels_of(processor, [gray, gray.convert("RGB")])
     agree(found[:1], reference([gray], return_tensors="np"))
     np.testing.assert_array_equal(found[0], found[1])
-
-
-def test_order_of_a_batch_is_kept() -> None:
-    processor = from_transformers(CONFIGURATIONS["clip"](), image_architecture())
-    images = [picture(*size) for size in SIZES]
-    together = pixels_of(processor, images)
-    for index, image in enumerate(images):
-        np.testing.assert_array_equal(together[index], pixels_of(processor, [image])[0])
 
 
 @pytest.mark.parametrize(
@@ -540,14 +430,6 @@ def test_unusable_image_is_named(image: Any, message: str) -> None:
         processor.encode([image], first=7)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
-def test_a_black_image_has_all_of_its_rows(mode: str) -> None:
-    file = io.BytesIO()
-    Image.new(mode, (5, 3)).save(file, "png")
-    assert not np.asarray(upright(file.getvalue(), 7)).any()
-    assert not np.asarray(upright(png_of(207, interlaced=True), 7)).any()
-
-
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
 def test_an_image_that_would_grow_beyond_all_memory_is_refused(shape: tuple[int, int], tmp_path: Path) -> None:
     crop = {"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": {"height": SIDE, "width": SIDE}}
@@ -556,24 +438,6 @@ def test_an_image_that_would_grow_beyond_all_memory_is_refused(shape: tuple[int,
     with pytest.raises(InputError, match=rf"input 7 would be resized to {resized} pixels; crop it first"):
         processor.encode([np.zeros(shape, np.uint8)], first=7)
     assert processor.encode([np.zeros((1, 200), np.uint8)])[0].pixels.shape == (3, SIDE, SIDE)
-
-
-@pytest.mark.parametrize("kind", ["missing", "text", "truncated", "empty", "folder", "null byte"])
-def test_unreadable_image_file_is_named(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    if kind == "text":
-        path.write_text("not an image")
-    elif kind == "empty":
-        path.write_bytes(b"")
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "truncated":
-        picture(60, 60).save(path)
-        path.write_bytes(path.read_bytes()[:900])
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    expected = "an image file: this model reads images" if kind == "missing" else "a readable image file"
-    with pytest.raises(InputError, match=rf"cannot read image .*a\.png.*expected {expected}"):
-        processor.encode([f"{path}\0" if kind == "null byte" else path])
 
 
 def test_programs_that_draw_are_no_images() -> None:
@@ -615,26 +479,11 @@ def test_configuration_of_another_size_is_refused(changes: dict[str, Any], tmp_p
         configured(tmp_path, **changes)
 
 
-@pytest.mark.parametrize("changes", [{"do_resize": False}, {"size": {"shortest_edge": SIDE}}])
-def test_image_that_ends_up_another_size_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    processor = configured(tmp_path, **changes)
-    assert processor.encode([picture(SIDE, SIDE)])[0].pixels.shape == (3, SIDE, SIDE)
-    with pytest.raises(InputError, match=r"input 3 becomes an image of \d+ by \d+ pixels; the model reads 12 by 12"):
-        processor.encode([picture(SIDE, SIDE), picture(SIDE, 2 * SIDE)], first=2)
-
-
 @pytest.mark.parametrize("step", ["do_pad", "do_flip_channel_order", "do_image_splitting", "do_something_new"])
 def test_unknown_step_is_refused(step: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"asks for {step}, which hydrant does not do; known: do_center_crop"):
         configured(tmp_path, **{step: True})
     assert configured(tmp_path, **{step: False}).encode([picture(5, 5)])
-
-
-@pytest.mark.parametrize("key", ["crop_pct", "rescale_offset", "include_top"])
-def test_steps_of_other_names_are_refused(key: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"asks for {key}, which hydrant does not do"):
-        configured(tmp_path, **{key: 0.875})
-    assert configured(tmp_path, **{key: None}).encode([picture(5, 5)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -650,12 +499,6 @@ def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> No
     images = [picture(90, 60), picture(40, 100)]
     found = pixels_of(from_transformers(made, spec), images)
     agree(found, made(images, return_tensors="np"))
-
-
-@pytest.mark.parametrize("name", ["ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor", None])
-@pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
-def test_image_processors_are_known_by_all_their_names(key: str, name: str | None, tmp_path: Path) -> None:
-    assert configured(tmp_path, **{key: name}).encode([picture(5, 5)])
 
 
 @pytest.mark.parametrize(
@@ -709,37 +552,3 @@ def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: s
 def test_garbled_setting_is_refused_when_loading(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"preprocessor_config\.json"):
         configured(tmp_path, **changes)
-
-
-def test_longest_edge_beside_the_shortest_is_not_ignored(tmp_path: Path) -> None:
-    size = {"shortest_edge": SIDE, "longest_edge": SIDE + 4}
-    reference = CLIPImageProcessorPil(size=size, crop_size=SIDE)
-    reference.save_pretrained(tmp_path)
-    image = picture(3 * SIDE, SIDE)
-    try:
-        processor = ImageProcessor(tmp_path, image_architecture())
-    except InputError:
-        return  # refusing is as good
-    agree(pixels_of(processor, [image]), reference([image], return_tensors="np"))
-
-
-def test_missing_and_malformed_configuration_is_refused(tmp_path: Path) -> None:
-    architecture = image_architecture()
-    with pytest.raises(InputError, match=r"cannot read .*preprocessor_config\.json: No such file"):
-        ImageProcessor(tmp_path, architecture)
-    for text in ("{", "[" * 9999):
-        (tmp_path / "preprocessor_config.json").write_text(text)
-        with pytest.raises(InputError, match=r"preprocessor_config\.json is not JSON"):
-            ImageProcessor(tmp_path, architecture)
-    (tmp_path / "preprocessor_config.json").write_text("[]")
-    with pytest.raises(InputError, match="is a JSON list; expected an object"):
-        ImageProcessor(tmp_path, architecture)
-
-
-def test_description_holds_the_configuration(tmp_path: Path) -> None:
-    described = configured(tmp_path, do_center_crop=True, crop_size=SIDE, size={"shortest_edge": 14}).describe()
-    assert described["resize"] == {"shortest_edge": 14}
-    assert described["center_crop"] == {"height": SIDE, "width": SIDE}
-    assert described["scale"] == pytest.approx(1 / 255)
-    assert described["mean"] == described["std"] == [0.5, 0.5, 0.5]
-    assert json.loads(json.dumps(described)) == described
