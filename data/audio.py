@@ -133,7 +133,10 @@ def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tu
         sound = sound.samples
     if isinstance(sound, Mapping) or not (hasattr(sound, "shape") or isinstance(sound, list | tuple)):
         raise InputError(f"{name} is a {type(sound).__name__}; expected {EXPECTED}")
-    array = as_array(sound)
+    try:
+        array = as_array(sound)
+    except InputError as error:
+        raise InputError(f"{name} is a list that is no array; expected {EXPECTED}") from error
     if array.dtype.kind != "f" or array.ndim != 1:
         raise InputError(
             f"{name} is {array.dtype} {list(array.shape)}; expected floats [samples] of one channel (int16: / 32768)"

@@ -63,7 +63,7 @@ def class_names(feature: Any) -> Named | None:
     """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
     names, inner = (getattr(each, "names", None) for each in (feature, getattr(feature, "feature", None)))
     if inner is not None:
-        return lambda values, where: [_class_name(value, inner, where) for value in values]
+        return lambda values, where: [_class_name(value, where, inner) for value in values]
     return None if names is None else partial(_class_name, names=names)
 
 
@@ -110,7 +110,7 @@ def _number(row: Row) -> float:
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise InputError(f"label {cut(value)} at {row.where} is not a finite number; expected one: the model scores")
+        raise InputError(f"label {cut(value)} at {row.where} is no finite number; expected one: the model scores")
     return found
 
 

@@ -138,5 +138,6 @@ def _masks(mask: np.ndarray, least: int, first: int) -> np.ndarray:
     """A mask [B, T] that leaves as much of each row as the model needs."""
     few = mask.sum(axis=1) < least
     if few.any():
-        raise InputError(f"attention_mask leaves fewer than {least} of row {first + int(np.argmax(few))}")
+        wrong = "masks all" if least == 1 else f"leaves fewer than {least} samples"
+        raise InputError(f"attention_mask {wrong} of row {first + int(np.argmax(few))}")
     return mask

@@ -28,6 +28,7 @@ INPUT_NAMES = "model_input_names"
 
 TYPES = "token_type_ids"
 
+UNREADABLE = "expected readable text"
 REMEDY = "use the tokenizer that the model was trained with"
 
 
@@ -114,7 +115,7 @@ class TextProcessor:
             if empty or all(encoding.special_tokens_mask):
                 raise InputError(
                     f"input {index}, {cut(text)}, has no token the model knows{' in one of its texts' * empty}; "
-                    "expected readable text"
+                    f"{UNREADABLE}"
                 )
         return [self._shortened(encoding, index) for index, encoding in enumerate(encodings, start=first)]
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import InputError, cut
 from .raw_inputs import Unusable, is_pair, is_words
 from .spec import InputSpec
-from .text import REMEDY, EncodedText, TextProcessor, check_texts, tokenizing
+from .text import REMEDY, UNREADABLE, EncodedText, TextProcessor, check_texts, tokenizing
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,9 @@ class WordProcessor(TextProcessor):
             encodings = self._encodings(given, [first + place for place in places], is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
-                    raise InputError(f"input {first + place}, {cut(texts[place])}, has no token the model knows")
+                    raise InputError(
+                        f"input {first + place}, {cut(texts[place])}, has no token the model knows; {UNREADABLE}"
+                    )
                 found[place] = _moved(self._shortened(encoding, first + place), texts[place])
         return [found[place] for place in range(len(texts))]
 

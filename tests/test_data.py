@@ -357,10 +357,7 @@ def test_classes_called_by_numbers_are_the_same_in_every_form(ending: str, tmp_p
         if ending == "csv":
             assert classes_of(read_examples(path, names)) == [names.index(str(code)) for code in given]
         else:
-            message = (
-                r"label [12] at .*, row \d is the name of one class and the index of another, '(10|2)', .* as texts"
-            )
-            with pytest.raises(InputError, match=message):
+            with pytest.raises(InputError, match=r"label [12] at .*, row \d .* '(10|2)'"):
                 read_examples(path, names)
 
 
@@ -542,8 +539,6 @@ def test_columns_of_types_that_datasets_does_not_have_are_read(tmp_path: Path) -
     path = tmp_path / "data.parquet"
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
     assert [(row.input, row.label) for row in file_rows(path)] == [("x", "no"), ("y", "yes")]
-    with pytest.raises(InputError, match="key"):
-        next(file_rows(path, DataOptions(text="key")))
 
 
 def test_a_large_group_of_parquet_is_not_read_whole(tmp_path: Path) -> None:

