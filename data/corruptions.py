@@ -84,6 +84,7 @@ def _pixelate(image: Any, level: int, _: np.random.Generator) -> np.ndarray:
     coarse = image.resize((width, height), Image.Resampling.BOX)
     return np.asarray(coarse.resize(image.size, Image.Resampling.NEAREST))
 
+
 CORRUPTIONS: dict[str, Callable[[Any, int, np.random.Generator], np.ndarray]] = {
     "gaussian noise": _noise,
     "blur": _blur,
@@ -101,6 +102,7 @@ def _unit(image: Any) -> np.ndarray:
 
 def _bytes(values: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
+
 
 SEVERITIES = (1, 2, 3, 4, 5)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.data_overlap import FORMS, LEAST, MOST, seen_already
 from ..bundle.density import Density
 from ..bundle.store import Bundle
 from ..bundle.tasks import Task
-from ..bundle.uses import FORMS, LEAST, MOST, seen_already
 from ..calib.density import standardised
 from ..calib.taps import named_taps
 from ..data.examples import Examples

@@ -26,7 +26,7 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_model
 from hydrant.families.checkpoint import load_processor as checkpoint_processor
 from hydrant.families.registry import architecture_of
-from hydrant.tuning.examples import Source
+from hydrant.tuning.tuning_data import Source
 from support import CLASSES
 
 BATCH = 4

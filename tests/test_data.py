@@ -19,7 +19,6 @@ import pytest
 import torch
 from hydrant.data import data_files
 from hydrant.data.data_files import file_rows, stream_lines
-from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import Examples, random_parts, read_examples
 from hydrant.data.label_encoding import label_index
 from hydrant.data.python_inputs import given_inputs

@@ -244,7 +244,7 @@ def test_files_of_more_than_8_bits_are_refused(kind: str, tmp_path: Path) -> Non
         opened.load()
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     for image in (tmp_path / "deep", DEEP[kind]):
-        with pytest.raises(InputError, match="input 3 .*16 bits per channel"):
+        with pytest.raises(InputError, match=r"input 3 .*16 bits per channel"):
             processor.encode([image], first=3)
 
 
@@ -357,7 +357,7 @@ def test_a_truncated_picture_is_named(tmp_path: Path) -> None:
     picture(190, 140).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:2000])
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    with pytest.raises(InputError, match="input 0: .*truncated"):
+    with pytest.raises(InputError, match=r"input 0: .*truncated"):
         processor.encode([Image.open(tmp_path / "a.png")])
 
 
@@ -462,9 +462,7 @@ def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> No
     agree(found, made(images, return_tensors="np"))
 
 
-@pytest.mark.parametrize(
-    "name", ["LevitFeatureExtractor", "PerceiverImageProcessorFast", 3]
-)
+@pytest.mark.parametrize("name", ["LevitFeatureExtractor", "PerceiverImageProcessorFast", 3])
 @pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
 def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: str, name: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=str(name)):

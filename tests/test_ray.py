@@ -27,7 +27,7 @@ from hydrant.runtime.offline.offline_run import Division, local_engine, predict_
 from hydrant.runtime.offline.ray_engine import Actors, Scorer, Work
 from hydrant.runtime.offline.scoring import Scoring
 from hydrant.serving.ray_serve import _start
-from hydrant.serving.settings import ServeSettings
+from hydrant.serving.serve_settings import ServeSettings
 from support import make_model, make_tokenizer, random_plan, run_cli
 from test_signature import relabel, write_key
 

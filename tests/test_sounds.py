@@ -321,17 +321,13 @@ def test_parts_that_are_written_out_are_those_of_transformers(name: str, tmp_pat
 
 
 def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:
-    asked = pytest.importorskip("hydrant.serving.asked")
-    from hydrant.serving.inputs import checked_inputs
-
+    predict_request = pytest.importorskip("hydrant.serving.predict_request")
+    request_of = predict_request.PredictRequest
     content = (folder / "LABEL_0" / "0.flac").read_bytes()
     with hydrant.load(bundle, "torch") as predictor:
-        given = asked.Asked([base64.b64encode(content).decode()], [None])
-        inputs, shown = asked.inputs_for(given, predictor)
+        given = request_of([base64.b64encode(content).decode()], [None])
+        inputs, shown = predict_request.model_inputs(given, predictor, 1)
         assert (inputs, shown) == ([content], ["audio 0"])
-        checked_inputs(inputs, predictor, 1)
         assert len(predictor.predict(inputs)) == 1
         with pytest.raises(InputError, match=r"input 0, '.*', is not base64; expected a sound file in base64"):
-            asked.inputs_for(asked.Asked([str(folder / "LABEL_0" / "0.flac")], [None]), predictor)
-        with pytest.raises(InputError, match="input 0 is a str; expected the bytes of a sound file"):
-            checked_inputs([str(folder / "LABEL_0" / "0.flac")], predictor, 1)
+            predict_request.model_inputs(request_of([str(folder / "LABEL_0" / "0.flac")], [None]), predictor, 1)

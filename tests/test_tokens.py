@@ -22,7 +22,8 @@ from hydrant.data.examples import Examples
 from hydrant.errors import BundleError, InputError, UnsupportedModelError
 from hydrant.families.registry import architecture_of
 from hydrant.runtime.backends.registry import open_backend
-from hydrant.serving.protocol import InferRequest, Tensor, inputs_of, model_metadata, outputs_of
+from hydrant.serving.datatypes import Tensor
+from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of
 from support import HEADS, LAYERS, make_inputs, random_plan
 from token_support import CLASSES, TAGS, make_tagger, make_word_tokenizer, sentences
 

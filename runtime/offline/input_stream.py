@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.files import sha256_of
+from ...bundle.staging import sha256_of
 from ...data.data_options import DataOptions
 from ...data.data_sources import matches, named_rows, source_name
 from ...data.images import has_image_name
@@ -28,7 +28,7 @@ from ...errors import InputError, listing
 
 @dataclass(frozen=True)
 class Sources:
-    """Data by their names, in order; ``missing`` lets rows without a text through (``data.readers.stream_rows``)."""
+    """Data by their names, in order; ``missing`` lets rows without a text through (``data.data_files.file_rows``)."""
 
     names: tuple[str, ...]
     columns: DataOptions
