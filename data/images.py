@@ -10,7 +10,6 @@ import contextlib
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ from ..errors import InputError, cut, listing
 from .raw_inputs import Unusable
 from .spec import InputSpec
 from .specs import processor_settings
+from .tensors import EncodedTensors, stacked
 
 MOST_PIXELS = 2**28
 """Of a resized image: a long and narrow one whose shorter edge grows would fill the memory."""
@@ -71,16 +71,6 @@ class ImageSettings(msgspec.Struct, frozen=True):
     image_std: Std | list[Std] | None = None
 
 
-@dataclass(frozen=True)
-class EncodedImage:
-    """One preprocessed image: ``pixels`` [channels, height, width] float32."""
-
-    pixels: np.ndarray
-
-    tokens = 1
-    truncated = False
-
-
 class ImageProcessor:
     """Prepares images for one model. Safe to use from many threads."""
 
@@ -91,13 +81,15 @@ class ImageProcessor:
         self._check(processor_settings(folder, dict[str, Any]), file)
         self._read(processor_settings(folder, ImageSettings), file)
 
-    def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedImage]:
+    def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
         """Preprocess images: paths, bytes of image files, PIL images, or uint8 arrays [H, W] or [H, W, 3]."""
-        return [EncodedImage(self._pixels(image, first + offset)) for offset, image in enumerate(images)]
+        return [
+            EncodedTensors({"pixel_values": self._pixels(image, first + offset)}) for offset, image in enumerate(images)
+        ]
 
-    def collate(self, items: Sequence[EncodedImage]) -> dict[str, np.ndarray]:
+    def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """``pixel_values`` [B, channels, height, width] float32."""
-        return {"pixel_values": np.stack([item.pixels for item in items])}
+        return stacked(items)
 
     def describe(self) -> dict[str, Any]:
         """What another runtime needs to know to prepare the same tensors."""
@@ -133,10 +125,8 @@ class ImageProcessor:
         self._std = self._per_channel(settings.image_std, file) if settings.do_normalize else None
         fixed, read = self._crop or self._size, self._expected[1:]
         if fixed is not None and tuple(fixed.values()) != ((min(read),) if "shortest_edge" in fixed else read):
-            raise InputError(
-                f"{file} makes images of {fixed}, but the model reads {read[0]} by {read[1]} pixels; use the model's "
-                "own image processor (a DINOv2 that is fused by its file or hub name is brought to the right size)"
-            )
+            size = f"the model reads {read[0]} by {read[1]} pixels; use its own image processor"
+            raise InputError(f"{file} makes images of {fixed}, but {size}")
 
     def _per_channel(self, value: Any, file: Path) -> np.ndarray:
         values = np.asarray([value] * self._channels if isinstance(value, float) else value, np.float32)
@@ -290,8 +280,7 @@ def _from_array(image: np.ndarray, index: int) -> Any:
     if image.dtype != np.uint8 or not shaped or 0 in image.shape:
         raise InputError(
             f"input {index} is an array of {image.dtype} {list(image.shape)}; expected uint8 [height, width] or "
-            "[height, width, 3] (array.transpose(1, 2, 0) of channels first); normalised pixels go in a dict, as "
-            "pixel_values"
+            "[height, width, 3]; normalised pixels go in a dict, as pixel_values"
         )
     return Image.fromarray(image)
 

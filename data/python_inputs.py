@@ -112,9 +112,8 @@ def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
     """The images of an array [N, …], if it cannot be taken for one image."""
     if array.ndim < 3 or (array.ndim == 3 and (array.shape[2] in (1, 3, 4) or array.shape[0] == 3)):
         raise InputError(
-            f"{name} is an array of {array.dtype} {list(array.shape)}, which may be one image or several; expected "
-            "[N, height, width, 3], [height, width, 3] (array.transpose(1, 2, 0) of channels first), or a list of "
-            "grey images [height, width]"
+            f"{name} is an array of {array.dtype} {list(array.shape)}: one image or several? Expected "
+            "[N, height, width, 3], [height, width, 3], or a list of grey images [height, width]"
         )
     return list(array)
 

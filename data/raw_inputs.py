@@ -98,10 +98,7 @@ def as_array(value: Any) -> np.ndarray:
         try:
             return np.asarray(value)
         except ValueError as error:
-            raise InputError(
-                "lists are not equally long; expected arrays: pad the inputs to one length (padding=True of a "
-                "tokenizer), or give the texts"
-            ) from error
+            raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
     plain = value.detach().cpu()
     return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
 

@@ -1,4 +1,4 @@
-"""Tensors that a user made: checked before a backend sees them, and taken as examples in place of raw inputs."""
+"""Prepared inputs; and tensors that a user made, checked before a backend sees them, in place of raw inputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ class EncodedTensors:
     """One input: its tensors without the batch axis, and without padding at the end."""
 
     arrays: dict[str, np.ndarray]
-
-    truncated = False
+    truncated: bool = False
 
     @property
     def tokens(self) -> int:
         """Number of tokens, or of samples; 1 for an image or a spectrogram."""
         counted = self.arrays.get("attention_mask", self.arrays.get("input_values"))
         return 1 if counted is None or counted.ndim > 1 else len(counted)
+
+
+def stacked(items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
+    """A batch of inputs whose tensors have one shape."""
+    return {name: np.stack([item.arrays[name] for item in items]) for name in items[0].arrays}
 
 
 class TensorProcessor:

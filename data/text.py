@@ -90,10 +90,7 @@ class TextProcessor:
             tokenizer = Tokenizer.from_file(str(file))
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if size > spec.vocabulary:
-            raise InputError(
-                f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has {spec.vocabulary} entries; "
-                f"{REMEDY}"
-            )
+            raise InputError(f"tokenizer has token ids up to {size - 1}; this model has {spec.vocabulary}; {REMEDY}")
         self._spec = spec
         name = "tokenizer_config.json"
         settings = processor_settings(folder, TextSettings, name) if (folder / name).is_file() else TextSettings()

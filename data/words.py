@@ -103,10 +103,8 @@ class WordProcessor(TextProcessor):
         split = not isinstance(text, str)
         encoding = self._encoding(list(text) if split else text, index, is_pretokenized=split)
         if len(encoding.tokens) != len(encoding.ids):  # a template may name more or fewer
-            raise InputError(
-                f"the tokenizer gives input {index} {len(encoding.ids)} token ids and {len(encoding.tokens)} tokens; "
-                f"{REMEDY}"
-            )
+            counts = f"{len(encoding.ids)} token ids and {len(encoding.tokens)} tokens"
+            raise InputError(f"the tokenizer gives input {index} {counts}; {REMEDY}")
         sentence = " ".join(text) if split else text
         starts = [0, *accumulate(len(word) + 1 for word in text)] if split else []
         marked = bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))

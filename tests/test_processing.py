@@ -400,7 +400,7 @@ def test_an_image_that_would_grow_beyond_all_memory_is_refused(shape: tuple[int,
     resized = r"\[13440000, 224\]" if shape[0] > shape[1] else r"\[224, 13440000\]"
     with pytest.raises(InputError, match=rf"input 7 would be resized to {resized} pixels; crop it first"):
         processor.encode([np.zeros(shape, np.uint8)], first=7)
-    assert processor.encode([np.zeros((1, 200), np.uint8)])[0].pixels.shape == (3, SIDE, SIDE)
+    assert processor.encode([np.zeros((1, 200), np.uint8)])[0].arrays["pixel_values"].shape == (3, SIDE, SIDE)
 
 
 def test_programs_that_draw_are_no_images() -> None:

@@ -82,8 +82,13 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     ]  # fmt: skip
     ours = processor()
     for way, found in zip(ways, ours.encode(ways), strict=True):
-        np.testing.assert_allclose(found.samples, ours.encode([sound])[0].samples, atol=2e-6, err_msg=str(type(way)))
-    mean = processor(do_normalize=False).encode([tmp_path / "two.wav"])[0].samples
+        np.testing.assert_allclose(
+            found.arrays["input_values"],
+            ours.encode([sound])[0].arrays["input_values"],
+            atol=2e-6,
+            err_msg=str(type(way)),
+        )
+    mean = processor(do_normalize=False).encode([tmp_path / "two.wav"])[0].arrays["input_values"]
     np.testing.assert_allclose(mean, 0, atol=1e-4)  # of both channels
 
 
@@ -125,7 +130,7 @@ def test_a_small_file_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         processor().encode([files[655_350].getvalue()])
     assert sizes == []
     (found,) = processor(do_normalize=False).encode([files[RATE].getvalue()])
-    np.testing.assert_allclose(found.samples, samples.mean(axis=1), atol=2**-15)
+    np.testing.assert_allclose(found.arrays["input_values"], samples.mean(axis=1), atol=2**-15)
     assert max(sizes) <= 8 * 2**16
 
 
@@ -155,7 +160,7 @@ def test_folders_tables_and_rows_hold_sounds(folder: Path, tmp_path: Path) -> No
     assert table.inputs == [folder / "LABEL_1" / "3.wav"]
     rows = [{"audio": {"array": noise(80), "sampling_rate": RATE}, "label": 2}, {"audio": noise(90), "label": 0}]
     given = read_examples(rows, labels)
-    assert [len(item.samples) for item in processor().encode(given.inputs)] == [80, 90]
+    assert [item.tokens for item in processor().encode(given.inputs)] == [80, 90]
     with pytest.raises(InputError, match="holds no images or sounds"):
         list(read_examples(tmp_path, None).inputs)
 
