@@ -20,10 +20,10 @@ FLOORS: list[dict[str, str]] = [
             check_inputs
         """,
         "metrics": """
-            __init__ label_order bootstrap classification selective figures gates score_gates label_gates judging
-            resampled timing uncertainty scores ranking labels logit_scores spans
+            __init__ label_order bootstrap classification gates timing uncertainty scores labels spans
         """,
     },
+    {"tasks": "task classification regression multi_label token_classification __init__"},
     {
         "bundle": """
             __init__ tasks architecture strict_json traced manifest staging plan store progress_checkpoint
@@ -78,8 +78,11 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
+        "tuning": """
+            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+        """,
         "evaluation": """
-            __init__ bisect features distance_choice operator_times profile_targets profile_report
+            __init__ bisect operator_times profile_targets profile_report
             cost_estimate peak_memory latency_plot polygraphy profiler verifier
             options report metric_names verdict dropout models latency observation model_reports baselines classes
             examples report_tables report_page noise plots run

@@ -407,7 +407,7 @@ def test_the_command_line_from_a_checkpoint_to_labels(checkpoint: Path, data: Pa
     for words in ("micro F1", "macro F1", "mean average precision", "OOD AUROC by energy", "greeting"):
         assert words in told
     page = (tmp_path / "page.html").read_text()
-    assert "Finding answers with a wrong label" in page
+    assert "Finding wrong answers" in page
     shown = ran("predict", out, "hello money")
     assert shown.split()[:2] == ["input", "labels"]
     found = json.loads(ran("predict", out, "hello money", "--json", "--probabilities"))["predictions"][0]

@@ -28,10 +28,9 @@ from hydrant.bundle.tasks import OUTPUTS, PER_CLASS
 from hydrant.calib.decisions.fit import Request, Sample, fit_classes
 from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
-from hydrant.calib.decisions.temperature import HIGHEST, averaged_nll, fit_temperature
+from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
-from hydrant.data.fingerprints import LOWEST
-from hydrant.evaluation.features import standardised_by
+from hydrant.calib.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.task_heads import label_head, score_head, uncertainty_head
 from hydrant.fusion.label_head import summarize_labels
@@ -274,7 +273,7 @@ def right(logits: np.ndarray) -> np.ndarray:
 def test_a_temperature_is_fitted_on_logits_of_any_size(labels: Callable[..., np.ndarray], classes: int) -> None:
     logits = extreme(3, classes)
     found = fit_temperature(logits, labels(logits))
-    assert LOWEST <= found <= HIGHEST
+    assert MIN_TEMPERATURE <= found <= MAX_TEMPERATURE
     assert math.isfinite(averaged_nll(logits, labels(logits), found))
 
 
@@ -284,8 +283,7 @@ def test_thresholds_hold_their_shares_on_logits_of_any_size(classes: int) -> Non
     for labels in (right(logits), np.random.default_rng(0).integers(0, classes, len(logits))):
         for score in ("confidence", "mutual_information", "energy", "auto"):
             targets = Targets(Coverage(0.8, score), FalseAlarm(0.2, score), Sets(0.2, "aps"))  # type: ignore[arg-type]
-            request = Request(targets, [str(index) for index in range(classes)])
-            found = fit_classes(Sample(logits, labels), Sample(logits[::-1]), request)
+            found = fit_classes(Sample(logits, labels), Sample(logits[::-1]), Request(targets, ["x"] * classes))
             json.dumps(found.to_json(), allow_nan=False)
             assert found.thresholds["abstain"].measured["coverage"] >= 0.8
             assert found.thresholds["ood"].measured["false_positive_rate"] <= 0.2

@@ -14,8 +14,8 @@ import onnx
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
 from hydrant.data.check_inputs import synthetic_batches
-from hydrant.metrics.gates import TOLERANCES, gates
-from hydrant.metrics.label_order import agreement
+from hydrant.metrics.gates import TOLERANCES
+from hydrant.tasks.classification import compare_classes
 from support import FAMILIES, make_model, random_plan, run_cli
 
 
@@ -28,7 +28,7 @@ def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
     assert report.reference == "torch"
     onnxruntime = report.backends[0]
     assert (onnxruntime.backend, onnxruntime.precision) == ("onnxruntime", "fp32")
-    assert onnxruntime.agreement.inputs == 8
+    assert onnxruntime.agreement["inputs"] == 8
     assert 0 < onnxruntime.outputs["probabilities"]["max_abs"] < 1e-5, (
         "identical outputs would mean one backend ran twice"
     )
@@ -108,12 +108,10 @@ def test_gates_judge_each_figure() -> None:
     scores, p = np.linspace(0, 1, 120), np.linspace(0.2, 0.9, 120)
     probabilities = np.stack([p, 1 - p], axis=1)
     good = outputs(probabilities, scores)
-    assert all(gate.passed for gate in gates(agreement(good, good, tolerances), tolerances))
+    assert all(gate.passed for gate in compare_classes(good, good, tolerances)[1])
 
     def failed(changed: dict[str, np.ndarray]) -> set[str]:
-        return {
-            gate.name for gate in gates(agreement(good, {**good, **changed}, tolerances), tolerances) if not gate.passed
-        }
+        return {gate.name for gate in compare_classes(good, {**good, **changed}, tolerances)[1] if not gate.passed}
 
     assert failed({"probabilities": probabilities[:, ::-1]}) == {"label flips", "max |Δ probability|"}
     assert failed({"probabilities": probabilities + 2e-4}) == {"max |Δ probability|"}
@@ -126,10 +124,10 @@ def test_gates_judge_each_figure() -> None:
 def test_a_flip_between_near_ties_is_counted_and_forgiven() -> None:
     tolerances = TOLERANCES["fp32"]
     tie, scores = np.array([[0.50001, 0.49999]]), np.zeros(1)
-    figures = agreement(outputs(tie, scores), outputs(tie[:, ::-1], scores), tolerances)
-    assert (figures.label_flips, figures.near_ties) == (1, 1)
-    assert all(gate.passed for gate in gates(figures, tolerances))
-    assert set(figures.spearman.values()) == {None}
+    agreement, gates = compare_classes(outputs(tie, scores), outputs(tie[:, ::-1], scores), tolerances)
+    assert (agreement["label_flips"], agreement["near_ties"]) == (1, 1)
+    assert all(gate.passed for gate in gates)
+    assert set(agreement["spearman"].values()) == {None}
 
 
 @pytest.mark.parametrize(("precision", "family"), [("fp32", "bert"), ("fp16", "vit")])
