@@ -15,8 +15,8 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec specs data_options raw_inputs images audio spectrograms text words label_encoding processor
-            batching corruptions python_inputs tensors data_files data_sources examples fingerprints synthetic_ood
+            __init__ spec specs data_options raw_inputs tensors images audio spectrograms text words label_encoding
+            processor batching corruptions python_inputs data_files data_sources examples fingerprints synthetic_ood
             check_inputs
         """,
         "metrics": """
