@@ -103,13 +103,6 @@ def test_what_would_change_the_score_is_refused(
         hydrant.families.registry.architecture_of(load(checkpoint(tmp_path / "model", files, **settings)))
 
 
-@pytest.mark.parametrize(("file", "text"), [(MAIN, "["), (MAIN, "[]"), (MODULES, "{}"), (MODULE, "3")])
-def test_a_malformed_file_is_named(file: str, text: str, tmp_path: Path) -> None:
-    (checkpoint(tmp_path / "model", {}) / file).write_text(text)
-    with pytest.raises(InputError, match=file):
-        load_model(tmp_path / "model")
-
-
 def test_several_labels_may_have_a_sigmoid_each(tmp_path: Path) -> None:
     files = {MAIN: {"activation_fn": SIGMOID}}
     folder = checkpoint(tmp_path / "model", files, num_labels=3, problem_type="multi_label_classification")

@@ -15,25 +15,21 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Bundle, GraphForm, HeadPlan, Reading, export_onnx, fuse, load, plan_heads, save_bundle
-from hydrant.bundle.architecture import ADDED, Architecture
+from hydrant import Bundle, GraphForm, HeadPlan, export_onnx, fuse, load, plan_heads, save_bundle
 from hydrant.bundle.density import check_taps
 from hydrant.calib.taps import named_taps
-from hydrant.errors import BundleError, HydrantError, UnsupportedModelError
-from hydrant.export import export
+from hydrant.errors import HydrantError, UnsupportedModelError
 from hydrant.families.checkpoint import check_supported, load_model, load_processor
 from hydrant.families.registry import DECLARED, LAYOUTS, architecture_of, read_weights
 from hydrant.families.unsupported import unsupported
 from PIL import Image
 from support import (
     ALIASES,
-    FAMILIES,
     HEADS,
     LAYERS,
     TEXT_FAMILIES,
     make_inputs,
     make_model,
-    model_type,
     random_plan,
     run_cli,
 )
@@ -44,7 +40,6 @@ from torch.nn.utils import parametrizations, prune
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzéçà0123456789.,!?"
 TEXTS = ["hello world", "héllo, ça va?", "  the weather \n today ", "世界 hello", "money " * 60, "a"]
-PAIRS = [("hello world", "transfer money"), ("money " * 30, "hello"), ("a", "the weather " * 30)]
 
 
 def make_unigram(family: str) -> Any:
@@ -84,17 +79,6 @@ def test_an_alias_matches_the_oracle(checkpoint: Path, tmp_path: Path) -> None:
         fuse(checkpoint, random_plan("roberta", 2))
 
 
-def test_its_tokens_are_those_of_its_own_tokenizer(checkpoint: Path) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    processor = hydrant.data.processor.load_processor(checkpoint, architecture_of(load_model(checkpoint)))
-    for texts in (TEXTS, PAIRS):
-        expected = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
-        found = processor.collate(processor.encode(texts))
-        assert set(found) == {"input_ids", "attention_mask"}
-        for name, array in found.items():
-            np.testing.assert_array_equal(array, expected[name], err_msg=name)
-
-
 def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_path: Path) -> None:
     model, tokenizer = load_model(checkpoint), transformers.AutoTokenizer.from_pretrained(checkpoint)
     plan = plan_heads(checkpoint, (TEXTS, list("abcdea")), members=2, keep=2)
@@ -124,57 +108,7 @@ def test_tables_of_any_width(width: int, tmp_path: Path) -> None:
     assert ("embeddings.projection.weight" in grouped.state_dict()) == (width != 32)
 
 
-@pytest.mark.parametrize("separate", ["embeddings", "norms"])
-def test_separate_narrow_tables(separate: str, tmp_path: Path) -> None:
-    models = [make_model("electra", seed=seed) for seed in (1, 2, 3)]
-    ensemble, inputs = fuse(models, random_plan("electra", 3), keep_separate=separate), make_inputs("electra")
-    with torch.no_grad():
-        expected = ensemble(**inputs).member_logits.softmax(-1).mean(0).numpy()
-    save_bundle(ensemble, tmp_path / "out")
-    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-    for lowering in ("unrolled", "grouped"):
-        export_onnx(tmp_path / "out", form=GraphForm(lowering=lowering))
-        with load(tmp_path / "out", "onnxruntime") as predictor:
-            np.testing.assert_allclose(predictor.predict(arrays).probabilities, expected, atol=2e-5)
-
-
-def drop_without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout as a function that its rate decides, in transformers and in fused modules."""
-
-    def dropped(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        return x - p * x.abs() if training else x
-
-    monkeypatch.setattr(torch.nn.functional, "dropout", dropped)
-    monkeypatch.setattr("hydrant.fusion.module.dropout", dropped)
-    monkeypatch.setattr("hydrant.fusion.grouped.dropout", dropped)
-
-
-def test_dropout_of_narrow_tables_stands_before_the_projection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In training mode the first activations are the projection of a dropped-out row, as in transformers."""
-    model = make_model("electra", hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.0)
-    embeddings = fuse(model).train().embeddings
-    inputs = make_inputs("electra", padded=False)
-    ids, types = inputs["input_ids"], inputs["token_type_ids"]
-    drop_without_chance(monkeypatch)
-    found = embeddings(ids, types)[0]
-    reference = model.train().electra
-    expected = reference.embeddings_project(reference.embeddings(input_ids=ids, token_type_ids=types))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
 # The mean of all patches
-
-
-def test_rewrites_that_do_not_hold_are_not_offered_and_said_so(tmp_path: Path) -> None:
-    save_bundle(fuse(make_model("clip-classifier"), forked("clip-classifier", 1)), tmp_path / "out")
-    made = export(tmp_path / "out")
-    done = {change.rewrite for change in made.changes}
-    assert {"fork-heads", "fold-norms", "fold-value-bias"} <= done
-    assert not done & {"pooled-token", "absorb-keys"}
-    for name in ("pooled-token", "absorb-keys"):
-        assert made.reasons[name].startswith("not applied: the classifier reads the mean of all patches")
-    save_bundle(fuse(make_model("vit"), forked("vit", 1)), tmp_path / "vit")
-    assert "pooled-token" not in export(tmp_path / "vit").reasons
 
 
 def test_what_the_classifier_reads_is_what_the_distance_reads() -> None:
@@ -230,21 +164,6 @@ def test_a_clip_classifier_from_the_command_line(pictures: Path, tmp_path: Path)
     assert row["label"] in names.values()
     assert row["distance"] is not None
     assert "clip" in run_cli("inspect", out).stdout
-
-
-def test_int8_takes_the_last_layer_where_it_runs_on_every_token(tmp_path: Path) -> None:
-    model = make_model("clip-classifier")
-    with torch.no_grad():  # of an ordinary size, so that 8 bits are enough
-        for parameter in model.parameters():
-            parameter.mul_(0.3)
-    bundle = save_bundle(fuse(model, random_plan("clip-classifier", 2)), tmp_path / "out")
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((64, 3, 12, 12)).astype(np.float32)
-    np.savez(tmp_path / "images.npz", pixel_values=images, y=np.zeros(64, np.int64))
-    made = export(bundle, "int8", data=tmp_path / "images.npz", reading=Reading(examples=32))
-    assert made.quantised is not None
-    assert made.quantised.quantised + len(made.quantised.left) == 4 * LAYERS
-    assert all(gate.passed for gate in made.quantised.gates)
 
 
 # First token beside the mean, layer scale, registers
@@ -318,35 +237,6 @@ def test_positions_are_brought_to_the_size_that_the_processor_makes(family: str,
         np.testing.assert_allclose(predictor.predict([picture]).probabilities, expected, atol=1e-4)
 
 
-def test_a_processor_that_never_makes_the_size_of_the_model_is_refused(tmp_path: Path) -> None:
-    """Nothing could be predicted; where a cropped or resized image has one size, that is the model's from there on."""
-    make_model("dinov2", image_size=16).save_pretrained(tmp_path)
-    edge = transformers.BitImageProcessorPil(size={"shortest_edge": 12}, do_center_crop=False)
-    edge.save_pretrained(tmp_path)
-    ensemble = fuse(tmp_path)
-    save_bundle(ensemble, tmp_path / "tensors", tensors_only=True)
-    with pytest.raises(HydrantError, match=r"shortest_edge.*12.*16 by 16"):
-        save_bundle(ensemble, tmp_path / "out", load_processor(tmp_path, "image"))
-    edge.do_resize = False
-    save_bundle(ensemble, tmp_path / "out", edge)
-
-
-def test_stochastic_depth_is_recorded() -> None:
-    assert fuse(make_model("dinov2", drop_path_rate=0.5)).provenance["drop_path_rate"] == 0.5
-    assert "drop_path_rate" not in fuse(make_model("dinov2")).provenance
-
-
-def test_a_model_of_the_processors_size_or_without_one_stays_as_it_is(tmp_path: Path) -> None:
-    original = make_model("dinov2")
-    original.save_pretrained(tmp_path)
-    for size in (None, {"shortest_edge": 12}, {"height": 12, "width": 12}):
-        if size is not None:
-            transformers.BitImageProcessorPil(size=size, do_center_crop=False).save_pretrained(tmp_path)
-        loaded = load_model(tmp_path)
-        for name, tensor in original.state_dict().items():
-            assert torch.equal(loaded.state_dict()[name], tensor), name
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -415,37 +305,6 @@ def test_dropout_of_the_first_token_s_attention_is_that_of_transformers(
 
 
 # Bundles of earlier and other versions
-
-
-def test_families_of_0_1_have_the_keys_that_it_knew() -> None:
-    for family in FAMILIES:
-        stored = architecture_of(make_model(family)).to_json()
-        assert set(stored) & set(ADDED) == {
-            "electra": {"embedding_width"}, "clip-classifier": {"token_pooling", "final_norm"},
-            "dinov2": {"token_pooling"},
-        }.get(family, set())  # fmt: skip
-        assert Architecture.from_json(stored) == architecture_of(make_model(family))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"token_pooling": "maximum"}, "token_pooling = 'maximum'; expected one of first, mean, first_and_mean"),
-        ({"token_pooling": 3}, "token_pooling = '3'; expected TokenPooling"),
-        ({"pooling": "swish"}, "pooling = 'swish'; expected one of none, tanh, relu, gelu, unit"),
-        ({"final_norm": "no"}, "final_norm = 'no'; expected bool"),
-        ({"embedding_width": None}, "embedding_width = 'None'; expected a whole number"),
-        (
-            {"modality": "text", "vocabulary": 9, "positions": 9, "token_pooling": "first_and_mean"},
-            "token_pooling = 'first_and_mean' for texts; expected first or mean",
-        ),
-        ({"layer_scale": True}, "does not describe an architecture"),
-    ],
-)
-def test_unknown_settings_of_a_bundle_are_refused(change: dict[str, Any], message: str) -> None:
-    stored = architecture_of(make_model("clip-classifier")).to_json()
-    with pytest.raises(BundleError, match=message):
-        Architecture.from_json({**stored, **change})
 
 
 # Refusals
@@ -582,25 +441,12 @@ def test_positions_that_the_configuration_does_not_name_are_refused() -> None:
         fuse(configured(make_model("vit"), image_size=8))
 
 
-def test_a_class_that_is_derived_from_a_known_one_is_told() -> None:
-    class Own(transformers.BertForSequenceClassification):
-        pass
+def drop_without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout as a function that its rate decides, in transformers and in fused modules."""
 
-    with pytest.raises(UnsupportedModelError) as caught:
-        fuse(Own(make_model("bert").config))
-    told = "architecture Own is not supported: it is derived from BertForSequenceClassification, and may compute "
-    assert str(caught.value).startswith(told)
-    assert "; if it computes the same, save it with save_pretrained and read it with Bert" in str(caught.value)
+    def dropped(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return x - p * x.abs() if training else x
 
-
-def test_a_folder_whose_configuration_cannot_be_read_is_left_to_transformers(tmp_path: Path) -> None:
-    for content in ("{", "[]", "{}", '{"architectures": []}', '{"architectures": [3]}', '{"architectures": "x"}'):
-        (tmp_path / "config.json").write_text(content)
-        check_supported(tmp_path)
-    check_supported("owner/name-that-is-no-folder")
-    check_supported(tmp_path / "absent")
-
-
-def test_the_test_names_are_those_of_transformers() -> None:
-    for family in (*FAMILIES, *ALIASES, "dinov2_with_registers", "modernbert"):
-        assert make_model(family).config.model_type == model_type(family)
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropped)
+    monkeypatch.setattr("hydrant.fusion.module.dropout", dropped)
+    monkeypatch.setattr("hydrant.fusion.grouped.dropout", dropped)

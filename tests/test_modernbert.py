@@ -16,7 +16,7 @@ import torch_onnx
 import transformers
 from hydrant import Bundle, GraphForm, Reading, estimate_cost, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.architecture import Architecture
-from hydrant.calib.heads.encoder import Encoder, attention_mask
+from hydrant.calib.heads.masking import entered, pruned_layer
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, UnsupportedModelError
 from hydrant.export import export
@@ -24,6 +24,7 @@ from hydrant.export.random_model import PLAIN, random_model
 from hydrant.families.positions import turned
 from hydrant.families.registry import architecture_of, read_weights
 from hydrant.fusion import FusedClassifier
+from hydrant.fusion.ensemble import whole_model
 from hydrant.tuning.job import shared_form
 from hydrant.tuning.rank_one import draw, merged, told_apart, with_factors
 from hypothesis import given, settings
@@ -240,15 +241,15 @@ def test_members_told_apart_by_factors_cost_what_their_graph_does(tmp_path: Path
 
 
 @pytest.mark.parametrize("form", ["first", "mean", "windows"])
-def test_the_encoder_that_circuits_run_on(form: str) -> None:
+def test_the_layers_that_circuits_run_on(form: str) -> None:
     model, inputs = tiny(form), make_inputs("modernbert")
     keep = random_plan("modernbert", 1).members[0]
-    encoder, mask = Encoder(model), attention_mask(inputs)
+    module = whole_model(model)
     with torch.no_grad():
-        x = encoder.embed(inputs)
+        x, mask = entered(module, inputs)
         for layer in range(LAYERS):
-            x = encoder.layer(layer, x, mask, keep[layer])
-        found = encoder.classify(x, mask).numpy()
+            x = pruned_layer(module, layer, x, mask, keep[layer])
+        found = module.classified(x, mask)[0].numpy()
     np.testing.assert_allclose(found, oracle.member_logits(model, keep, HEADS, inputs), atol=2e-5, rtol=2e-5)
 
 

@@ -132,7 +132,7 @@ class _Search:
         if settings.objective != "nll" and not self.answers.has_uncertainty:
             raise InputError(
                 f"the objective {settings.objective!r} is of entropies, and one model's score of a regression tells "
-                "nothing of how sure it is; choose the objective 'nll' (--objective nll), its squared error"
+                "nothing of how sure it is; choose Circuit(objective='nll'), its squared error"
             )
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1

@@ -246,8 +246,7 @@ def _check_traced(methods: Sequence[Method], keep: Any) -> None:
         )
     if any(isinstance(method, Random) and method.systematic for method in methods):
         raise InputError(
-            "systematic is given for a traced model, whose members are each drawn on their own; leave it out "
-            "(--systematic)"
+            "systematic is given for a traced model, whose members are each drawn on their own; leave it out"
         )
 
 
