@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from .config import activation, classes, head_width, pair, refuse
-from .layout import Layout, linear
+from .layout import Layout, activation, classes, head_width, linear, pair, refuse
 
 
 def _architecture(config: Any) -> Architecture:
@@ -89,7 +88,6 @@ def drop_path_of(config: Any) -> dict[str, float]:
 
 ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
 
-
 OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "attention.attention.value",
                    "attention.output.dense")  # fmt: skip
 """As transformers 5.12 names them."""
@@ -122,9 +120,7 @@ NAMES = {
     "dinov2_with_registers": "Dinov2WithRegistersForImageClassification",
 }
 
-
 DINOV2, DINOV2_WITH_REGISTERS = (_layout(family, name) for family, name in NAMES.items())
-
 
 OLDER = {name: _layout(family, name, OLDER_ATTENTION) for family, name in NAMES.items()}
 """Class → where its weights lay in older releases of transformers."""

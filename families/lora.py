@@ -21,8 +21,8 @@ from ..bundle.architecture import part_of
 from ..bundle.staging import sha256_of
 from ..errors import InputError, cut, listing
 from .cross_encoder import check_adapter
+from .refusals import check_pulled
 from .registry import LAYOUTS, architecture_of, layout_of
-from .weight_files import check_pulled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,23 +31,17 @@ if TYPE_CHECKING:
 LowRank = Literal["auto", "merge", "keep"]
 """What may be asked of low-rank updates of attention."""
 
-
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
 
 MAX_CONFIG_BYTES = 2**20
 
-
 PREFIX = "base_model.model."
-
 
 LINEAR_PARTS = ("attention", "mlp", "pooler", "classifier")
 """Parts whose linear maps may have an update."""
 
-
 REPLACED_PARTS = ("pooler", "classifier")
 """Parts that an adapter may bring whole (``modules_to_save``)."""
-
 
 PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of ``init_lora_weights`` that leave the base model's weights as they are."""
@@ -305,7 +299,6 @@ def _check_patterns(patterns: Mapping[str, Any], name: str, folder: Path) -> Non
 
 MOST_PATTERNS, MOST_REPEATING, MOST_CHOICES = 1000, 20, 3
 """Entries of a pattern, those among them that match in several ways, and choices in one of these."""
-
 
 CHOICE, REPEATED_GROUP = re.compile(r"[*+{|]|(?<!\()\?"), re.compile(r"\)[*+?{]")
 """What lets a regular expression match in several ways; a group that is repeated takes exponential time."""

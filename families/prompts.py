@@ -14,7 +14,6 @@ from ..errors import InputError, cut, listing
 TEMPLATES = ("a photo of a {}.",)
 """Where no template is given (Radford et al. 2021)."""
 
-
 FORMS = (
     'names separated by commas, a .txt file with one name a line, or JSON in a .json file: ["cat", "dog"], '
     '{"classes": ["cat", "dog"], "templates": ["a photo of a {}."]} or {"cat": "a cat", "dog": ["a dog", "a puppy"]}'

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from .config import activation, classes, head_width, pair, refuse
-from .layout import Layout, linear
+from .layout import Layout, activation, classes, head_width, linear, pair, refuse
 
 
 def _architecture(config: Any, prefix_tokens: int) -> Architecture:
@@ -71,6 +70,5 @@ def _layout(family: str, model_class: str, prefix_tokens: int) -> Layout:
 
 
 VIT = _layout("vit", "ViTForImageClassification", prefix_tokens=1)
-
 
 DEIT = _layout("deit", "DeiTForImageClassification", prefix_tokens=2)

@@ -18,9 +18,9 @@ from ..bundle.plan import HeadPlan
 from ..errors import InputError, cut
 from ..families.checkpoint import load_model, model_labels, own_processor
 from ..families.dinov2 import drop_path_of
+from ..families.layout import problem_of
 from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
-from ..families.tasks import problem_of
 from .grouped import GroupedLinear, mean_of_members, stack_heads
 from .low_rank import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..families.positions import seen, turned
+from ..families.functions import seen, turned
 
 PACKED_ROWS = 1024
 """Rows that the layout of packed weights is chosen for; any number works."""

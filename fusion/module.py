@@ -13,7 +13,7 @@ from ..bundle.density import Density
 from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..errors import InputError
-from ..families.activations import ACTIVATIONS, POOLERS, pooled_tokens
+from ..families.functions import ACTIVATIONS, POOLERS, pooled_tokens
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank, dropout
 from .output_heads import Ensemble, Output
 from .preprocessing import settings

@@ -17,10 +17,10 @@ from ..bundle.plan import HeadPlan
 from ..bundle.traced import Traced
 from ..errors import InputError
 from ..families.checkpoint import model_labels, own_processor
-from ..families.tasks import problem_of
-from ..tracing.loading import load_traced, modality_of, taken
+from ..families.layout import problem_of
+from ..tracing.export_patches import transformers_code
 from ..tracing.members import agreed, all_heads, check_plan, members_of, run_member, trace, with_defaults
-from ..tracing.written_out import transformers_code
+from ..tracing.traced_model import load_traced, modality_of, taken
 from .output_heads import Ensemble, Output
 from .parity import compare_with_original
 

@@ -17,7 +17,7 @@ import torch
 import transformers
 from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.tracing.loading import load_traced
+from hydrant.tracing.traced_model import load_traced
 from safetensors.torch import load_file, save_file
 from support import make_inputs, make_model
 

@@ -13,7 +13,7 @@ import torch
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.tracing.loading import load_traced
+from hydrant.tracing.traced_model import load_traced
 from support import make_model, make_tokenizer
 from test_lora import make_adapter
 

@@ -20,8 +20,8 @@ from hydrant.bundle.density import check_taps
 from hydrant.calib.taps import named_taps
 from hydrant.errors import HydrantError, UnsupportedModelError
 from hydrant.families.checkpoint import check_supported, load_model, load_processor
+from hydrant.families.refusals import unsupported
 from hydrant.families.registry import DECLARED, LAYOUTS, architecture_of, read_weights
-from hydrant.families.unsupported import unsupported
 from PIL import Image
 from support import (
     ALIASES,

@@ -34,11 +34,11 @@ FLOORS: list[dict[str, str]] = [
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu metadata",
         "families": """
-            __init__ activations positions config tasks cross_encoder layout bert clip dinov2 distilbert modernbert
-            siglip vit tokens unsupported weight_files registry lora checkpoint prompts zero_shot
+            __init__ functions layout cross_encoder bert clip dinov2 modernbert vit refusals registry lora checkpoint
+            prompts zero_shot
         """,
     },
-    {"tracing": "__init__ written_out unfilled slices loading blocks hidden members stored"},
+    {"tracing": "__init__ export_patches slices traced_model attention_blocks members stored"},
     {
         "export": """
             graph context fused_blocks layers grouped_lowering unrolled_lowering task_heads lowering distance_head

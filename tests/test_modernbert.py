@@ -21,7 +21,7 @@ from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, UnsupportedModelError
 from hydrant.export import export
 from hydrant.export.random_model import PLAIN, random_model
-from hydrant.families.positions import turned
+from hydrant.families.functions import turned
 from hydrant.families.registry import architecture_of, read_weights
 from hydrant.fusion import FusedClassifier
 from hydrant.fusion.ensemble import whole_model

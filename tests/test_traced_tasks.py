@@ -20,8 +20,8 @@ from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.fusion import TracedClassifier, load_reference
-from hydrant.tracing.hidden import hands_out_layers
-from hydrant.tracing.loading import prepared
+from hydrant.tracing.attention_blocks import hands_out_layers
+from hydrant.tracing.traced_model import prepared
 from hydrant.tracing.members import probes, trace
 from support import make_tokenizer
 from test_distance import oracle as mahalanobis

@@ -155,8 +155,8 @@ def plan_heads(
 def _read(model: Any, processor: Any, traced: bool) -> tuple[Any, Any, tuple[Block, ...]]:
     """A classifier, its architecture and its attention blocks."""
     if traced:
-        from ...tracing.loading import load_traced, modality_of, taken  # PyTorch
         from ...tracing.members import trace
+        from ...tracing.traced_model import load_traced, modality_of, taken  # PyTorch
 
         loaded = load_traced(model) if isinstance(model, str | Path) else taken(model)
         architecture: Any = trace(loaded, processor or own_processor(model, modality_of(type(loaded).__name__)))

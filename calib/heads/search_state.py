@@ -26,7 +26,6 @@ from ...errors import InputError
 
 log = logging.getLogger(__name__)
 
-
 SCHEMA = 1
 
 
