@@ -126,6 +126,16 @@ class Traced:
         return max(block.heads for block in self.blocks)
 
     @property
+    def is_declared(self) -> bool:
+        """Whether a family declares it; a traced bundle does without what :data:`LACKS` names."""
+        return False
+
+    @property
+    def heads_of_layers(self) -> tuple[int, ...]:
+        """Heads of each block, [L]."""
+        return tuple(block.heads for block in self.blocks)
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the model's inputs, in order."""
         return self.inputs
