@@ -231,7 +231,7 @@ FAULTS = [
     Fault("cost-1", "cost/estimate.py", "test_cost.py::test_figures_are_those_of_the_graph",
           "return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())",
           "return Cost(plain, single, fused, single * len(plan.members), batch, tokens, ensemble.fork())"),
-    Fault("cost-2", "cost/matmuls.py", "test_cost.py::test_figures_are_those_of_the_graph",
+    Fault("cost-2", "cost/graph_counts.py", "test_cost.py::test_figures_are_those_of_the_graph",
           "return 2 * self.batch * self.rows * self.inner * self.columns",
           "return self.batch * self.rows * self.inner * self.columns"),
     Fault("engines-1", "engines/metadata.py", "test_build.py::test_a_malformed_twin_is_refused",

@@ -14,11 +14,10 @@ from ..bundle.weights import Shape, fused_shapes
 from ..errors import InputError, UnsupportedModelError, cut
 from .bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from .clip import CLIP, CLIP_CLASSIFIER, SIGLIP
-from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
 from .layout import Layout, linear, refuse, task_of
 from .modernbert import MODERNBERT
 from .refusals import rewritten, unsupported
-from .vit import DEIT, VIT
+from .vit import DEIT, DINOV2, DINOV2_WITH_REGISTERS, OLDER, VIT
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from .ensemble import fuse
 from .merge_error import MergeReport, measure_drift, measure_merge_error
 from .module import FusedClassifier
 from .output_heads import FusedOutput, LabelOutput, ScoreOutput
-from .preprocessing import common_processor
+from .parity import common_processor
 from .storage import load_ensemble, load_reference, save_bundle
 from .traced_ensemble import TracedClassifier
 

@@ -17,15 +17,14 @@ from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..errors import InputError, cut
 from ..families.checkpoint import load_model, model_labels, own_processor
-from ..families.dinov2 import drop_path_of
 from ..families.layout import problem_of
 from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
+from ..families.vit import drop_path_of
 from .grouped import GroupedLinear, mean_of_members, stack_heads
 from .low_rank import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
-from .parity import compare_with_original
-from .preprocessing import common_processor
+from .parity import common_processor, compare_with_original
 from .traced_ensemble import TracedClassifier, fuse_traced
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..families.functions import ACTIVATIONS, POOLERS, pooled_tokens
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank, dropout
 from .output_heads import Ensemble, Output
-from .preprocessing import settings
+from .parity import settings
 
 Weights = Mapping[str, Tensor]
 

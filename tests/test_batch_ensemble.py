@@ -16,7 +16,6 @@ import pytest
 import torch
 from hydrant import (
     BatchEnsemble,
-    GraphForm,
     HeadPlan,
     Reading,
     fuse,
@@ -33,12 +32,12 @@ from hydrant.fusion import FusedClassifier
 from hydrant.fusion.grouped import GroupedLinear
 from hydrant.tuning import job, loop
 from hydrant.tuning.job import shared_form
+from hydrant.tuning.optimizer import decays
 from hydrant.tuning.rank_one import RankOneLinear, draw, merged, with_factors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, OLDEST, make_inputs, make_model, random_plan, run_cli
 from test_lora import assert_cost
-from test_parity import run_onnx
 from test_tune import interrupted_after, pictures, same, sentences, state, weights, write_csv
 
 LINEAR = {
@@ -192,14 +191,6 @@ def bundle(source: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(source, tmp_path / "bundle"))
 
 
-@pytest.fixture(scope="module")
-def told_apart(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle tuned with factors and the weights around them; copied by those who change it."""
-    path = tmp_path_factory.mktemp("apart") / "bundle"
-    assert tune(source, sentences(100, 0), BatchEnsemble(**NUMBERS), output=path, reading=READING).improved
-    return path
-
-
 @pytest.mark.parametrize("family", ["bert", "vit"])
 def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     family: str, bert_checkpoint: Path, vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -235,23 +226,6 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     assert "BatchEnsemble factors from layer 1 on" in inspect_text(facts)
     assert "members differ from layer 1 on" in inspect_text(facts)
     assert facts["tuned"]["settings"]["deviation"] == 0.05
-
-
-@pytest.mark.parametrize("unfreeze", [False, True])
-def test_shared_weights_are_tuned_above_the_fork_and_below_it_when_asked_for(
-    unfreeze: bool, bundle: Path, told_apart: Path
-) -> None:
-    before = weights(bundle)
-    if unfreeze:
-        assert tune(bundle, sentences(100, 0), BatchEnsemble(**NUMBERS, unfreeze=True), reading=READING).improved
-    after = weights(bundle if unfreeze else told_apart)
-    kept = {name for name in before if torch.equal(before[name], after[name])}
-    trunk = {name for name in before if name.startswith(("layers.0.", "embeddings."))}
-    assert kept == (set() if unfreeze else trunk)
-    assert all(after[name].shape[0] == 1 for name in trunk)
-    assert not torch.equal(after["layers.1.mlp_norm.weight"], before["layers.1.mlp_norm.weight"])
-    norms = {name: tensor.shape[0] for name, tensor in after.items() if "norm" in name}
-    assert set(norms.values()) == {1}
 
 
 @pytest.mark.parametrize("factors_only", [False, True])
@@ -300,29 +274,6 @@ def test_refused(options: dict[str, Any], message: str, bundle: Path) -> None:
         tune(bundle, sentences(30, 0), BatchEnsemble(**options))
 
 
-def test_members_that_start_alike(bert_checkpoint: Path, tmp_path: Path) -> None:
-    ensemble = fuse(bert_checkpoint, members=3)
-    assert ensemble.members == 3
-    assert {tensor.shape[0] for tensor in ensemble.state_dict().values()} == {1}, "stored once"
-    inputs = make_inputs("bert")
-    with torch.no_grad():
-        expected = fuse(bert_checkpoint)(**inputs).member_logits.expand(3, -1, -1)
-        torch.testing.assert_close(ensemble(**inputs).member_logits, expected, atol=0, rtol=0)
-    save_bundle(ensemble, tmp_path / "alike")
-    found = run_onnx(hydrant.export_onnx(tmp_path / "alike", form=GraphForm(member_outputs=True)), inputs)
-    np.testing.assert_allclose(found["member_probabilities"], expected.softmax(-1).transpose(0, 1), atol=1e-5)
-    assert_cost("bert", tmp_path / "alike")
-    options: dict[str, Any]
-    for options, message in (
-        ({"members": 0}, "members is '0'; expected a whole number, 1 or more"),
-        ({"members": 3, "plan": random_plan("bert", 3)}, "members is 3 beside a plan"),
-        ({"members": 3, "models": [bert_checkpoint] * 2}, "members is 3 beside 2 models"),
-        ({"members": 3, "adapters": ["a"]}, "members is 3 beside adapters"),
-    ):
-        with pytest.raises(InputError, match=message):
-            fuse(**{"models": bert_checkpoint, **options})
-
-
 def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = write_csv(tmp_path / "train.csv", sentences(100, 0))
     out = tmp_path / "out"
@@ -349,3 +300,18 @@ def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.Capt
         assert message in told
         assert told.startswith("hydrant: error: ")
         assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_factors_of_one_change_nothing(family: str) -> None:
+    ensemble = fuse(make_model(family), members=3)
+    module = FusedClassifier(ensemble.architecture, ensemble.plan, shared_form(ensemble.state_dict()), ["x"] * 5).eval()
+    before = module.state_dict()
+    given = with_factors(module, 0)
+    with torch.no_grad():
+        found, plain = (each(**make_inputs(family)).member_logits for each in (module, ensemble))
+    torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
+    whole = merged(dict(module.named_parameters()))
+    assert all(torch.equal(whole[name], tensor.expand_as(whole[name])) for name, tensor in before.items())
+    assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(given)
+    assert not any(decays(name) for name, _ in module.named_parameters() if name.endswith("_factor"))

@@ -202,20 +202,6 @@ def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
 # Members
 
 
-@settings(deadline=None, max_examples=8)
-@given(
-    counts=st.lists(st.lists(st.integers(1, HEADS), min_size=LAYERS, max_size=LAYERS), min_size=1, max_size=3),
-    diversity=st.sampled_from(["noise", "bootstrap"]),
-    seed=st.integers(0, 99),
-)
-def test_every_member_keeps_what_was_asked(counts: list[list[int]], diversity: str, seed: int) -> None:
-    found = search("distilbert", counts, diversity=diversity, noise=1.0, seed=seed)
-    plan = HeadPlan("distilbert", LAYERS, HEADS, found.members, "circuit")
-    assert plan.head_counts() == counts
-    for rows, wanted in zip(found.scores, counts, strict=True):
-        assert [row is None for row in rows] == [count == HEADS for count in wanted]
-
-
 @pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
 def test_circuits_differ_and_seeds_decide(diversity: str) -> None:
     first, again, other = (

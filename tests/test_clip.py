@@ -15,7 +15,6 @@ import pytest
 import torch
 from hydrant import (
     Bundle,
-    GraphForm,
     HeadPlan,
     estimate_cost,
     export_onnx,
@@ -35,14 +34,12 @@ from support import (
     make_clip_tokenizer,
     make_inputs,
     make_model,
-    random_plan,
     run_cli,
 )
 from test_cost import counted
 from transformers import CLIPImageProcessorPil, CLIPProcessor
 
 NAMES = ("cat", "dog", "tall tree")
-FIELDS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information")
 
 
 def dual_encoder(seed: int = 0) -> Any:
@@ -108,29 +105,6 @@ def test_prompts_of_a_class_are_averaged_as_in_the_paper() -> None:
     assert model.config.num_labels == 3
     assert [model.config.id2label[index] for index in range(3)] == list(NAMES)
     assert not model.classifier.weight.requires_grad
-
-
-@pytest.mark.parametrize("separate", ["all", "embeddings", "norms", "pooler", "classifier"])
-def test_several_checkpoints(separate: str, tmp_path: Path) -> None:
-    """Every group of every weight, in both lowerings; cost as counted in the graph."""
-    from test_cost import counted
-
-    models, inputs = [make_model("clip", seed=seed) for seed in (1, 2, 3)], make_inputs("clip")
-    ensemble = fuse(models, random_plan("clip", 3), keep_separate=separate)
-    save_bundle(ensemble, tmp_path / "bundle")
-    with torch.no_grad():
-        module = ensemble(**inputs)
-    graphs = [export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering)) for lowering in ("grouped",)]
-    graphs.append(export_onnx(tmp_path / "bundle"))
-    for graph in graphs:
-        got = run(graph, inputs)
-        for name in FIELDS:
-            np.testing.assert_allclose(got[name], getattr(module, name).numpy(), atol=2e-5, err_msg=name)
-    cost = estimate_cost(tmp_path / "bundle", batch=4)
-    assert counted(onnx.load(graphs[-1]), inputs) == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
-    if separate == "all":
-        expected = oracle.ensemble(models, ensemble.plan, inputs)
-        np.testing.assert_allclose(module.probabilities.numpy(), expected["probabilities"], atol=1e-5)
 
 
 # From a checkpoint to predictions

@@ -16,8 +16,6 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, GraphForm, HeadPlan, export_onnx, fuse, load, plan_heads, save_bundle
-from hydrant.bundle.density import check_taps
-from hydrant.calib.taps import named_taps
 from hydrant.errors import HydrantError, UnsupportedModelError
 from hydrant.families.checkpoint import check_supported, load_model, load_processor
 from hydrant.families.refusals import unsupported
@@ -25,16 +23,12 @@ from hydrant.families.registry import DECLARED, LAYOUTS, architecture_of, read_w
 from PIL import Image
 from support import (
     ALIASES,
-    HEADS,
-    LAYERS,
     TEXT_FAMILIES,
     make_inputs,
     make_model,
     random_plan,
-    run_cli,
 )
 from test_parity import assert_parity
-from test_rewrites import forked
 from token_support import make_tagger
 from torch.nn.utils import parametrizations, prune
 
@@ -96,33 +90,7 @@ def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_
 # The width of the tables
 
 
-@pytest.mark.parametrize("width", [32, 48])
-def test_tables_of_any_width(width: int, tmp_path: Path) -> None:
-    """As wide as the layers there is no projection, as in ELECTRA of large size."""
-    models = [make_model("electra", seed=seed, embedding_size=width) for seed in (1, 2, 3)]
-    architecture = architecture_of(models[0])
-    assert architecture.embedding_width == (0 if width == 32 else width)
-    assert_parity(models[:1], fuse(models[0], random_plan("electra", 3)), make_inputs("electra"), tmp_path / "one")
-    grouped = fuse(models, random_plan("electra", 3), keep_separate="all")
-    assert_parity(models, grouped, make_inputs("electra"), tmp_path / "grouped")
-    assert ("embeddings.projection.weight" in grouped.state_dict()) == (width != 32)
-
-
 # The mean of all patches
-
-
-def test_what_the_classifier_reads_is_what_the_distance_reads() -> None:
-    model, inputs = make_model("clip-classifier"), make_inputs("clip-classifier")
-    plan = forked("clip-classifier", 1)
-    ensemble = fuse(model, plan)
-    taps = named_taps("last", ensemble.architecture, ensemble.trunk, ensemble.members)["last"]
-    assert taps == tuple(f"last.{member}" for member in range(len(plan.members)))
-    with torch.no_grad():
-        _, found = ensemble.features(taps, **inputs)
-        for member, keep in enumerate(plan.members):
-            with oracle.silenced(model, keep, HEADS):
-                tokens = model.vision_model(**inputs).last_hidden_state
-            torch.testing.assert_close(found[member], tokens[:, 1:].mean(dim=1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -136,34 +104,6 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pixels = rng.integers(0, 256, (14, 14, 1)) * np.array(tint) + rng.integers(0, 60, (14, 14, 3))
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / place / f"{index}.png")
     return folder / "data"
-
-
-def test_a_clip_classifier_from_the_command_line(pictures: Path, tmp_path: Path) -> None:
-    """Plan, fuse, export, calibrate with a distance, verify and predict."""
-    names = {0: "blue", 1: "red"}
-    torch.manual_seed(0)
-    small = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
-    config = transformers.CLIPConfig(vision_config={**small, "image_size": 12, "patch_size": 4}, id2label=names,
-                                     label2id={name: index for index, name in names.items()})  # fmt: skip
-    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
-    transformers.CLIPForImageClassification(config).save_pretrained(checkpoint)
-    size = {"size": {"shortest_edge": 12}, "crop_size": {"height": 12, "width": 12}}
-    transformers.CLIPImageProcessorPil(**size).save_pretrained(checkpoint)
-    ood = pictures.parent / "ood"
-    for command in (
-        ("plan", checkpoint, "--data", pictures, "--keep", "2", "--members", "2", "-o", tmp_path / "plan.json"),
-        ("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out),
-        ("export", out),
-        ("calibrate", out, "--data", pictures, "--fit", pictures, "--ood", ood, "--coverage", "0.9", "--force"),
-        ("verify", out, "--examples", "16"),
-    ):
-        done = run_cli(*command)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-    done = run_cli("predict", out, pictures / "red/0.png", "--json")
-    (row,) = json.loads(done.stdout)["predictions"]
-    assert row["label"] in names.values()
-    assert row["distance"] is not None
-    assert "clip" in run_cli("inspect", out).stdout
 
 
 # First token beside the mean, layer scale, registers
@@ -182,24 +122,6 @@ def test_registers_have_no_position(tmp_path: Path) -> None:
     export_onnx(tmp_path / "one", form=GraphForm(lowering="grouped"))
     with load(tmp_path / "one", "onnxruntime") as predictor:
         np.testing.assert_allclose(predictor.predict(arrays).probabilities, expected, atol=1e-5)
-
-
-def test_both_tokens_are_taps_of_their_own() -> None:
-    model, inputs = make_model("dinov2"), make_inputs("dinov2")
-    ensemble = fuse(model, forked("dinov2", 1, members=2))
-    taps = named_taps("last", ensemble.architecture, ensemble.trunk, ensemble.members)["last"]
-    assert taps == ("last.0", "last.0.mean", "last.1", "last.1.mean")
-    with torch.no_grad():
-        _, found = ensemble.features(taps, **inputs)
-        for member, keep in enumerate(ensemble.plan.members):
-            with oracle.silenced(model, keep, HEADS):
-                tokens = model.dinov2(**inputs).last_hidden_state
-            torch.testing.assert_close(found[2 * member], tokens[:, 0], rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(found[2 * member + 1], tokens[:, 1:].mean(dim=1), rtol=1e-4, atol=1e-5)
-    vit = fuse(make_model("vit"))
-    check_taps(["last.0"], vit.architecture, 1)
-    with pytest.raises(ValueError, match=r"tap 'last\.0\.mean'"):
-        check_taps(["last.0.mean"], vit.architecture, 1)
 
 
 def test_scales_are_part_of_the_weights_before_them() -> None:
@@ -235,22 +157,6 @@ def test_positions_are_brought_to_the_size_that_the_processor_makes(family: str,
     expected = oracle.ensemble([original], ensemble.plan, {"pixel_values": pixels})["probabilities"]
     with load(tmp_path / "out", "onnxruntime") as predictor:
         np.testing.assert_allclose(predictor.predict([picture]).probabilities, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"use_swiglu_ffn": True}, "use_swiglu_ffn = True"),
-        ({"image_size": (12, 16)}, "image_size = .*a square"),
-        ({"hidden_dropout_prob": 0.1}, "hidden_dropout_prob = 0.1"),
-        ({"image_size": 3}, "image_size = 3"),
-    ],
-)
-def test_settings_of_dinov2_that_are_refused(settings: dict[str, Any], message: str) -> None:
-    config = transformers.Dinov2Config(**{"num_labels": 3, "patch_size": 4, "image_size": 12, **settings})
-    (layout,) = [layout for layout in LAYOUTS if layout.family == "dinov2"]
-    with pytest.raises(UnsupportedModelError, match=message):
-        layout.architecture(config)
 
 
 # Training

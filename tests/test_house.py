@@ -31,10 +31,10 @@ FLOORS: list[dict[str, str]] = [
         """
     },
     {
-        "cost": "__init__ sharing matmuls parameters estimate",
+        "cost": "__init__ sharing graph_counts estimate",
         "engines": "__init__ gpu metadata",
         "families": """
-            __init__ functions layout cross_encoder bert clip dinov2 modernbert vit refusals registry lora checkpoint
+            __init__ functions layout cross_encoder bert clip modernbert vit refusals registry lora checkpoint
             prompts zero_shot
         """,
     },
@@ -49,7 +49,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "fusion": """
-            preprocessing parity output_heads grouped module low_rank traced_ensemble ensemble merge_error storage
+            parity output_heads grouped module low_rank traced_ensemble ensemble merge_error storage
             __init__
         """,
     },

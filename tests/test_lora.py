@@ -190,19 +190,6 @@ def assert_cost(family: str, folder: Path) -> None:
     assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
 
 
-def test_adapters_of_different_modules_and_ranks(tmp_path: Path) -> None:
-    """A member without an update in some place gets none there."""
-    targets = (["query", "value"], ["key", "attention.output.dense"], ["query", "intermediate.dense"])
-    settings = ({"r": 1}, {"r": 5, "lora_alpha": 3}, {"rank_pattern": {"layer.1.attention.self.query": 4},
-                "alpha_pattern": {"query": 7}, "modules_to_save": None})  # fmt: skip
-    folders = [make_adapter("bert", tmp_path / f"a{m}", m, targets[m], **settings[m]) for m in range(3)]
-    for low_rank in LOW_RANKS:
-        ensemble = assert_parity("bert", folders, tmp_path / low_rank, low_rank=low_rank)
-    assert ensemble.provenance["adapted"]["layers.1.attention.query"]["rank"] == 4
-    assert ensemble.provenance["adapted"]["layers.0.attention.query"]["rank"] == 3
-    assert "classifier" in ensemble.provenance["separate"], "one member has the base model's own"
-
-
 @pytest.mark.parametrize("low_rank", ["merge", "auto"])
 @pytest.mark.parametrize("family", ["bert", "vit"])
 def test_heads_of_adapted_members_may_be_pruned(family: str, low_rank: str, tmp_path: Path) -> None:

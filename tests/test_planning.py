@@ -21,13 +21,11 @@ from support import (
     HEADS,
     LAYERS,
     TEXT_FAMILIES,
-    Item,
     ReadyTensors,
     examples_of,
     make_model,
     model_type,
 )
-from transformers import AutoModelForSequenceClassification, BertTokenizerFast, ViTImageProcessorPil
 
 
 def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarray:
@@ -95,21 +93,6 @@ def test_taylor_scores_match_each_example_alone(family: str) -> None:
         assert [shape[0] for shape in processor.shapes] == [min(size, 7 - i) for i in range(0, 7, size)]
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_scoring_leaves_the_model_as_it_was(family: str, training: bool) -> None:
-    others = {"distilbert": "dropout", "clip": "attention_dropout", "clip-classifier": "attention_dropout"}
-    rate = {**others, "dinov2": "attention_probs_dropout_prob"}.get(family, "hidden_dropout_prob")
-    model = make_model(family, **{rate: 0.5})
-    model.train(training)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    first, again = (taylor_scores(model, examples_of(family, 3), ReadyTensors(0)) for _ in range(2))
-    np.testing.assert_array_equal(first, again)  # no dropout while scoring
-    assert all(module.training == training for module in model.modules())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert not any(module._forward_pre_hooks for module in model.modules())
-
-
 # How many heads
 
 
@@ -168,11 +151,6 @@ def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
 
 
 # Which heads
-
-
-def test_highest_scores_are_kept_in_head_order() -> None:
-    scores = np.array([[0.1, 0.9, 0.5, 0.7], [4.0, 3.0, 2.0, 1.0]])
-    assert choose_heads(scores, [2, 3]) == ((1, 3), (0, 1, 2))
 
 
 @settings(max_examples=60, deadline=None)
@@ -267,27 +245,6 @@ def test_same_seed_gives_the_same_plan(options: dict[str, Any], bert_checkpoint:
     assert any(make(seed) != first for seed in (2, 3))
 
 
-def test_single_member_keeps_the_heads_of_highest_mean_score(bert_checkpoint: Path, text_csv: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint).eval()
-    tokenizer = BertTokenizerFast.from_pretrained(bert_checkpoint)
-    lines = [line.rsplit(",", 1) for line in text_csv.read_text().splitlines()[1:]]
-    items = [Item({k: np.array(v) for k, v in tokenizer(text).items()}) for text, _ in lines]
-    labels = np.array(["abcde".index(label) for _, label in lines])
-    mean = oracle(model, "bert", Examples(items, labels, "test")).mean(axis=0)
-    plan = plan_heads(bert_checkpoint, text_csv, method=Taylor(noise=5.0), members=1, keep=2)
-    assert plan.members == (tuple(tuple(sorted(np.argsort(-row)[:2].tolist())) for row in mean),)
-    np.testing.assert_allclose(plan.provenance["scores"], mean, rtol=1e-3, atol=1e-5 * mean.max())
-    assert plan.provenance["overlap"]["mean"] is None
-
-
-def test_random_plan_needs_no_data(bert_checkpoint: Path) -> None:
-    plan = plan_heads(bert_checkpoint, method="random", members=5, keep=2)
-    assert plan.method == "random"
-    assert plan.head_counts() == [[2] * LAYERS] * 5
-    assert len(set(plan.members)) > 1
-    assert plan == plan_heads(make_model("bert"), method="random", members=5, keep=2)
-
-
 def test_random_heads_are_uniform() -> None:
     plan = plan_heads(make_model("bert"), method="random", members=150, keep=1)
     counts = np.zeros(HEADS)
@@ -296,14 +253,6 @@ def test_random_heads_are_uniform() -> None:
             counts[kept[0]] += 1
     # 450 draws of probability 1/4: standard deviation 9.2
     assert np.abs(counts - 150 * LAYERS / HEADS).max() < 46
-
-
-def test_image_checkpoint(vit_checkpoint: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
-    plan = plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), keep=3)
-    assert plan.family == "vit"
-    processor = ViTImageProcessorPil(size={"height": 12, "width": 12})
-    assert plan == plan_heads(make_model("vit"), (list(images), [0, 1, 2, 3]), keep=3, processor=processor)
 
 
 def test_importance_that_is_not_finite_chooses_no_heads() -> None:

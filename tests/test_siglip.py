@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers
 from hydrant import GraphForm, estimate_cost, export_onnx, fuse, load, save_bundle
-from hydrant.errors import UnsupportedModelError
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.families.registry import architecture_of
 from support import make_inputs, make_model, random_plan, run_cli
@@ -48,21 +47,6 @@ def test_cost_is_that_of_the_graph(tmp_path: Path) -> None:
     for figures, without in ((cost.single, PLAIN), (cost.single_rewritten, frozenset[str]())):
         found = counted(random_model(architecture_of(model), without=without), inputs)
         assert found == (figures.flops, figures.parameters, figures.bytes)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"image_size": 3}, "image_size = 3, which hydrant does not support; supported: a square of one square patch"),
-        ({"hidden_act": "mish"}, "hidden_act = 'mish'"),
-    ],
-)
-def test_settings_that_are_refused(change: dict[str, object], message: str) -> None:
-    model = make_model("siglip")
-    for name, value in change.items():
-        setattr(model.config.vision_config, name, value)
-    with pytest.raises(UnsupportedModelError, match=message):
-        architecture_of(model)
 
 
 def test_several_labels_from_images_to_answers(tmp_path: Path) -> None:

@@ -13,17 +13,15 @@ from typing import Any
 
 import hydrant
 import numpy as np
-import onnx
 import onnxruntime
 import oracle
 import pytest
-import sklearn.metrics
 import torch
 import transformers
 from hydrant import GraphForm, HeadPlan
 from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
-from hydrant.errors import BundleError, InputError, MissingExtraError, PlanError, UnsupportedModelError
+from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
 from hydrant.fusion import TracedClassifier, load_reference
 from hydrant.tracing.attention_blocks import find_blocks
 from hydrant.tracing.members import trace
@@ -177,23 +175,6 @@ def test_heads_that_are_mixed_are_no_heads() -> None:
         find_blocks(model, inputs)
 
 
-def test_a_model_without_a_padding_token_is_told_how_to_get_one() -> None:
-    """With it, padded texts have the logits that transformers gives each text alone, without padding."""
-    model = make("gpt2")
-    model.config.pad_token_id = None
-    texts = torch.tensor([[5, 6, 7, 8], [9, 10, 2, 2]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    with torch.no_grad():
-        alone = [model(texts[0][:1]).logits, model(texts[0][1:, :2]).logits]
-    for padding in (None, -1, 99):
-        model.config.pad_token_id = padding
-        with pytest.raises(UnsupportedModelError, match=rf"pad_token_id is {padding}.*\(2\)"):
-            hydrant.fuse(model, traced=True)
-    model.config.pad_token_id = model.config.eos_token_id
-    with torch.no_grad():
-        found = hydrant.fuse(model, traced=True)(input_ids=texts[0], attention_mask=texts[1]).member_logits[0]
-    torch.testing.assert_close(found, torch.cat(alone), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -210,25 +191,6 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
     options = {name: value for name, value in change.items() if name in ("members", "keep_separate")}
     with pytest.raises(error, match=message):
         hydrant.fuse([model] * change.get("models", 1), plan, traced=True, **options)
-
-
-def test_experts_are_batched_while_a_graph_is_written() -> None:
-    """The form that exports gives what the usual one does, and is put back."""
-    from hydrant.export.traced_graph import _batched_experts
-
-    torch.manual_seed(0)
-    config = transformers.MixtralConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2)
-    model = transformers.MixtralForSequenceClassification(config).eval()
-    inputs = inputs_of(described(model), 3, 9)
-    with torch.no_grad():
-        usual, before = model(**inputs).logits, config._experts_implementation
-        with _batched_experts(model):
-            assert config._experts_implementation == "batched_mm"
-            batched = model(**inputs).logits
-    assert config._experts_implementation == before != "batched_mm"
-    np.testing.assert_allclose(batched.numpy(), usual.numpy(), atol=1e-5)
-    with _batched_experts(nn.Linear(2, 2)) as nothing:  # what has none is left as it is
-        assert nothing is None
 
 
 # Plans
@@ -407,7 +369,6 @@ def test_from_plan_to_prediction_with_texts(
     does("plan", checkpoint, "--traced", "--data", tmp_path / "a.csv", *heads, "-o", plan)
     does("fuse", checkpoint, "--traced", "--plan", plan, "-o", out)
     does("export", out, "--member-outputs")
-    check_trunk(out, monkeypatch, caplog)
     does("calibrate", out, "--data", tmp_path / "b.csv", "--fit", tmp_path / "a.csv", "--force")
     told = does("inspect", out)
     assert "traced, sliced: members of DebertaV2ForSequenceClassification" in told
@@ -421,83 +382,6 @@ def test_from_plan_to_prediction_with_texts(
             np.testing.assert_allclose(getattr(run, name), getattr(reference, name), atol=1e-4 * scale)
     assert reference.distance is not None
     assert len(found.get("predictions", found)) == 3
-
-
-def queries_of(graph: onnx.ModelProto) -> list[int]:
-    """Of how many tokens, of nine, each attention of a graph of texts computes weights."""
-    seen = onnx.ModelProto.FromString(graph.SerializeToString())
-    names = [node.output[0] for node in seen.graph.node if node.op_type == "Softmax"]
-    seen.graph.output.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names)
-    given = {entry.name: np.ones((1, 9), np.int64) for entry in seen.graph.input}
-    weights = onnxruntime.InferenceSession(seen.SerializeToString()).run(names, given)
-    return [array.shape[-2] for array in weights if array.ndim == 4]
-
-
-def check_trunk(out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The trunk stands in the graph once, members agree with hooks, and the file is the same again.
-
-    Again without ONNX Runtime, so that the graph cannot be compared with PyTorch, which is told.
-    """
-    bundle, path = Bundle.open(out), out / "model.fp32.onnx"
-    graph, content = onnx.load(str(path)), path.read_bytes()
-    softmaxes = [node for node in graph.graph.node if node.op_type == "Softmax"]
-    assert len(softmaxes) == 1 + 3 + 1  # the trunk's, the members', the head's
-    assert queries_of(graph) == [9, 1, 1, 1]  # behind the fork the first token's alone: the classifier reads no other
-    assert {entry.domain for entry in graph.opset_import} == {""}
-    shape = [dim.dim_param or dim.dim_value for dim in graph.graph.input[0].type.tensor_type.shape.dim]
-    assert shape == ["batch", "sequence"]
-    assert str(Path(transformers.__file__).parent).encode() not in content  # where it was made
-    check_hooks("deberta-v3", load_reference(bundle), bundle, path)
-
-    def absent(model: Any, purpose: str) -> Any:
-        raise MissingExtraError(f"onnxruntime is not installed; it is needed to {purpose}")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("hydrant.export.traced_graph.open_graph", absent)
-        hydrant.export_onnx(out, form=MEMBERS)
-    assert path.read_bytes() == content
-    said = "the graph was not compared with PyTorch: onnxruntime is not installed; it is needed to compare the graph"
-    assert said in caplog.text
-
-
-def test_evaluated_beside_its_checkpoint_with_baselines_of_both(checkpoint: Path, tmp_path: Path) -> None:
-    """The single model is the untouched original, and its baselines are those of the original's own vectors."""
-    plan = hydrant.plan_heads(checkpoint, method="random", keep=2, fork_from=1, members=2, traced=True)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    out = hydrant.save_bundle(hydrant.fuse(checkpoint, plan, traced=True), tmp_path / "out", tokenizer).path
-    words = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
-    draw = np.random.default_rng(0)
-    texts = [" ".join(draw.choice(words, draw.integers(2, 9))) for _ in range(60)]
-    labels, strange = [place % 3 for place in range(60)], ["[MASK] " * (2 + place % 5) for place in range(20)]
-    figures = hydrant.Figures(bootstrap=0, baselines=True, fit=(texts[:30], labels[:30]), neighbours=4, latency=True)
-    report = hydrant.evaluate(out, (texts[30:], labels[30:]), strange, compare=[checkpoint], figures=figures)
-    single = report.models[1]
-    assert (single.name, single.kind, single.members) == (checkpoint.name, "checkpoint", 1)
-
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
-    seen: list[torch.Tensor] = []
-    model.classifier.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    with torch.no_grad():
-        inputs = [tokenizer(part, padding=True, return_tensors="pt") for part in (texts[:30], texts[30:], strange)]
-        logits = [model(**{name: batch[name] for name in ("input_ids", "attention_mask")}).logits for batch in inputs]
-    nll = torch.nn.functional.cross_entropy(logits[1], torch.tensor(labels[30:]))
-    assert single.figures["nll"].value == pytest.approx(float(nll), abs=1e-4)
-    assert single.latency_ms is not None
-    unknown = np.r_[np.zeros(30), np.ones(20)]
-    energy = -torch.cat(logits[1:]).logsumexp(dim=1)
-    unit = [torch.nn.functional.normalize(vectors, dim=1) for vectors in seen]
-    apart = torch.cdist(torch.cat(unit[1:]), unit[0]).sort(dim=1).values[:, 3]  # of the fourth neighbour
-    assert single.baselines is not None
-    for name, scores in (("energy", energy), ("knn", apart)):
-        wanted = sklearn.metrics.roc_auc_score(unknown, scores)
-        assert single.baselines.figures[f"{name}.auroc"].value == pytest.approx(wanted, abs=5e-3), name
-    assert {"vim.auroc", "mahalanobis.auroc"} <= set(single.baselines.figures)
-    mine = report.models[0].baselines
-    assert mine is not None
-    assert mine.of == "the first of its 2 members alone, which keeps 2 to 4 of 4 heads in a layer"
-    refused = "mc-dropout runs families that hydrant declares, and no others: architecture DebertaV2"
-    with pytest.raises(UnsupportedModelError, match=refused):
-        hydrant.evaluate(out, (texts[30:], labels[30:]), compare=[f"mc-dropout:4:{checkpoint}"])
 
 
 def test_from_fuse_to_verify_with_images(tmp_path: Path) -> None:
