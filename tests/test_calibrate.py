@@ -516,8 +516,8 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
     bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a graph that calibration did not know of, nor one that does not know of the calibration."""
+    from hydrant.calib.decisions import calibrate_bundle as calibrating
     from hydrant.export import exporter
-    from hydrant.measure import calibrate as calibrating
 
     Bundle.open(bundle).add({}, remove=["model.bf16.onnx"])
     fit, write_model = calibrating.fit_decisions, exporter.write_model

@@ -29,9 +29,9 @@ from hydrant import (
     verify,
 )
 from hydrant.errors import BackendError, BundleError
+from hydrant.evaluation import profile_targets
 from hydrant.evaluation.profile_targets import SequentialBackends, Subject
 from hydrant.families.checkpoint import load_processor
-from hydrant.measure import subjects
 from hydrant.runtime.backends.openvino import OpenVinoBackend
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.protocol import Backend
@@ -238,7 +238,7 @@ def test_profile_closes_the_members_that_it_opened_before_a_failure(
     def second_is_damaged(*arguments: Any) -> Backend:
         return next(graphs)(*arguments)
 
-    monkeypatch.setattr(subjects, "open_graph", second_is_damaged)
+    monkeypatch.setattr(profile_targets, "open_graph", second_is_damaged)
     with pytest.raises(BundleError, match="the graph was altered"):
         profile(path, "onnxruntime", timing=Timing(batch=[1], sequence=[8]), baseline=["deep-ensemble"], memory=False)
     assert_closed(opened, 2)
