@@ -528,9 +528,7 @@ def test_command_line(
 ) -> None:
     page = tmp_path / "report.html"
     arguments = ["--data", data["test"], "--bootstrap", 5, "--compare", bert_checkpoint]
-    done = run_cli(
-        "evaluate", bundle, *arguments, "--ood", data["ood"], "--html", page, "--corruptions", "--corrupted", 5
-    )
+    done = run_cli("evaluate", bundle, *arguments, "--ood", data["ood"], "--html", page, "--corruptions")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     warning = done.stderr
