@@ -444,9 +444,9 @@ def test_members_that_lose_too_much_are_planned_again_and_judged_again(
     ("content", "message"),
     [
         (None, r"exists and is not an interrupted making \(no make\.json\); delete"),
-        ("{", r"make\.json cannot be used .*; delete"),
-        ('{"schema": 9, "digests": {}, "stages": {}}', "has schema 9; expected 1; delete"),
-        ('{"schema": 1, "digests": {}, "stages": {"plan": 3}}', r"make\.json has stages .*; delete"),
+        ("{", r"make\.json.*; delete"),
+        ('{"schema": 9, "digests": {}, "stages": {}}', "schema.*; delete"),
+        ('{"schema": 1, "digests": {}, "stages": {"plan": 3}}', "stages.*; delete"),
     ],
 )
 def test_a_folder_of_something_else_is_refused(

@@ -9,17 +9,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..bundle.files import copy_folder, write_atomically
 from ..bundle.owned import alone_in, discard, owned_folder, sweep
 from ..bundle.strict_json import to_json_bytes
-from ..errors import HydrantError, InputError, cut, is_whole, literal
+from ..data.specs import Spec, decode
+from ..errors import HydrantError, InputError, cut
 
 log = logging.getLogger(__name__)
 
 STATE = "make.json"
-SCHEMA = 1
 
 
 class Workspace:
@@ -110,7 +110,7 @@ class Workspace:
         discard(self.folder, self.folder.stem)
 
     def _write(self, folder: Path) -> None:
-        content = {"schema": SCHEMA, "digests": self._digests, "stages": self._stages}
+        content = {"schema": 1, "digests": self._digests, "stages": self._stages}
         write_atomically(folder / STATE, to_json_bytes(content))
 
 
@@ -121,35 +121,34 @@ OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
 """What decides a result, by names other than its option's."""
 
 
+class State(Spec):
+    """What ``make.json`` holds: digests of model, data and options, and what each stage recorded."""
+
+    schema: Literal[1]
+    digests: dict[str, str]
+    stages: dict[str, dict[str, Any]]
+
+
 def _read(folder: Path, digests: dict[str, str]) -> dict[str, Any]:
-    remedy, file = _remedy(folder), folder / STATE
+    file, remedy = folder / STATE, _remedy(folder)
     if not file.is_file():
         raise InputError(f"{folder} exists and is not an interrupted making (no {STATE}); {remedy}")
     try:
-        state = json.loads(file.read_bytes())
-        stages, found, schema = state["stages"], state["digests"], state["schema"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{file} cannot be used ({error}); {remedy}") from error
-    if not is_whole(schema, SCHEMA, SCHEMA):
-        raise InputError(f"{file} has schema {literal(schema)}; expected {SCHEMA}; {remedy}")
-    if not isinstance(stages, dict) or not all(isinstance(facts, dict) for facts in stages.values()):
-        raise InputError(f"{file} has stages {cut(stages)}; expected what each of them did; {remedy}")
-    if found != digests:
+        state = decode(file.read_bytes(), State, file, InputError)
+    except (OSError, InputError) as error:
+        raise InputError(f"{error}; {remedy}") from error
+    if state.digests != digests:
         if any(digest.startswith(UNKNOWN) for digest in digests.values()):
             raise InputError(
                 f"{folder} holds an interrupted making, and its data cannot be compared with these, which have no "
                 f"lasting form; {remedy}"
             )
-        other = [
-            OPTIONS.get(name, name)
-            for name, digest in digests.items()
-            if not isinstance(found, dict) or found.get(name) != digest
-        ]
+        other = [OPTIONS.get(name, name) for name, digest in digests.items() if state.digests.get(name) != digest]
         raise InputError(
             f"{folder} holds an interrupted making with other {' and other '.join(other)}; run the command that began "
             f"it, or {remedy}"
         )
-    return stages
+    return state.stages
 
 
 def _remedy(folder: Path) -> str:
