@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
-    from .data.columns import Reading
+    from .data.data_options import Reading
     from .errors import HydrantError
     from .evaluation.cost_estimate import estimate_cost
     from .evaluation.options import Figures
@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     )
     from .monitoring.drift_report import DriftReport, drift
     from .runtime import Prediction, Predictor, Span, Words, load
-    from .runtime.pipeline import Pipeline, pipeline
-    from .runtime.token_pipeline import TokenPipeline
-    from .serving.offline.files import predict_files
-    from .serving.offline.parts import Part, merge_parts
+    from .runtime.offline.offline_run import predict_files
+    from .runtime.offline.shard_parts import Part, merge_parts
+    from .runtime.pipeline import Pipeline, TokenPipeline, pipeline
     from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
@@ -95,18 +94,18 @@ _HOMES = {
     "load_zero_shot": "families.zero_shot",
     "make": "workflow",
     "measure_drift": "fusion",
-    "merge_parts": "serving.offline.parts",
-    "Part": "serving.offline.parts",
+    "merge_parts": "runtime.offline.shard_parts",
+    "Part": "runtime.offline.shard_parts",
     "PerMember": "tuning.settings",
     "Pipeline": "runtime.pipeline",
     "pipeline": "runtime.pipeline",
     "plan_heads": "calib.heads.planning",
-    "predict_files": "serving.offline.files",
+    "predict_files": "runtime.offline.offline_run",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "profile": "evaluation.profiler",
     "Random": "calib.heads.options",
-    "Reading": "data.columns",
+    "Reading": "data.data_options",
     "Recipe": "workflow.recipe",
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
@@ -117,7 +116,7 @@ _HOMES = {
     "TensorRT": "build.options",
     "TensorRTForRTX": "build.options",
     "Timing": "evaluation.profile_report",
-    "TokenPipeline": "runtime.token_pipeline",
+    "TokenPipeline": "runtime.pipeline",
     "triton_repository": "serving.triton",
     "TritonModels": "serving.triton",
     "TritonSettings": "serving.triton",

@@ -20,12 +20,12 @@ from hydrant.bundle.signature import SIGNATURE, check_signature
 from hydrant.bundle.store import Bundle
 from hydrant.data.audio import BLOCK, SoundProcessor
 from hydrant.data.images import ImageProcessor
-from hydrant.data.records import Sound
+from hydrant.data.raw_inputs import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
 from hydrant.monitoring.drift_report import drift
 from hydrant.monitoring.prediction_log import Own, rows_of_file
-from hydrant.runtime.observed import observed_rows
-from hydrant.serving.offline.parts import manifest_of, merge_parts
+from hydrant.runtime.offline.shard_parts import manifest_of, merge_parts
+from hydrant.runtime.prediction_counts import observed_rows
 
 PIXELS = SimpleNamespace(modality="image", channels=3, image_height=12, image_width=12)
 SOUNDS = (

@@ -40,9 +40,9 @@ from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
 from hydrant.cli.terminal import json_lines
 from hydrant.data.arrays import read_npz
-from hydrant.data.columns import Columns
+from hydrant.data.data_files import file_rows
+from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
-from hydrant.data.readers import stream_rows
 from hydrant.data.words import WordProcessor
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import BundleError
@@ -315,7 +315,7 @@ def _rows(path: Path) -> Target:
         archived = path.suffix == ".npz" and not data.startswith(b"PK")
         path.write_bytes(_archive(data) if archived else data)
         with may_refuse("stream"):
-            for _ in itertools.islice(stream_rows(path, Columns()), ROWS):
+            for _ in itertools.islice(file_rows(path, DataOptions()), ROWS):
                 pass
         if path.suffix == ".npz":
             with may_refuse("read arrays"):

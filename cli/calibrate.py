@@ -11,9 +11,9 @@ from ..calib.decisions.calibrate_bundle import CalibrationReport, calibrate
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
 from ..calib.taps import WEIGHED
 from . import shared
+from .argument_types import positive, share
 from .options import Command, call
 from .terminal import show
-from .words import positive, share
 
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
 

@@ -12,10 +12,10 @@ from ..tuning.report import Epoch, TuneReport
 from ..tuning.run import tune
 from ..tuning.settings import BatchEnsemble, Jointly, PerMember
 from . import shared
-from .merging import drift_text
+from .argument_types import parts, positive
+from .fusion_text import merge_error_text
 from .options import Command, call
 from .terminal import show, table
-from .words import parts, positive
 
 EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tuned/"
 
@@ -89,7 +89,7 @@ def tune_text(report: TuneReport) -> str:
         "",
     ]
     if report.drift is not None:
-        lines.append(drift_text(dict(report.drift)))
+        lines.append(merge_error_text(dict(report.drift)))
     return "\n".join([*lines, *_outcome(report)])
 
 

@@ -20,10 +20,8 @@ import numpy as np
 
 from ..errors import InputError
 from .examples import Examples
-from .from_torch import as_array
-from .records import Sound
+from .raw_inputs import Sound, as_array, is_pair
 from .spec import Modality
-from .text import is_pair
 
 LOWEST = 4096
 """Hashes that a record keeps; data of no more examples are compared exactly."""

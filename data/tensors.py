@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, listing
-from .from_torch import as_array
+from .raw_inputs import as_array
 from .spec import InputSpec
 
 

@@ -25,7 +25,7 @@ from ..bundle.store import Bundle
 from ..bundle.traced import Traced
 from ..bundle.uses import LEAST
 from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
 from ..data.spec import Modality

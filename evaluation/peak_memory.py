@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.store import Bundle
-from ..data.samples import full_batch
+from ..data.check_inputs import full_batch
 from ..errors import BackendError, cut
 from ..runtime.backends.registry import MODULES
 from .profile_targets import Subject

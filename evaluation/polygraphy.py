@@ -12,7 +12,7 @@ from polygraphy.comparator import Comparator, IterationResult, RunResults, Simpl
 from polygraphy.logger import G_LOGGER
 
 from ..bundle.traced import AnyArchitecture
-from ..data.tags import at_tokens
+from ..data.label_encoding import at_tokens
 from ..runtime.backends.protocol import Backend
 
 Batch = dict[str, np.ndarray]

@@ -18,7 +18,7 @@ from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import Traced
 from ..cost.estimate import Cost, cost_of
-from ..data.samples import full_batch
+from ..data.check_inputs import full_batch
 from ..errors import BackendError, InputError, MissingExtraError
 from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..progress import Progress, no_progress

@@ -17,7 +17,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.uses import JUDGED, overlaps
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality
 from ..errors import InputError, check_seed, require

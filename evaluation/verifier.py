@@ -15,7 +15,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.verification import REPORT
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
 from ..progress import Progress, no_progress
@@ -129,7 +129,7 @@ def verify(
     """
     require("polygraphy", "verify", "compare backends")
     require("scipy", "verify", "compute rank correlations")
-    from ..data.samples import model_inputs
+    from ..data.check_inputs import model_inputs
     from .polygraphy import compare
 
     if against not in OPENERS:

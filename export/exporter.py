@@ -16,8 +16,8 @@ from ..bundle.owned import owned_folder
 from ..bundle.precision import PRECISIONS, Precision
 from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
 from ..bundle.traced import LACKS, Traced
-from ..data.columns import Reading
-from ..data.samples import model_inputs
+from ..data.check_inputs import model_inputs
+from ..data.data_options import Reading
 from ..errors import InputError, cut
 from ..progress import Progress
 from .attention import choose_attention

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..data.tags import at_tokens
+from ..data.label_encoding import at_tokens
 from ..errors import GateError, InputError
 from ..metrics.gates import TOLERANCES, Gate
 from ..progress import Progress, no_progress

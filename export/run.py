@@ -8,7 +8,7 @@ from typing import Any
 
 from ..bundle.precision import Precision
 from ..bundle.store import PROCESSOR, TOKENIZER_GRAPH, Bundle, resolve
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import require
 from ..progress import Progress, no_progress
 from .options import GraphForm

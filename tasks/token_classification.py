@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.tags import IGNORED
+from ..data.label_encoding import IGNORED
 from ..metrics.classification import ClassMetrics, Draws, ScoreDetection
 from ..metrics.gates import SCORES
 from ..metrics.spans import span_counts, span_metrics, span_scores, spans_in, split_tag

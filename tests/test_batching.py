@@ -15,13 +15,12 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Budget, Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
-from hydrant.data import kept
-from hydrant.data.batching import item_batches
+from hydrant.data import batching
+from hydrant.data.batching import CachedBatches, item_batches
+from hydrant.data.check_inputs import model_inputs
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
-from hydrant.data.kept import KeptBatches
 from hydrant.data.processor import Processor, load_processor
-from hydrant.data.samples import model_inputs
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_model
@@ -102,7 +101,7 @@ USES: dict[str, Callable[[Path, Path], Any]] = {
 def test_every_image_is_prepared_once_and_one_batch_is_alive(
     use: str, vit_checkpoint: Path, image_bundle: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
     USES[use](vit_checkpoint, image_bundle)
     assert [watch.times[id(image)] for image in IMAGES] == [1] * len(IMAGES)
     assert watch.most <= BATCH
@@ -113,7 +112,7 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
 ) -> None:
     found = []
     for limit in (0, 5 * BATCH * 12 * 12 * 3 * 4, 2**30):  # all in the file, five batches in memory, all in memory
-        monkeypatch.setattr(kept, "MEMORY_BYTES", limit)
+        monkeypatch.setattr(batching, "MEMORY_BYTES", limit)
         made = plan(vit_checkpoint, (IMAGES[:30], LABELS[:30]), method=Circuit(ood=(IMAGES[30:], None)))
         found.append(made.to_json())
     assert found[0] == found[1] == found[2]
@@ -121,7 +120,7 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
 
 def test_inputs_of_checks_are_bounded_too(vit_checkpoint: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     processor, spec = processor_of(vit_checkpoint)
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
     made, described = model_inputs(processor, spec, (IMAGES, None), seed=3)
     sizes = [len(batch["pixel_values"]) for batch in made]
     assert sizes == [1, 2, 5, 16, 1, 2, 5, 8]
@@ -183,8 +182,8 @@ def test_kept_batches_are_what_was_given(monkeypatch: pytest.MonkeyPatch) -> Non
         {"a": rng.random((size, 3), np.float32), "b": rng.integers(0, 9, (size, 2)), "none": np.zeros((size, 0))}
         for size in (2, 5, 1)
     ]
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 100)
-    stored = KeptBatches(iter(made))
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 100)
+    stored = CachedBatches(iter(made))
     assert len(stored) == 3
     for _ in range(2):
         for found, expected in zip(stored, made, strict=True):
@@ -197,7 +196,7 @@ def test_kept_batches_are_what_was_given(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_batches_in_the_file_are_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
     alive: list[weakref.ref[np.ndarray]] = []
 
     def made() -> Any:
@@ -206,7 +205,7 @@ def test_batches_in_the_file_are_not_in_memory(monkeypatch: pytest.MonkeyPatch) 
             alive.append(weakref.ref(array))
             yield {"a": array}
 
-    stored = KeptBatches(made())
+    stored = CachedBatches(made())
     gc.collect()
     assert [each() for each in alive] == [None] * 5
     assert sum(batch["a"].sum() for batch in stored) == 20
@@ -220,10 +219,10 @@ def test_no_room_for_the_file_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         def write(self, _: Any) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
     monkeypatch.setattr(tempfile, "TemporaryFile", Full)
     with pytest.raises(InputError, match=r"cannot keep prepared inputs in .*: No space left on device; .*TMPDIR"):
-        KeptBatches([{"a": np.ones(3)}])
+        CachedBatches([{"a": np.ones(3)}])
 
 
 # Texts that are cut

@@ -23,7 +23,7 @@ from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import TOKENIZER_GRAPH
 from hydrant.cli.export import export_text
 from hydrant.data import words as words_module
-from hydrant.data.readers import stream_lines
+from hydrant.data.data_files import stream_lines
 from hydrant.errors import InputError
 from hydrant.export import export
 from hydrant.export.fuzzed import fuzzed_texts

@@ -28,7 +28,7 @@ from hydrant.bundle.store import Bundle
 from hydrant.bundle.writing import new_bundle, staged
 from hydrant.cli.main import main
 from hydrant.errors import BundleError, HydrantError, InputError
-from hydrant.serving.offline import chunks
+from hydrant.runtime.offline import chunks
 from hydrant.workflow import workspace
 from support import CLASSES, make_inputs, make_model, random_plan
 

@@ -24,11 +24,12 @@ import pyarrow.parquet
 import pyarrow.parquet.encryption
 import pytest
 import torch
-from hydrant.data import record_files
-from hydrant.data.columns import Columns
-from hydrant.data.examples import Examples, check_apart, label_index, random_parts, read_examples
-from hydrant.data.given import given_inputs
-from hydrant.data.readers import stream_lines, stream_rows
+from hydrant.data import data_files as record_files
+from hydrant.data.data_files import file_rows, stream_lines
+from hydrant.data.data_options import DataOptions
+from hydrant.data.examples import Examples, check_apart, random_parts, read_examples
+from hydrant.data.label_encoding import label_index
+from hydrant.data.python_inputs import given_inputs
 from hydrant.errors import InputError
 from PIL import Image
 
@@ -109,7 +110,7 @@ def test_file_is_read_word_for_word(name: str, write: Callable[[Path], None], tm
     assert classes_of(examples) == INDICES
     assert len(examples) == len(ROWS)
     assert examples.source == str(path)
-    assert [row.input for row in stream_rows(str(path))] == TEXTS
+    assert [row.input for row in file_rows(str(path))] == TEXTS
 
 
 def test_only_the_named_file_is_read(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
 def test_other_columns_by_name(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("id,intent,utterance\n1,pear,hi\n2,plum,ho\n")
-    examples = read_examples(path, LABELS, columns=Columns(text="utterance", label="intent"))
+    examples = read_examples(path, LABELS, columns=DataOptions(text="utterance", label="intent"))
     assert list(examples.inputs) == ["hi", "ho"]
     assert classes_of(examples) == [1, 2]
 
@@ -153,7 +154,7 @@ def test_image_folder(tmp_path: Path) -> None:
         "pear/1.png",
     ]
     assert classes_of(examples) == [0, 0, 1, 1]
-    assert [row.label for row in stream_rows(tmp_path / "images")] == ["apple", "apple", "pear", "pear"]
+    assert [row.label for row in file_rows(tmp_path / "images")] == ["apple", "apple", "pear", "pear"]
 
 
 def test_image_folder_with_brackets_in_its_name(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_a_class_below_0_is_none(tmp_path: Path) -> None:
         assert read_examples(data, LABELS, need_labels=False).labels is None
         with pytest.raises(InputError, match=r"has no label at .*row 2; expected a column 'label'"):
             read_examples(data, LABELS)
-    assert [row.label for row in stream_rows(path)] == ["plum", None, "apple"]
+    assert [row.label for row in file_rows(path)] == ["plum", None, "apple"]
 
 
 def test_a_class_that_its_column_does_not_name_is_refused(tmp_path: Path) -> None:
@@ -479,7 +480,7 @@ def test_one_image_is_no_npz_of_many(tmp_path: Path) -> None:
     for shape in ((9, 8, 3), (3, 9, 8)):
         np.savez(tmp_path / "data.npz", x=np.zeros(shape, np.uint8))
         with pytest.raises(InputError, match=r"x of .*data\.npz is an array of uint8 .*: one image with its channels"):
-            list(stream_rows(tmp_path / "data.npz"))
+            list(file_rows(tmp_path / "data.npz"))
     np.savez(tmp_path / "data.npz", x=np.zeros((3, 9, 8), np.uint8), y=np.zeros(3, int))  # three labels: three images
     assert len(read_examples(tmp_path / "data.npz", LABELS)) == 3
 
@@ -490,16 +491,16 @@ def test_texts_of_an_npz_file_that_are_no_characters_are_refused(tmp_path: Path)
     for wrong in (texts, texts.astype(">U2")):
         np.savez(tmp_path / "data.npz", x=wrong)
         with pytest.raises(InputError, match=r"cannot read .*data\.npz: 'its texts are not of Unicode characters'"):
-            list(stream_rows(tmp_path / "data.npz"))
+            list(file_rows(tmp_path / "data.npz"))
     np.savez(tmp_path / "data.npz", x=np.array(["", "\U0010ffff"], ">U2"), y=np.array(["", ""]))
-    assert [row.input for row in stream_rows(tmp_path / "data.npz")] == ["", "\U0010ffff"]
+    assert [row.input for row in file_rows(tmp_path / "data.npz")] == ["", "\U0010ffff"]
 
 
 @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "1e999", "NaN"])
 def test_a_number_that_is_none_is_no_text(value: str, tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text(f'{{"text": {value}}}\n')
     with pytest.raises(InputError, match=r"row 1 has a float under text, '-?(inf|nan)'; expected a text"):
-        list(stream_rows(tmp_path / "data.jsonl"))
+        list(file_rows(tmp_path / "data.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -518,7 +519,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
     monkeypatch.setattr(record_files, "LONGEST", 1000)
     (tmp_path / name).write_text(start + ("b\n" * 501 if start.endswith('"') else "b" * 1001))
     with pytest.raises(InputError, match=rf"data .*{words} more than 1000 characters; expected shorter ones"):
-        list(stream_rows(tmp_path / name))
+        list(file_rows(tmp_path / name))
 
     with pytest.raises(InputError, match="line 2 of standard input has more than 1000 bytes"):
         list(stream_lines(io.BytesIO(b"a\n" + b"b" * 1001)))
@@ -529,7 +530,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
 
 def test_a_field_may_be_longer_than_csv_reads_by_default(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text(f"text,label\n{'a' * 200_000},pear\n")
-    assert [len(row.input) for row in stream_rows(tmp_path / "data.csv")] == [200_000]
+    assert [len(row.input) for row in file_rows(tmp_path / "data.csv")] == [200_000]
 
 
 # Labels
@@ -746,27 +747,27 @@ def test_what_is_no_text_in_a_row_is_named(tmp_path: Path, value: Any) -> None:
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("hi", 7, value)))
     with pytest.raises(InputError, match=f"row 3 has a {type(value).__name__} under text, .*; expected a text"):
         read_examples(path, None)
-    assert [row.input for row in stream_rows(path, missing=True)] == ["hi", "7", value]
+    assert [row.input for row in file_rows(path, missing=True)] == ["hi", "7", value]
 
 
 def test_json_lines_may_lack_a_key(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"id": 1}\n{"text": "hi"}\n{"id": 3}\n')
-    assert [row.input for row in stream_rows(path, missing=True)] == [None, "hi", None]
+    assert [row.input for row in file_rows(path, missing=True)] == [None, "hi", None]
     path.write_text('{"text": "hi"}\n{"id": 2}\n')
     with pytest.raises(InputError, match=r"row 2 has no text; expected a text"):
-        list(stream_rows(path))
+        list(file_rows(path))
     with pytest.raises(InputError, match=r"has the columns text; expected 'other' \(choose with --text-column, "):
-        list(stream_rows(path, Columns(text="other"), missing=True))
+        list(file_rows(path, DataOptions(text="other"), missing=True))
     path.write_text("{}\n")
     with pytest.raises(InputError, match="has the columns none; expected 'text'"):
-        list(stream_rows(path))
+        list(file_rows(path))
 
 
 def test_a_number_that_no_float_holds_is_a_text(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(f'{{"text": {10**400}}}\n')
-    assert [row.input for row in stream_rows(path)] == [str(10**400)]
+    assert [row.input for row in file_rows(path)] == [str(10**400)]
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -774,12 +775,12 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pyte
     with socket.socket(socket.AF_UNIX) as taken:
         taken.bind("data.csv")
         with pytest.raises(InputError, match=r"cannot read data data\.csv: .*; expected \.csv"):
-            list(stream_rows("data.csv"))
+            list(file_rows("data.csv"))
 
 
 def test_a_blank_line_of_one_column_is_an_empty_text(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("text\nhi\n\nyou\n")
-    assert [row.input for row in stream_rows(tmp_path / "data.csv")] == ["hi", "", "you"]
+    assert [row.input for row in file_rows(tmp_path / "data.csv")] == ["hi", "", "you"]
 
 
 def test_repeated_column_is_refused(tmp_path: Path) -> None:
@@ -874,7 +875,7 @@ def test_a_pipe_is_read_where_lines_are(name: str, line: str, tmp_path: Path) ->
     os.mkfifo(tmp_path / name)
     writer = threading.Thread(target=(tmp_path / name).write_text, args=(line,))
     writer.start()
-    assert [row.input for row in stream_rows(tmp_path / name)] == ["hi"]
+    assert [row.input for row in file_rows(tmp_path / name)] == ["hi"]
     writer.join()
 
 
@@ -895,7 +896,7 @@ def test_memory_of_parquet_is_bounded(kind: str, tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table(LARGE[kind]()), path, compression="zstd")
     assert path.stat().st_size < 10_000
     before = pyarrow.total_allocated_bytes()
-    rows = stream_rows(path)
+    rows = file_rows(path)
     assert next(rows).input.startswith("x")
     assert pyarrow.total_allocated_bytes() - before < 150e6
 
@@ -910,9 +911,9 @@ def test_columns_of_types_that_datasets_does_not_have_are_read(tmp_path: Path) -
     }
     path = tmp_path / "data.parquet"
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    assert [(row.input, row.label) for row in stream_rows(path)] == [("x", "no"), ("y", "yes")]
+    assert [(row.input, row.label) for row in file_rows(path)] == [("x", "no"), ("y", "yes")]
     with pytest.raises(InputError, match="key"):
-        next(stream_rows(path, Columns(text="key")))
+        next(file_rows(path, DataOptions(text="key")))
 
 
 def test_a_large_group_of_parquet_is_not_read_whole(tmp_path: Path) -> None:
@@ -921,7 +922,7 @@ def test_a_large_group_of_parquet_is_not_read_whole(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, compression="none", use_dictionary=False)
     assert pyarrow.parquet.read_metadata(path).num_row_groups == 1
     before, most = pyarrow.total_allocated_bytes(), 0
-    for row, text in zip(stream_rows(path), texts, strict=True):
+    for row, text in zip(file_rows(path), texts, strict=True):
         assert row.input == text
         most = max(most, pyarrow.total_allocated_bytes() - before)
     assert 0 < most < 8e6, "of 20 MB"
@@ -935,9 +936,9 @@ def test_groups_without_rows_are_read(dictionary: bool, tmp_path: Path) -> None:
         for part in (table.slice(0, 0), table, table.slice(0, 0)):
             writer.write_table(part)
     assert pyarrow.parquet.read_metadata(path).num_row_groups == 3
-    assert [(row.input, row.label) for row in stream_rows(path)] == [("a", "c"), ("b", "d")]
+    assert [(row.input, row.label) for row in file_rows(path)] == [("a", "c"), ("b", "d")]
     pyarrow.parquet.write_table(table.slice(0, 0), path, use_dictionary=dictionary)
-    assert list(stream_rows(path)) == []
+    assert list(file_rows(path)) == []
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -953,7 +954,7 @@ def test_encrypted_parquet_is_refused(plain: bool, tmp_path: Path) -> None:
     with pyarrow.parquet.ParquetWriter(path, table.schema, encryption_properties=made) as writer:
         writer.write_table(table)
     with pytest.raises(InputError, match=r"data\.parquet.*crypt"):
-        next(stream_rows(path))
+        next(file_rows(path))
 
 
 NO_COLUMNS = (
@@ -976,7 +977,7 @@ def test_damaged_parquet_is_refused_with_its_cause(kind: str, tmp_path: Path) ->
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"]}), path)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=rf"data\.parquet.*{cause}"):
-        list(stream_rows(path))
+        list(file_rows(path))
 
 
 NESTED = {
@@ -992,7 +993,7 @@ def test_columns_of_nested_values_are_no_texts_and_no_labels(kind: str, tmp_path
     path, shown = tmp_path / "data.parquet", re.escape(str(NESTED[kind].to_pylist()[0])[:8])
     pyarrow.parquet.write_table(pyarrow.table({"text": NESTED[kind], "label": ["a"]}), path)
     with pytest.raises(InputError, match=rf"row 1 .*text.*{shown}"):
-        list(stream_rows(path))
+        list(file_rows(path))
     pyarrow.parquet.write_table(pyarrow.table({"text": ["x"], "label": NESTED[kind]}), path)
     with pytest.raises(InputError, match=rf"label .*{shown}"):
         read_examples(path, LABELS)

@@ -15,10 +15,9 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec specs configuration from_torch columns records images audio mel spectrograms text words
-            label_values tags
-            processor batching kept corruptions tables given arrays tensors record_files readers
-            hub remote sources label_sets examples fingerprints samples pseudo check_inputs
+            __init__ spec specs data_options raw_inputs images audio spectrograms text words label_encoding processor
+            batching corruptions python_inputs tensors data_files data_sources examples fingerprints synthetic_ood
+            check_inputs
         """,
         "metrics": """
             __init__ label_order bootstrap classification selective figures gates score_gates label_gates judging
@@ -66,13 +65,14 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "runtime": """
-            closing prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
+            lifecycle prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
             backends.microbatch backends.openvino backends.ort backends.kernel_cache backends.tensorrt.__init__
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
-            backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words observed blanks predictor loading __init__ answers token_pipeline pipeline
-            collect
+            backends.tensorrt.lane backends.tensorrt.engine
+            backends.registry decisions words prediction_counts warmup_inputs predictor loading __init__ answers
+            pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
+            offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
         """,
         "tuning": """
             report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
@@ -89,13 +89,12 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
-            triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
+            triton.pbtxt triton.triton_settings triton.triton_tensors triton.models triton.model_files
+            triton.triton_forms triton.repository triton.__init__
             __init__ errors observe log stats snapshot metrics figures together tracing record settings monitor catalog
             room inputs batcher service datatypes json_body messages protocol multipart asked upgrade connection guard
             direct verbs rest grpc_messages grpc_codec grpc_front explain page server workers run
-            offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run offline.files ray_cluster offline.ray_engine ray_serve
+            ray_serve
         """,
         "workflow": """
             recipe data_splits stage_summaries workspace make quality explore picture __init__ digits_data digits_demo
@@ -104,8 +103,9 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ terminal words adapters merging options shared prediction_text build calibrate predict demo drift
-            evaluate export fuse inspection_text inspect merge make plan profile serve sign triton tune verify main
+            __init__ terminal argument_types fusion_text options shared prediction_text build calibrate predict demo
+            drift evaluate export fuse inspection_text inspect merge make plan profile serve sign triton tune verify
+            renamed main
         """,
     },
     {"": "__main__"},

@@ -21,13 +21,11 @@ import pandas
 import pytest
 import torch
 from hydrant import Figures, Reading
-from hydrant.data.columns import Columns
+from hydrant.data.data_options import DataOptions
+from hydrant.data.data_sources import check_named, hub_name, named_rows, shown
 from hydrant.data.examples import read_examples
-from hydrant.data.from_torch import as_array, image_array
-from hydrant.data.given import given_inputs
-from hydrant.data.hub import HubName
-from hydrant.data.remote import shown
-from hydrant.data.sources import check_named, named_rows
+from hydrant.data.python_inputs import given_inputs
+from hydrant.data.raw_inputs import as_array, image_array
 from hydrant.errors import InputError, MissingExtraError
 from hydrant.families.checkpoint import load_processor
 from hypothesis import given as drawn
@@ -152,7 +150,7 @@ def test_a_named_column_that_is_not_there_is_no_other(other: str) -> None:
     row = {other: ["a"] if other == "tokens" else "a.png"}
     for table in (pandas.DataFrame([row]), datasets.Dataset.from_list([row])):
         with pytest.raises(InputError, match=f"the columns {other}; expected one column 'sentense' .choose another"):
-            read_examples(table, None, columns=Columns(text="sentense"))
+            read_examples(table, None, columns=DataOptions(text="sentense"))
         assert len(read_examples(table, None)) == 1
 
 
@@ -257,7 +255,7 @@ def memory() -> Iterator[Any]:
     system.rm("/", recursive=True)
 
 
-def texts(name: str | Path, columns: Columns = Columns()) -> list[Any]:
+def texts(name: str | Path, columns: DataOptions = DataOptions()) -> list[Any]:
     return [(row.input, row.label) for row in named_rows(name, columns)]
 
 
@@ -387,7 +385,7 @@ def test_the_web_without_its_plugin_names_the_extra(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_names_of_the_hub(text: str, expected: tuple[Any, ...]) -> None:
-    found = HubName.parse(text)
+    found = hub_name(text)
     assert (found.name, found.config, found.split) == expected
     check_named(text)
 
@@ -427,7 +425,7 @@ def test_a_data_set_by_configuration_and_split(repository: str) -> None:
     with pytest.raises(InputError, match=r"cannot read data set .* of the hub: .*plus.*small"):
         texts(repository)
     with pytest.raises(InputError, match="has the columns text, label; expected one column 'sentence'"):
-        texts(f"{repository}:small", Columns(text="sentence"))
+        texts(f"{repository}:small", DataOptions(text="sentence"))
 
 
 def test_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:

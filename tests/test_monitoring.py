@@ -26,21 +26,20 @@ import numpy as np
 import pytest
 from hydrant import HydrantError, Predictor, drift, load
 from hydrant.runtime.prediction import Prediction
-from hydrant.serving import record
+from hydrant.serving import record, worker_stats
 from hydrant.serving import stats as stats_module
-from hydrant.serving import together as together_module
-from hydrant.serving.guard import Guard
-from hydrant.serving.log import Rarely
+from hydrant.serving.admission import Admission
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
-from hydrant.serving.monitor import Monitor
+from hydrant.serving.middleware import Middleware
+from hydrant.serving.observers import RareWarnings
+from hydrant.serving.opentelemetry_spans import tracer
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
 from hydrant.serving.rest import rest_app
+from hydrant.serving.serve_settings import ServeSettings
+from hydrant.serving.server import Monitor
 from hydrant.serving.service import Service
-from hydrant.serving.settings import ServeSettings
-from hydrant.serving.snapshot import snapshot
 from hydrant.serving.stats import Stats, Watching
-from hydrant.serving.together import Teller, Together
-from hydrant.serving.tracing import tracing
+from hydrant.serving.worker_stats import Reporter, WorkerStats
 from prometheus_client.parser import text_string_to_metric_families
 from serve_support import running
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
@@ -85,7 +84,7 @@ class Clock:
 
 
 def families(stats: Stats) -> dict[str, Any]:
-    body, content_type = Metrics(stats).text()
+    body, content_type = Metrics(stats).answer("/metrics", "", None)
     assert content_type.startswith("text/plain")
     return {family.name: family for family in text_string_to_metric_families(body.decode())}
 
@@ -149,12 +148,7 @@ def test_labels_of_many_classes_are_few_series(predictor: Predictor, found: tupl
     few = values(families(stats)["hydrant_predictions"])
     assert len(few) == LABELS + 1
     assert values(families(stats)["hydrant_predictions"], label=OTHERS) == [2 * 900]
-
-
-def test_openmetrics_where_the_client_asks_for_it(predictor: Predictor) -> None:
-    stats = Stats()
-    stats.request(Model(predictor), "rest", 0.1, 200)
-    body, content_type = Metrics(stats).text("application/openmetrics-text; version=1.0.0")
+    body, content_type = Metrics(stats).answer("/metrics", "application/openmetrics-text; version=1.0.0", None)
     assert "openmetrics" in content_type
     assert body.endswith(b"# EOF\n")
 
@@ -167,7 +161,7 @@ def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found:
     clock.now += 300
     feed(stats, model, inputs[100:], prediction[100:], 10)
     stats.request(model, "rest", 0.3, 400)
-    (told,) = json.loads(json.dumps(snapshot(stats)))["models"]
+    (told,) = json.loads(json.dumps(stats.snapshot()))["models"]
     assert told["rates"]["minute"]["inputs"] == 300
     assert told["rates"]["ten_minutes"]["inputs"] == 400
     assert told["rates"]["minute"]["errors"] == 1
@@ -180,7 +174,7 @@ def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found:
         assert len(histogram["edges"]) + 1 == len(histogram["calibrated"])
     assert told["drift"]["alarms"] == []
     clock.now += 4000
-    (told,) = snapshot(stats)["models"]
+    (told,) = stats.snapshot()["models"]
     assert told["rates"]["hour"]["inputs"] == 0
     assert told["rates"]["hour"]["abstain"] is None
     assert told["series"] == []
@@ -202,35 +196,26 @@ def test_memory_is_bounded(predictor: Predictor, found: tuple[list[str], Predict
     assert len(counted.newest) <= stats_module.NEWEST
 
 
-def test_a_drift_is_told_and_logged_once(
+def test_a_drift_is_logged_once(
     predictor: Predictor, found: tuple[list[str], Prediction], caplog: pytest.LogCaptureFixture
 ) -> None:
     inputs, prediction = found
-    told: list[Any] = []
-    stats, model = Stats(Watching(alpha=0.001), told=lambda *alarm: told.append(alarm)), Model(predictor)
+    stats, model = Stats(Watching(alpha=0.001)), Model(predictor)
     feed(stats, model, inputs, prediction, 20)
-    stats.models()
-    assert told == []
     assert set(values(families(stats)["hydrant_drift_alarm"])) == {0}
     strange = np.flatnonzero(np.asarray(prediction.abstain))
-    with caplog.at_level(logging.WARNING):
-        for _ in range(10):
-            stats.predicted(model, [inputs[place] for place in strange], prediction.take(strange))
-        stats.models()
-    assert [(name, version, alarm.name) for name, version, alarm in told if alarm.name == "abstain"] == [
-        ("intent", "1", "abstain")
-    ]
-    assert len([record for record in caplog.records if "abstention rate" in record.message]) == 1
-    rarely, alarms = Rarely(), [record for record in caplog.records if "drift of" in record.message]
-    assert all(map(rarely.filter, 2 * alarms)), "each comes once, so none may be held back as a repetition of another"
+    for _ in range(10):
+        stats.predicted(model, [inputs[place] for place in strange], prediction.take(strange))
     read = families(stats)
     assert values(read["hydrant_drift_alarm"], name="abstain") == [1]
-    assert values(read["hydrant_drift_evidence"], decision="abstain") >= values(
-        read["hydrant_drift_limit"], decision="abstain"
-    )
-    (shown,) = snapshot(stats)["models"]
+    assert len([record for record in caplog.records if "abstention rate" in record.message]) == 1
+    rare, alarms = RareWarnings(), [record for record in caplog.records if "drift of" in record.message]
+    assert all(map(rare.filter, 2 * alarms)), "each comes once, so none may be held back as a repetition of another"
+    evidence, limit = (values(read[f"hydrant_drift_{name}"], decision="abstain") for name in ("evidence", "limit"))
+    assert evidence >= limit
+    (shown,) = stats.snapshot()["models"]
     assert "abstain" in [alarm["name"] for alarm in shown["drift"]["alarms"]]
-    again = Model(type("Loaded", (), {**vars(predictor), "calibration": replaced(predictor)})())
+    again = Model(type("Loaded", (), {**vars(predictor), "calibration": replace(predictor.calibration)})())
     stats.predicted(again, inputs[:1], prediction[:1])
     assert values(families(stats)["hydrant_drift_alarm"], name="abstain") == [0], "a model loaded anew is watched anew"
 
@@ -240,7 +225,7 @@ def test_a_model_that_is_put_away_does_not_begin_the_counts_of_its_successor_ane
 ) -> None:
     inputs, prediction = found
     before = Model(predictor)
-    after = Model(type("Loaded", (), {**vars(predictor), "calibration": replaced(predictor)})())
+    after = Model(type("Loaded", (), {**vars(predictor), "calibration": replace(predictor.calibration)})())
     stats = Stats()
     stats.request(before, "rest", 0.1, 200)
     before.ready = False
@@ -251,7 +236,7 @@ def test_a_model_that_is_put_away_does_not_begin_the_counts_of_its_successor_ane
         stats.queue(before, 0)
         for model in (after, before):
             stats.request(model, "rest", 0.1, 200)
-    (told,) = snapshot(stats)["models"]
+    (told,) = stats.snapshot()["models"]
     assert (told["totals"]["inputs"], told["totals"]["requests"], told["queue"]) == (6, 6, 7)
 
 
@@ -262,14 +247,8 @@ def test_requests_a_second_are_those_of_the_time_that_was_counted(predictor: Pre
         clock.now += 1
         stats.request(model, "rest", 0.1, 200)
         if second in (4, 30, 64, 68, 199):
-            (told,) = snapshot(stats)["models"]
+            (told,) = stats.snapshot()["models"]
             assert told["rates"]["minute"]["requests_per_second"] == pytest.approx(1, rel=0.3 if second < 9 else 0.04)
-
-
-def replaced(predictor: Predictor) -> Any:
-    from dataclasses import replace
-
-    return replace(predictor.calibration)
 
 
 def test_counts_of_many_threads_add_up(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
@@ -281,15 +260,15 @@ def test_counts_of_many_threads_add_up(predictor: Predictor, found: tuple[list[s
             stats.predicted(model, inputs[at : at + 1], prediction[at : at + 1])
             stats.request(model, "rest", 0.001, 200)
             if at % 40 == 0:
-                json.dumps(snapshot(stats))
-                Metrics(stats).text()
+                json.dumps(stats.snapshot())
+                Metrics(stats).answer("/metrics", "", None)
 
     threads = [threading.Thread(target=run, args=(part,)) for part in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    (told,) = snapshot(stats)["models"]
+    (told,) = stats.snapshot()["models"]
     assert told["totals"]["inputs"] == told["totals"]["requests"] == 400
     assert told["totals"]["abstain"] == prediction.abstain.sum()  # type: ignore[union-attr]
 
@@ -298,25 +277,25 @@ def test_workers_are_counted_as_one(
     predictor: Predictor, found: tuple[list[str], Prediction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers that share the traffic say what one says that has all of it, whichever of them is asked."""
-    monkeypatch.setattr(together_module, "PERIOD", 60.0)
+    monkeypatch.setattr(worker_stats, "PERIOD", 60.0)
     inputs, prediction = found
-    alone, together, pipes = Stats(), Together(), [multiprocessing.Pipe() for _ in range(3)]
+    alone, together, pipes = Stats(), WorkerStats(), [multiprocessing.Pipe() for _ in range(3)]
     for ours, _ in pipes:
         together.listen(ours)
-    tellers = [
-        Teller(theirs, lambda place=place: {"written": place, "dropped": 1, "failed": 0})  # type: ignore[misc]
+    reporters = [
+        Reporter(theirs, lambda place=place: {"written": place, "dropped": 1, "failed": 0})  # type: ignore[misc]
         for place, (_, theirs) in enumerate(pipes[:2])
     ]
     feed(alone, Model(predictor), inputs, prediction, 8)
     for start in range(0, 400, 8):
         part = slice(start, start + 8)
-        feed(tellers[start % 16 // 8], Model(predictor), inputs[part], prediction[part], 8)  # type: ignore[arg-type]
-    for teller, depth in zip(tellers, (3, 4), strict=True):
-        teller.queue(Model(predictor), depth)
-        teller.refuse(401)
-    first = told_by(tellers[0])["models"][0]
+        feed(reporters[start % 16 // 8], Model(predictor), inputs[part], prediction[part], 8)  # type: ignore[arg-type]
+    for reporter, depth in zip(reporters, (3, 4), strict=True):
+        reporter.queue(Model(predictor), depth)
+        reporter.refuse(401)
+    first = counts_of(reporters[0])["models"][0]
     assert first["totals"]["inputs"] == 200, "the other told nothing yet"
-    facts, (model,) = told_by(tellers[1]), snapshot(alone)["models"]
+    facts, (model,) = counts_of(reporters[1]), alone.snapshot()["models"]
     (both,) = facts["models"]
     assert {name: both[name] for name in ("totals", "requests", "labels", "batch")} == {
         name: model[name] for name in ("totals", "requests", "labels", "batch")
@@ -324,52 +303,52 @@ def test_workers_are_counted_as_one(
     assert both["histograms"] == model["histograms"]
     assert both["drift"]["rates"]["abstain"]["n"] == model["drift"]["rates"]["abstain"]["n"] == 400
     assert (both["queue"], facts["recorded"]) == (7, {"written": 1, "dropped": 2, "failed": 0})
-    body, _ = tellers[1].answer("/metrics", "", None)
+    body, _ = reporters[1].answer("/metrics", "", None)
     assert b'hydrant_refused_total{status="401"} 2.0' in body
-    tellers[0].close()
+    reporters[0].close()
     pipes[0][1].close()  # it ended
-    while told_by(tellers[1])["models"][0]["queue"] != 4:
+    while counts_of(reporters[1])["models"][0]["queue"] != 4:
         time.sleep(0.01)
     other = SimpleNamespace(task=predictor.task, labels=predictor.labels, calibration=replace(
         predictor.calibration, temperature=2.0))  # fmt: skip
-    third = Teller(pipes[2][1])  # begun after the bundle was calibrated anew
+    third = Reporter(pipes[2][1])  # begun after the bundle was calibrated anew
     third.predicted(Model(other), inputs[:8], prediction[:8])
-    assert told_by(third)["models"][0]["totals"]["inputs"] == 8
-    feed(tellers[1], Model(predictor), inputs[:8], prediction[:8], 8)  # type: ignore[arg-type]
-    assert told_by(tellers[1])["models"][0]["totals"]["inputs"] == 8, (
+    assert counts_of(third)["models"][0]["totals"]["inputs"] == 8
+    feed(reporters[1], Model(predictor), inputs[:8], prediction[:8], 8)  # type: ignore[arg-type]
+    assert counts_of(reporters[1])["models"][0]["totals"]["inputs"] == 8, (
         "what the older bundle says is not counted further"
     )
-    for teller, (_, theirs) in zip((tellers[1], third), pipes[1:], strict=True):
-        teller.close()
+    for reporter, (_, theirs) in zip((reporters[1], third), pipes[1:], strict=True):
+        reporter.close()
         theirs.close()
     with pytest.raises(OSError, match="closed"):
         third.answer("/stats", "", None)
 
 
-def told_by(teller: Teller) -> Any:
-    return json.loads(teller.answer("/stats", "", None)[0])
+def counts_of(reporter: Reporter) -> Any:
+    return json.loads(reporter.answer("/stats", "", None)[0])
 
 
 def test_figures_that_come_too_late_are_not_those_of_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together_module, "PATIENCE", 0.01)
+    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 0.01)
     ours, theirs = multiprocessing.Pipe()
-    teller = Teller(theirs)
+    reporter = Reporter(theirs)
     with pytest.raises(TimeoutError):
-        teller.answer("/stats", "", None)
-    monkeypatch.setattr(together_module, "PATIENCE", 20.0)
+        reporter.answer("/stats", "", None)
+    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 20.0)
     ours.send((1, b"late", "text/plain"))
     ours.send((2, b"now", "text/plain"))
-    assert teller.answer("/stats", "", None) == (b"now", "text/plain")
+    assert reporter.answer("/stats", "", None) == (b"now", "text/plain")
     ours.close()
-    teller.close()
+    reporter.close()
     theirs.close()
 
 
 def test_figures_that_nobody_gives_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that counts for all workers hangs, and is gone then."""
-    monkeypatch.setattr(together_module, "PATIENCE", 0.01)
+    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 0.01)
     ours, theirs = multiprocessing.Pipe()
-    monitor = Monitor(counts=theirs)
+    monitor = Monitor(pipe=theirs)
     asked = {"type": "http", "method": "GET", "path": "/stats", "headers": []}
     sent: list[dict[str, Any]] = []
 
@@ -379,12 +358,11 @@ def test_figures_that_nobody_gives_are_refused(monkeypatch: pytest.MonkeyPatch) 
     async def keep(message: Any) -> None:
         sent.append(message)
 
-    front = Guard(monitor.around(nothing), ServeSettings())
+    front = Middleware(monitor.around(nothing), ServeSettings(), Admission(9, 9))
     asyncio.run(front(asked, nothing, keep))
     ours.close()
     asyncio.run(front(asked, nothing, keep))
     assert [message["status"] for message in sent[::2]] == [503, 503]
-    assert all(b"does not answer; ask again" in message["body"] for message in sent[1::2])
     assert (b"retry-after", b"1") in sent[0]["headers"]
     monitor.close()
     theirs.close()
@@ -393,12 +371,10 @@ def test_figures_that_nobody_gives_are_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_bundle_without_a_reference_is_counted_all_the_same(
     predictor: Predictor, found: tuple[list[str], Prediction]
 ) -> None:
-    from dataclasses import replace
-
     plain = type("Plain", (), {**vars(predictor), "calibration": replace(predictor.calibration, reference=None)})()
     stats = Stats()
     stats.predicted(Model(plain), *found)
-    (told,) = snapshot(stats)["models"]
+    (told,) = stats.snapshot()["models"]
     assert told["histograms"] is told["drift"] is None
     assert told["totals"]["inputs"] == 400
     assert values(families(stats)["hydrant_inputs"]) == [400]
@@ -596,7 +572,7 @@ def test_what_waits_to_be_recorded_is_bounded_in_bytes(
         gate.wait(30)
         return {}
 
-    monkeypatch.setattr(record, "MOST_WAITING", 10_000)
+    monkeypatch.setattr(record, "MAX_WAITING_BYTES", 10_000)
     one = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:1])
     recorder = Recorder(Recording(tmp_path / "large.jsonl", redact=hang))
     for _ in range(15):
@@ -623,21 +599,17 @@ def test_inputs_of_other_kinds_are_plain_json(
 def test_records_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(tmp_path / "pipe")
-    for name, told in (("link", "no regular file"), ("pipe", "no regular file"), ("none/there", "cannot record in")):
-        with pytest.raises(HydrantError, match=told):
+    for name in ("link", "pipe", "none/there"):
+        with pytest.raises(HydrantError, match=name):
             Recorder(Recording(tmp_path / name))
-    for wrong in ({"rate": 0}, {"rate": 1.5}, {"most_bytes": 10}, {"redact": 3}):
+    for wrong in ({"rate": 0}, {"rate": 1.5}, {"most_bytes": 10}):
         with pytest.raises(HydrantError, match=f"{next(iter(wrong))} is"):
             Recording(tmp_path / "file", **wrong)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_hook.py").write_text("def hide(row): return None\n")
     assert redaction("own_hook:hide")({}) is None  # type: ignore[misc]
-    for name, told in (
-        ("own_hook", "module:function"),
-        ("own_hook:other", "no function"),
-        ("no_hook:x", "imported.* PYTHONPATH"),
-    ):
-        with pytest.raises(HydrantError, match=told):
+    for name in ("own_hook", "own_hook:other", "no_hook:x"):
+        with pytest.raises(HydrantError, match=name):
             redaction(name)
 
 
@@ -675,7 +647,6 @@ def test_routes_of_a_monitor(predictor: Predictor, found: tuple[list[str], Predi
     status, headers, body = asyncio.run(ask(app, "/stats"))
     assert headers[b"content-type"] == b"application/json"
     assert json.loads(body)["models"][0]["totals"]["inputs"] == 400
-    assert asyncio.run(ask(app, "/metrics", "HEAD"))[2] == b""
     assert asyncio.run(ask(app, "/metrics", "POST"))[0] == 404
     assert asyncio.run(ask(app, "/other"))[2] == b"/other"
     monitor.close()
@@ -693,9 +664,9 @@ def test_spans_where_opentelemetry_is_installed(
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    assert tracing() is None, "nobody takes them yet"
+    assert tracer() is None, "nobody takes them yet"
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    made = tracing()
+    made = tracer()
     assert made is not None
     model = Model(predictor)
 
@@ -734,11 +705,11 @@ def test_a_request_has_one_span(bundle: Path, monkeypatch: pytest.MonkeyPatch) -
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    made = tracing()
+    made = tracer()
     assert made is not None
 
     async def main() -> None:
-        app = made.around(rest_app(Service(bundle)))
+        app = made.around(rest_app(Service(bundle), []))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             for path in ("/v2", "/v2/health/live", "/nothing"):
                 await client.get(path)
@@ -750,7 +721,7 @@ def test_a_request_has_one_span(bundle: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_no_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    assert tracing() is None
+    assert tracer() is None
 
 
 # --- the service ------------------------------------------------------------------------------------------------------
@@ -765,7 +736,8 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     """`hydrant serve` in a process of its own: quiet on usual traffic, an alarm on what is abstained from."""
     inputs, _ = found
     record = tmp_path / "record.jsonl"
-    with command(bundle, "--record", record, "--alpha", "0.001") as (process, ready):
+    (tmp_path / "settings.json").write_text('{"alpha": 0.001}')
+    with command(bundle, "--record", record, "--settings", tmp_path / "settings.json") as (process, ready):
         url = f"http://127.0.0.1:{ready['port']}"
         with httpx.Client(base_url=url, timeout=60) as client:
             for start in range(0, 400, 50):
@@ -846,23 +818,19 @@ def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predi
     stats.request(model, "rest", 0.1, 200)
     model.ready = False
     stats.request(model, "rest", 0.1, 200)
-    assert [each["totals"]["requests"] for each in snapshot(stats)["models"]] == [2], "it ends what it began"
+    assert [each["totals"]["requests"] for each in stats.snapshot()["models"]] == [2], "it ends what it began"
     stats.gone(model)
     stats.request(model, "page", 0.1, 200)
-    assert snapshot(stats)["models"] == []
+    assert stats.snapshot()["models"] == []
 
 
 def test_options_of_the_record_need_its_file(bundle: Path, tmp_path: Path) -> None:  # noqa: F811
-    for arguments, words in (
-        (["--record-rate", "0.5"], "--record-rate is given without --record"),
-        (["--record", tmp_path / "no" / "file"], "cannot record in"),
-        (["--record", tmp_path / "file", "--record-redact", "nothing"], "expected module:function"),
-        (["--alpha", "2"], "is not a number above 0 and below 1"),
+    for file, settings, words in (
+        ((), {"record_rate": 0.5}, "record_rate"),
+        (("--record", tmp_path / "no" / "file"), {}, "no/file"),
+        (("--record", tmp_path / "file"), {"record_redact": "nothing"}, "'nothing'"),
     ):
-        status, told = run_main(bundle, "--port", "0", *arguments)
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        status, told = run_main(bundle, "--port", "0", "--settings", tmp_path / "settings.json", *file)
         assert (status, told.count("\n")) == (2, 1), told
         assert words in told
-    with pytest.raises(HydrantError, match="watching is '3'"):
-        ServeSettings(watching=3)  # type: ignore[arg-type]
-    with pytest.raises(HydrantError, match="recording is 'file'"):
-        ServeSettings(recording="file")  # type: ignore[arg-type]

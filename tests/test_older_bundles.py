@@ -27,9 +27,9 @@ from hydrant.bundle.verification import Verification
 from hydrant.data.fingerprints import Fingerprint
 from hydrant.engines.metadata import metadata_path, read_metadata
 from hydrant.errors import BundleError
-from hydrant.serving.offline import run as batch
-from hydrant.serving.offline.chunks import Chunks
-from hydrant.serving.offline.parts import Part, manifest_of
+from hydrant.runtime.offline import offline_run as batch
+from hydrant.runtime.offline.chunks import Chunks
+from hydrant.runtime.offline.shard_parts import Part, manifest_of
 from test_precision import without_saturation
 
 FOLDER = Path(__file__).parent / "bundles_0_1_0"

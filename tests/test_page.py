@@ -28,7 +28,7 @@ import torch
 from browser import CHROMIUM, Browser
 from hydrant.families.checkpoint import load_processor
 from hydrant.serving import page
-from hydrant.serving.explain import SHOWN, explanations, facts_of
+from hydrant.serving.page import SHOWN, explanations, facts_of
 from PIL import Image
 from serve_support import Running, running
 from support import make_model, make_tokenizer
@@ -119,8 +119,8 @@ def picture() -> bytes:
 
 
 def test_nothing_in_the_files_reaches_beyond_the_server() -> None:
-    assert set(page.FILES) == {""} | {
-        f"static/{path.name}" for path in page.FOLDER.iterdir() if path.name != page.START
+    assert set(page.FILES) == {"/"} | {
+        f"/static/{path.name}" for path in page.FOLDER.iterdir() if path.name != page.START
     }
     for address, file in page.FILES.items():
         text = file.body.decode()
@@ -130,27 +130,27 @@ def test_nothing_in_the_files_reaches_beyond_the_server() -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text), (
             address
         )
-    markup = page.FILES[""].body.decode()
+    markup = page.FILES["/"].body.decode()
     assert re.findall(r"\son\w+\s*=|\sstyle\s*=|javascript:", markup) == []
     asked = re.findall(r'(?:href|src)="([^"]*)"', markup)
     assert len(asked) == 5
-    assert all(address == "./" or address in page.FILES for address in asked)
+    assert all(address == "./" or f"/{address}" in page.FILES for address in asked)
     for script in (file.body.decode() for address, file in page.FILES.items() if address.endswith(".js")):
         for other in re.findall(r'from "\./([\w.]+)"', script):
-            assert f"static/{other}" in page.FILES
+            assert f"/static/{other}" in page.FILES
     assert sum(len(file.body) for file in page.FILES.values()) < 80_000
 
 
 def test_files_come_with_a_policy_and_are_not_sent_twice(service: Running) -> None:
     for address, file in page.FILES.items():
-        answer = service.client.get(f"/{address}")
+        answer = service.client.get(address)
         assert (answer.status_code, answer.content) == (200, file.body), address
         policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
         assert policy["default-src"] == "'none'"
         assert {policy[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
-        again = service.client.get(f"/{address}", headers={"if-none-match": answer.headers["etag"]})
+        again = service.client.get(address, headers={"if-none-match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
     for wrong in (
         "static/",
@@ -166,7 +166,7 @@ def test_files_come_with_a_policy_and_are_not_sent_twice(service: Running) -> No
 def test_the_page_opens_without_the_token_and_tells_nothing(models: Path) -> None:
     with running(models, token=TOKEN) as closed, httpx.Client(base_url=closed.url) as stranger:
         for address in page.FILES:
-            assert stranger.get(f"/{address}").status_code == 200
+            assert stranger.get(address).status_code == 200
         assert stranger.get("/describe").status_code == 401
         assert stranger.post("/explain", json={"inputs": ["hello"], "model": "score"}).status_code == 401
         assert closed.client.get("/describe").status_code == 200

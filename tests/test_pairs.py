@@ -16,8 +16,8 @@ import pytest
 import transformers
 from hydrant import Figures, Jointly, Reading
 from hydrant.cli.main import main
-from hydrant.data.columns import Columns
 from hydrant.data.corruptions import typos
+from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.data.text import TextProcessor
@@ -166,17 +166,17 @@ def write(path: Path) -> None:
 def test_pairs_of_a_table(name: str, tmp_path: Path) -> None:
     write(tmp_path / name)
     read = partial(read_examples, tmp_path / name, ["x", "y"])
-    assert list(read(columns=Columns(text="a", text_pair="b")).inputs) == READ
+    assert list(read(columns=DataOptions(text="a", text_pair="b")).inputs) == READ
     with pytest.raises(InputError, match=r"columns a, b, label; expected 'c' \(choose with --text-pair-column, "):
-        read(columns=Columns(text="a", text_pair="c"))
+        read(columns=DataOptions(text="a", text_pair="c"))
 
 
 def test_pairs_of_other_sources(tmp_path: Path) -> None:
     first, second = (list(texts) for texts in zip(*READ, strict=True))
     found = datasets.Dataset.from_dict({"a": first, "b": second, "label": ["x", "y"]})
-    assert list(read_examples(found, ["x", "y"], columns=Columns(text="a", text_pair="b")).inputs) == READ
+    assert list(read_examples(found, ["x", "y"], columns=DataOptions(text="a", text_pair="b")).inputs) == READ
     with pytest.raises(InputError, match="the table has the columns a, b, label; expected one column 'c'"):
-        read_examples(found, ["x", "y"], columns=Columns(text="a", text_pair="c"))
+        read_examples(found, ["x", "y"], columns=DataOptions(text="a", text_pair="c"))
     assert list(read_examples((READ, [0, 1]), ["x", "y"]).inputs) == READ
     np.savez(tmp_path / "pairs.npz", x=np.array(READ), y=np.array([0, 1]))
     assert list(read_examples(tmp_path / "pairs.npz", ["x", "y"]).inputs) == READ
@@ -184,13 +184,13 @@ def test_pairs_of_other_sources(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has texts of shape \[1, 3\] in x; expected \[N\], or \[N, 2\] for pairs"):
         read_examples(tmp_path / "triples.npz", ["x", "y"])
     with pytest.raises(InputError, match=r"pairs\.npz has no columns, so none is called 'b'"):
-        read_examples(tmp_path / "pairs.npz", ["x", "y"], columns=Columns(text_pair="b"))
+        read_examples(tmp_path / "pairs.npz", ["x", "y"], columns=DataOptions(text_pair="b"))
 
 
 def test_a_row_without_its_second_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"text": "a", "b": "c"}\n{"text": "a", "b": null}\n')
     with pytest.raises(InputError, match="row 2 has no b; expected a text"):
-        read_examples(tmp_path / "data.jsonl", None, columns=Columns(text_pair="b"))
+        read_examples(tmp_path / "data.jsonl", None, columns=DataOptions(text_pair="b"))
 
 
 def test_typing_errors_in_both_texts_of_a_pair() -> None:

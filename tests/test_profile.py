@@ -20,7 +20,7 @@ import pytest
 from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fuse, profile, save_bundle
 from hydrant.bundle.architecture import Architecture
 from hydrant.cli.profile import profile_text
-from hydrant.data.samples import full_batch
+from hydrant.data.check_inputs import full_batch
 from hydrant.evaluation.operator_times import parts_of
 from hydrant.evaluation.peak_memory import measure_memory, peak_bytes
 from hydrant.evaluation.profile_targets import Subject, baseline_subjects

@@ -80,7 +80,7 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     soundfile.write(content, sound, RATE, format="FLAC")
     ways: list[Any] = [
         sound, sound.tolist(), torch.from_numpy(sound), tmp_path / "a.wav", str(tmp_path / "a.flac"),
-        content.getvalue(), hydrant.data.records.Sound(sound, RATE),
+        content.getvalue(), hydrant.data.raw_inputs.Sound(sound, RATE),
     ]  # fmt: skip
     ours = processor()
     for way, found in zip(ways, ours.encode(ways), strict=True):
@@ -99,7 +99,10 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
         ("no/such.wav", "sound no/such.wav is no file"),
         (b"RIFFnothing", "cannot read input 0: .*; expected a WAV, FLAC"),
         ({"speech": 1}, "input 0 is a dict; expected a path"),
-        (hydrant.data.records.Sound(noise(80), 8000), "input 0 has 8000 samples a second, and this model reads 16000"),
+        (
+            hydrant.data.raw_inputs.Sound(noise(80), 8000),
+            "input 0 has 8000 samples a second, and this model reads 16000",
+        ),
         ([[0.1], [0.1, 0.2]], "input 0 is a list that is no array"),
     ],
 )
@@ -399,17 +402,13 @@ def test_no_triton_model_is_written_of_what_reads_sounds(bundle: Bundle, tmp_pat
 
 
 def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:
-    asked = pytest.importorskip("hydrant.serving.asked")
-    from hydrant.serving.inputs import checked_inputs
-
+    predict_request = pytest.importorskip("hydrant.serving.predict_request")
+    request_of = predict_request.PredictRequest
     content = (folder / "LABEL_0" / "0.flac").read_bytes()
     with hydrant.load(bundle, "torch") as predictor:
-        given = asked.Asked([base64.b64encode(content).decode()], [None])
-        inputs, shown = asked.inputs_for(given, predictor)
+        given = request_of([base64.b64encode(content).decode()], [None])
+        inputs, shown = predict_request.model_inputs(given, predictor, 1)
         assert (inputs, shown) == ([content], ["audio 0"])
-        checked_inputs(inputs, predictor, 1)
         assert len(predictor.predict(inputs)) == 1
         with pytest.raises(InputError, match=r"input 0, '.*', is not base64; expected a sound file in base64"):
-            asked.inputs_for(asked.Asked([str(folder / "LABEL_0" / "0.flac")], [None]), predictor)
-        with pytest.raises(InputError, match="input 0 is a str; expected the bytes of a sound file"):
-            checked_inputs([str(folder / "LABEL_0" / "0.flac")], predictor, 1)
+            predict_request.model_inputs(request_of([str(folder / "LABEL_0" / "0.flac")], [None]), predictor, 1)

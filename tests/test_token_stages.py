@@ -17,7 +17,7 @@ import torch
 import transformers
 from hydrant import Bundle, Figures, Jointly, PerMember, Reading
 from hydrant.cli.evaluate import evaluation_text
-from hydrant.data.tags import labelled, token_labels, word_starts
+from hydrant.data.label_encoding import labelled, token_labels, word_starts
 from hydrant.data.words import EncodedWords
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor

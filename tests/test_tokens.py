@@ -26,7 +26,8 @@ from hydrant.data.examples import Examples
 from hydrant.errors import BundleError, InputError, UnsupportedModelError
 from hydrant.families.registry import architecture_of
 from hydrant.runtime.backends.registry import open_backend
-from hydrant.serving.protocol import InferRequest, Tensor, inputs_of, model_metadata, outputs_of
+from hydrant.serving.datatypes import Tensor
+from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of
 from support import HEADS, LAYERS, make_inputs, random_plan, run_cli
 from token_support import CLASSES, TAGS, make_tagger, make_word_tokenizer, sentences, write_json_lines
 
@@ -278,8 +279,8 @@ def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> 
     model = make_tagger(hidden_dropout_prob=0.0)
     texts, tags = sentences(3, seed=4)
     tokenizer = make_word_tokenizer(tmp_path)
+    from hydrant.data.label_encoding import word_tags
     from hydrant.data.processor import from_transformers
-    from hydrant.data.tags import word_tags
 
     labels = word_tags(texts, tags, TAGS, ["here"] * 3)
     found = taylor_scores(model, Examples(texts, labels, "test"), from_transformers(tokenizer, architecture_of(model)))

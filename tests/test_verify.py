@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
-from hydrant.data.samples import synthetic_batches
+from hydrant.data.check_inputs import synthetic_batches
 from hydrant.metrics.gates import TOLERANCES
 from hydrant.tasks.classification import compare_classes
 from support import FAMILIES, make_model, random_plan, run_cli

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import transformers
-from hydrant.data.columns import Columns
+from hydrant.data.data_files import file_rows
+from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
+from hydrant.data.label_encoding import IGNORED, batch_labels, labelled, token_labels, word_starts, word_tags
 from hydrant.data.processor import from_transformers, load_processor
-from hydrant.data.readers import stream_rows
-from hydrant.data.records import Unusable
-from hydrant.data.tags import IGNORED, batch_labels, labelled, token_labels, word_starts, word_tags
+from hydrant.data.raw_inputs import Unusable
 from hydrant.data.tensors import TensorProcessor
 from hydrant.data.words import EncodedWords, WordProcessor
 from hydrant.errors import InputError
@@ -160,7 +160,7 @@ def test_files_of_tagged_words(tmp_path: Path) -> None:
     (tmp_path / "e.bio").write_text("anna\tB-PER\nlives\tO\n\nin\tO\nrome\tB-LOC\n.\tO")
     for name in "abcde":
         [path] = tmp_path.glob(f"{name}.*")
-        columns = Columns("words", "pos") if name == "c" else Columns()
+        columns = DataOptions("words", "pos") if name == "c" else DataOptions()
         found = read_examples(path, TAGS, columns=columns, task="tokens")
         assert found.inputs == [["anna", "lives"], ["in", "rome", "."]]
         known = np.array(EXPECTED)
@@ -188,7 +188,7 @@ def test_tables_and_lists_of_tagged_words() -> None:
 def test_a_file_without_tags_is_read_without_labels(tmp_path: Path) -> None:
     path = tmp_path / "words.conll"
     path.write_text("anna\nlives\n\nrome\n")
-    assert [row.label for row in stream_rows(path)] == [None, None]
+    assert [row.label for row in file_rows(path)] == [None, None]
     assert read_examples(path, None).inputs == [["anna", "lives"], ["rome"]]
     with pytest.raises(InputError, match="has no label; expected a column 'label' of tags, one for each word"):
         read_examples(path, TAGS, task="tokens")
@@ -260,7 +260,7 @@ def test_a_text_that_would_fill_the_memory_with_tags_of_others_is_refused(tmp_pa
 def test_other_spaces_than_those_between_columns_stand_in_a_word(tmp_path: Path) -> None:
     path = tmp_path / "data.conll"
     path.write_text("10\u00a0000\tB-PER\n\u2009a \t O \r\n\u00a0\nb O\n", encoding="utf-8", newline="")
-    assert [row.input for row in stream_rows(path)] == [["10\u00a0000", "\u2009a"], ["b"]]
+    assert [row.input for row in file_rows(path)] == [["10\u00a0000", "\u2009a"], ["b"]]
     np.testing.assert_array_equal(read_examples(path, TAGS, task="tokens").labels, [[1, 0], [0, -100]])
 
 
@@ -268,7 +268,7 @@ def test_a_named_column_is_no_other(tmp_path: Path) -> None:
     """Though words and tags are found without being named."""
     row = {"tokens": ["anna"], "tags": ["B-PER"]}
     (tmp_path / "data.jsonl").write_text(lines([row]))
-    text, label = Columns(text="sentense"), Columns(label="entitys")
+    text, label = DataOptions(text="sentense"), DataOptions(label="entitys")
     for data in (tmp_path / "data.jsonl", pd.DataFrame([row]), datasets.Dataset.from_list([row]), [row]):
         assert read_examples(data, TAGS, task="tokens").inputs == [["anna"]]
         with pytest.raises(InputError, match="has no label; expected a column 'entitys' among tokens, tags of tags"):

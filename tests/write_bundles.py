@@ -27,7 +27,7 @@ from hydrant import Bundle, Prediction
 from hydrant.bundle import journal
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.engines.metadata import EngineFile, engine_path, graph_digest, metadata_path
-from hydrant.serving.offline.chunks import Chunks
+from hydrant.runtime.offline.chunks import Chunks
 from support import make_model, make_tokenizer
 from task_support import FILLERS, NAMES
 from test_signature import write_key

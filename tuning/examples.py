@@ -11,8 +11,8 @@ from ..bundle.architecture import Architecture
 from ..data.batching import Prepared, shuffled_by_length
 from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
+from ..data.label_encoding import are_tags, token_labels, word_starts
 from ..data.processor import Processor
-from ..data.tags import are_tags, token_labels, word_starts
 from ..errors import InputError
 from ..progress import Progress
 

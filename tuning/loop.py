@@ -17,7 +17,7 @@ from ..bundle.tasks import ScoreActivation
 from ..calib.decisions.temperature import averaged_nll, best_temperature
 from ..calib.losses import activated
 from ..data.batching import by_length
-from ..data.tags import are_tags, labelled
+from ..data.label_encoding import are_tags, labelled
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
 from ..metrics.classification import accuracy, expected_calibration_error

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from ..bundle.tasks import ScoreActivation
 from ..calib.losses import label_losses, score_losses
-from ..data.tags import labelled
+from ..data.label_encoding import labelled
 from ..tasks.regression import Loss
 from .settings import Settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.store import Bundle, resolve
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..errors import InputError, cut, require
 from ..progress import Progress, no_progress
 from .report import TuneReport

@@ -16,7 +16,7 @@ from ..bundle.files import folders_above
 from ..bundle.store import Bundle, onnx_name
 from ..bundle.tasks import ScoreActivation
 from ..bundle.uses import warn_of_form
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing

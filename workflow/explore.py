@@ -21,7 +21,7 @@ from ..calib.heads.options import METHODS, Random, check_margin, is_pseudo, meth
 from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
 from ..calib.heads.selection import head_counts
 from ..cost.estimate import cost_of
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing, require

@@ -26,10 +26,10 @@ from ..bundle.strict_json import to_json_bytes
 from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..calib.heads.options import PSEUDO, Circuit, is_pseudo
 from ..cost.estimate import cost_of
-from ..data.columns import Reading
+from ..data.data_options import Reading
+from ..data.data_sources import check_named
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import hashes_of
-from ..data.sources import check_named
 from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress

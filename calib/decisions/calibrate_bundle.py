@@ -16,7 +16,7 @@ from ...bundle.owned import owned_folder
 from ...bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.uses import FITTED, LEARNT, overlaps
-from ...data.columns import Reading
+from ...data.data_options import Reading
 from ...data.examples import Examples, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...errors import InputError, check_seed, require

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ...bundle.traced import AnyArchitecture
 from ...data.batching import item_batches
 from ...data.examples import Examples
+from ...data.label_encoding import IGNORED, batch_labels
 from ...data.processor import Processor
-from ...data.tags import IGNORED, batch_labels
 from ...errors import InputError
 from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress

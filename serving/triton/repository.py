@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,17 +20,24 @@ from ...bundle.owned import locked, owned_folder, sweep
 from ...bundle.signals import uninterrupted
 from ...bundle.store import Bundle, resolve
 from ...errors import InputError, cut, is_whole, listing
-from .config import CONFIG, MARKER, Model, marker
-from .engine import Engine, checked_engine, find_engine
-from .ensemble import ensemble_models
-from .readme import readme
-from .settings import Device, TritonSettings, check_device
-from .source import RUN_BY, Source, read_source
-from .whole import whole_model
+from ...version import __version__
+from .model_files import CONFIG, ENVIRONMENT, PERF, SHORT, TOKENS, Model, Source, template
+from .triton_forms import Engine, checked_engine, ensemble_models, find_engine, whole_model
+from .triton_settings import Device, TritonSettings, check_device
+from .triton_tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
 README = "README.md"
+
+MARKER = "hydrant-triton.json"
+"""File in a version's folder by which it is known to be ours, with its tensors."""
+
+RUN_BY = {"cpu": ("fp32", "int8", "fp16"), "gpu": ("fp16", "fp32")}
+"""Precisions that ONNX Runtime runs on each device, the first choice first, as hydrant's own backends have them."""
+
+RELEASE = "24.12"
+"""First release of Triton whose Python backend reads NumPy 2; its Python is 3.12."""
 
 STAGE = "hydrant-triton"
 """Purpose of the hidden folder in which models are staged."""
@@ -37,7 +45,7 @@ STAGE = "hydrant-triton"
 
 @dataclass(frozen=True)
 class TritonModels:
-    """What was written.
+    """The models that were written.
 
     Attributes:
         path: of the repository.
@@ -133,13 +141,13 @@ def _models(
 ) -> tuple[list[Model], Source, Engine | None]:
     """The models to write, the one that clients ask last, what they are made from, and the engine among them."""
     if device == "cpu":
-        source = read_source(bundle, *_precisions(settings, device))
+        source = Source.read(bundle, *_precisions(settings, device))
         return [whole_model(source, name, settings)], source, None
     engine = _engine(bundle, settings)
     if engine is None:
-        source = read_source(bundle, *_precisions(settings, device))
+        source = Source.read(bundle, *_precisions(settings, device))
     else:
-        source = read_source(bundle, engine.facts.precision)
+        source = Source.read(bundle, engine.facts.precision)
         if settings.max_batch > engine.max_batch:
             log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
             settings = replace(settings, max_batch=engine.max_batch)
@@ -170,7 +178,7 @@ def _engine(bundle: Bundle, settings: TritonSettings) -> Engine | None:
 
 
 def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
         raise InputError(
             f"name is {cut(name)}; expected letters, digits, '_', '-' and '.', since folders and addresses are called "
             "so; give another with --name (name=…)"
@@ -235,22 +243,14 @@ def _check_version(place: Path, facts: dict[str, Any], model: Model, replaced: b
 
 
 def _difference(theirs: Any, ours: Any) -> str:
-    """What only one of two has: of lists the items, of other values these."""
+    """Items of only one of two lists; other values as they are."""
     if not isinstance(theirs, list) or not isinstance(ours, list):
         return f"{cut(theirs)} there, {cut(ours)} here"
     there, here = (
-        [_told(item) for item in one if item not in other] for one, other in ((theirs, ours), (ours, theirs))
+        [" ".join(map(str, item[:3])) if isinstance(item, list) else cut(item) for item in one if item not in other]
+        for one, other in ((theirs, ours), (ours, theirs))
     )
-    if not there and not here:
-        return "the same in another order"
-    return f"{listing(there)} there, {listing(here)} here"
-
-
-def _told(item: Any) -> str:
-    """A tensor, or a label, in words."""
-    if not isinstance(item, list):
-        return cut(item)
-    return " ".join(str(part) for part in item[:3])
+    return f"{listing(there)} there, {listing(here)} here" if there or here else "the same in another order"
 
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
@@ -270,7 +270,7 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
             size = 0
             for model in models:
                 place, staged = repository / model.name, stage / model.name
-                size += _fill(staged / str(version), {**model.version_files, MARKER: marker(model, facts)})
+                size += _fill(staged / str(version), {**model.version_files, MARKER: model.marker(facts)})
                 _fill(staged, {CONFIG: model.config_text().encode(), **model.files})
                 if not set(_versions(place)) <= {version}:
                     _keep_others(place, staged, version)
@@ -317,3 +317,68 @@ def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:
         else:
             shutil.copyfile(content, place)
     return sum((folder / name).stat().st_size for name in files)
+
+
+def readme(source: Source, models: Sequence[Model], version: int, engine: Engine | None) -> bytes:
+    """The page of a model: how to install, start, ask, measure and roll back."""
+    asked, steps = models[-1], ", ".join(f"`{model.name}`" for model in models[:-1])
+    graph = "" if not steps else " and its ONNX Runtime backend" if engine is None else " and its TensorRT backend"
+    rollback = ENSEMBLE_ROLLBACK.format(name=asked.name, version=version) if steps else ROLLBACK
+    return template(
+        "README.md.txt",
+        name=asked.name,
+        hydrant=__version__,
+        form=f"an ensemble of {steps}, which stand beside it" if steps else "the whole predictor in its Python backend",
+        release=RELEASE,
+        needs=f"its Python backend{graph}",
+        libraries="hydrant's core" if steps else "hydrant and ONNX Runtime",
+        extra="" if steps else "[onnxruntime]",
+        environment=ENVIRONMENT,
+        engine="" if engine is None else _engine_lines(engine),
+        request=_request(source, asked),
+        outputs=_tensor_lines(asked.outputs),
+        data=PERF if PERF in asked.files else "zero",
+        next=version + 1,
+        rollback=rollback,
+        models=", then ".join(f"`{model.name}`" for model in models),
+    )
+
+
+ENSEMBLE_ROLLBACK = """The steps serve all their versions, the ensemble the one
+that its `config.pbtxt` names, {version}. The folder of each version has the `config.pbtxt` of its ensemble: to roll
+back, copy that of the older one over `config.pbtxt`, and load `{name}` again."""
+
+ROLLBACK = """All versions are served, and requests that name
+none go to the largest. To roll back, name the older one, or remove the folder of the newer one and load the model
+again."""
+
+
+def _engine_lines(engine: Engine) -> str:
+    facts = engine.facts
+    later = " or later (`--backend-config=tensorrt,version-compatible=true`)" if facts.version_compatible else ""
+    return (
+        f"- `model.plan` is the engine {engine.name}, {facts.precision}: TensorRT {facts.version}{later},\n"
+        f"  compute capability {', '.join(facts.compute_capabilities)}. For others, build it again with\n"
+        "  `hydrant build` in that environment, and write the model again.\n"
+    )
+
+
+def _tensor_lines(specs: Sequence[TensorSpec]) -> str:
+    kinds = {spec.name: "BYTES" if spec.datatype == "TYPE_STRING" else spec.datatype[5:] for spec in specs}
+    return "\n".join(f"- `{spec.name}`: {kinds[spec.name]} [batch, {', '.join(map(str, spec.dims))}]" for spec in specs)
+
+
+def _request(source: Source, asked: Model) -> str:
+    """A request with curl, where it is short enough to be typed; else the inputs."""
+    if source.architecture.modality == "image":
+        return _tensor_lines(asked.inputs)
+    if source.raw:
+        names = [spec.name for spec in asked.inputs if not spec.optional or source.pairs]
+        tensors = [{"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [SHORT]} for name in names]
+    else:
+        tensors = [
+            {"name": spec.name, "datatype": "INT64", "shape": [1, TOKENS], "data": [int("mask" in spec.name)] * TOKENS}
+            for spec in asked.inputs
+        ]
+    address = f"http://127.0.0.1:8000/v2/models/{asked.name}/infer"
+    return f"```sh\ncurl -s {address} -d {shlex.quote(json.dumps({'inputs': tensors}))}\n```"

@@ -1,9 +1,18 @@
-"""The first GPU, through the library cuda-bindings."""
+"""The first GPU, through the library cuda-bindings: memory, copies, streams, events and graphs.
+
+Addresses and handles are plain integers, so that a stand-in needs no library.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from ....engines.gpu import NO_GPU
 from ....errors import BackendError, cut, require
@@ -12,7 +21,7 @@ REMEDY = "install the driver, or use a CPU backend such as onnxruntime"
 
 
 class Cuda:
-    """The first GPU, as :class:`.device.Device` describes it."""
+    """The first GPU. Every method raises ``BackendError`` when the driver reports a failure."""
 
     def __init__(self, library: str = "tensorrt") -> None:
         self._cuda: Any = require("cuda.bindings.runtime", library, "run engines")
@@ -81,7 +90,7 @@ class Cuda:
         return float(self._call("cudaEventElapsedTime", start, end))
 
     def capture(self, work: Callable[[], None], stream: int) -> int:
-        """What ``work`` puts on the stream, as a CUDA graph; nothing is executed."""
+        """Record what ``work`` puts on the stream as a CUDA graph; nothing is executed, and the stream stays usable."""
         # thread-local: what other threads allocate meanwhile does not end the capture
         mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._do("cudaStreamBeginCapture", stream, mode)
@@ -122,3 +131,52 @@ class Cuda:
         """What an error code means."""
         _, text = self._cuda.cudaGetErrorString(error)
         return cut(text.decode() if isinstance(text, bytes) else error, 120)
+
+
+class Holdings:
+    """Resources of a device: all are given back by ``close`` or when forgotten, the last taken first."""
+
+    def __init__(self, device: Cuda) -> None:
+        self._device = device
+        self._returns: list[tuple[Callable[[int], None], int]] = []
+        weakref.finalize(self, _give_back, self._returns).atexit = False
+
+    def stream(self) -> int:
+        """A stream."""
+        return self._taken(self._device.new_stream(), self._device.free_stream)
+
+    def event(self) -> int:
+        """An event."""
+        return self._taken(self._device.new_event(), self._device.free_event)
+
+    def memory(self, size: int) -> int:
+        """Address of ``size`` bytes of the GPU's memory."""
+        return self._taken(self._device.allocate(size), self._device.free)
+
+    def host(self, size: int) -> np.ndarray:
+        """``size`` bytes of page-locked host memory, as an array of uint8 that must not outlive them."""
+        address = self._taken(self._device.allocate_host(size), self._device.free_host)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+    def close(self) -> None:
+        """Give everything back; a device that reports an earlier failure again does not keep the rest."""
+        _give_back(self._returns)
+
+    def __enter__(self) -> Holdings:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _taken(self, handle: int, give_back: Callable[[int], None]) -> int:
+        self._returns.append((give_back, handle))
+        return handle
+
+
+def _give_back(returns: list[tuple[Callable[[int], None], int]]) -> None:
+    while returns:
+        give_back, handle = returns.pop()
+        with suppress(BackendError):
+            give_back(handle)
