@@ -53,7 +53,7 @@ class ModelReport:
     """One model's figures.
 
     Attributes:
-        figures: name → figure (``metrics.figures``).
+        figures: name → figure (``Task.columns``).
         differences: name → the evaluated bundle's figure minus this one's, on the same resamples; empty for itself.
         diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not give.
         decisions: what the calibrated thresholds and sets do on these data.

@@ -21,10 +21,10 @@ from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
 from hydrant.calib.density import DensityFit, directions, shrunk, squared_distances, standardised, usual_rank
+from hydrant.calib.features import best_set, by_set, standardised_by
 from hydrant.calib.taps import named_taps
 from hydrant.cli.calibrate import distance_text
 from hydrant.errors import BundleError, InputError
-from hydrant.evaluation.features import best_set, by_set, standardised_by
 from hydrant.export.distance_head import with_distance
 from hydrant.families.registry import LAYOUTS
 from hydrant.fusion import FusedClassifier

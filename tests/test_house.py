@@ -20,10 +20,10 @@ FLOORS: list[dict[str, str]] = [
             check_inputs
         """,
         "metrics": """
-            __init__ label_order bootstrap classification selective figures gates score_gates label_gates judging
-            resampled timing uncertainty scores ranking labels logit_scores spans
+            __init__ label_order bootstrap classification gates timing uncertainty scores labels spans
         """,
     },
+    {"tasks": "task classification regression multi_label token_classification __init__"},
     {
         "bundle": """
             __init__ precision tasks rotary schema architecture traced signals names strict_json owned files journal
@@ -50,14 +50,6 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "build": "fusion_report messages monitor compiler library profiles options engine __init__",
-        "calib": """
-            __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
-            decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
-            decisions.intervals decisions.spans decisions.labels decisions.profile
-            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
-            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
-            heads.trials heads.choosing heads.margin heads.budget heads.planning
-        """,
         "fusion": """
             dropout grouped uncertainty_head score_head label_head distance preprocessing parity traced module drift
             lora ensemble merging storage __init__
@@ -74,13 +66,23 @@ FLOORS: list[dict[str, str]] = [
             pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
             offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
         """,
-        "tuning": """
-            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+    },
+    {
+        "calib": """
+            __init__ density taps ood_detectors losses features distance_choice
+            decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.traffic_profile
+            decisions.fit decisions.calibrate_bundle
+            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
+            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
+            heads.trials heads.choosing heads.margin heads.budget heads.planning
         """,
     },
     {
+        "tuning": """
+            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+        """,
         "evaluation": """
-            __init__ bisect features distance_choice operator_times profile_targets profile_report
+            __init__ bisect operator_times profile_targets profile_report
             cost_estimate peak_memory latency_plot polygraphy profiler verifier
             options report metric_names verdict dropout models latency observation model_reports baselines classes
             examples report_tables report_page noise plots run

@@ -30,8 +30,8 @@ from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
+from hydrant.calib.features import standardised_by
 from hydrant.cli.terminal import json_lines
-from hydrant.evaluation.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.label_head import label_head
 from hydrant.export.score_head import score_head

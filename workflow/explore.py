@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
+from ..calib.features import Reference
 from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..calib.heads.options import METHODS, Random, check_margin, is_pseudo, method_of
 from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
@@ -25,7 +26,6 @@ from ..data.data_options import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing, require
-from ..evaluation.features import Reference
 from ..families.checkpoint import check_supported, load_model, load_processor, model_labels
 from ..families.registry import architecture_of
 from ..progress import Progress, no_progress

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..bundle.tasks import ScoreActivation, Task
 from ..calib.decisions.temperature import fit_temperature
+from ..calib.features import Reference
 from ..data.examples import Examples
-from ..evaluation.features import Reference
 from ..metrics import classification as metrics
 from ..metrics.labels import label_errors, label_pairs
 from ..metrics.scores import fit_scale, gaussian_nll, information, rmse

@@ -20,12 +20,12 @@ from ...data.data_options import Reading
 from ...data.examples import Examples, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...errors import InputError, check_seed, require
-from ...evaluation.distance_choice import against_training, candidates, check_options, settled, unseen_classes
-from ...evaluation.features import Distances, Reduced, Reference, squared_of
 from ...metrics.uncertainty import summarise
 from ...progress import Progress, no_progress
 from ...runtime.collect import WordOutputs
 from ...tasks import TaskName
+from ..distance_choice import against_training, candidates, check_options, settled, unseen_classes
+from ..features import Distances, Reduced, Reference, squared_of
 from .fit import FITS, Request, Sample, found_spans
 from .targets import Conformal, Coverage, FalseAlarm, Risk, Targets
 

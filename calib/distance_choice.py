@@ -13,12 +13,12 @@ from ..bundle.density import Density
 from ..bundle.store import Bundle
 from ..bundle.tasks import Task
 from ..bundle.uses import FORMS, LEAST, MOST, seen_already
-from ..calib.density import standardised
-from ..calib.taps import named_taps
 from ..data.examples import Examples
 from ..data.fingerprints import fingerprint_of, fingerprints
 from ..errors import InputError, cut, is_whole
+from .density import standardised
 from .features import Distances, Reduced, Reference, Squared, best_set, by_set, standardised_by
+from .taps import named_taps
 
 log = logging.getLogger(__name__)
 

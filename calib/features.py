@@ -11,13 +11,13 @@ import numpy as np
 
 from ..bundle.density import Density
 from ..bundle.store import Bundle
-from ..calib.density import TINY, DensityFit, squared_distances, standardised, usual_rank
-from ..calib.taps import tap_weights
 from ..data.examples import Examples
 from ..metrics.classification import auroc
 from ..progress import Progress
 from ..runtime.backends.reference import TorchFeatures
 from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
+from .density import TINY, DensityFit, squared_distances, standardised, usual_rank
+from .taps import tap_weights
 
 Distances = Mapping[str, Density]
 """By the name of a set of taps."""
