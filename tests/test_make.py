@@ -243,28 +243,6 @@ def test_a_failed_gate_is_named_and_nothing_is_recommended(finished: Any) -> Non
     assert f"try   hydrant predict {finished.bundle}" in make_text(finished)
 
 
-def test_the_name_of_a_checkpoint_on_the_hub(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the hub's cache keeps one, since there is no hub here."""
-    kept = tmp_path / "hub/models--tiny--bert"
-    shutil.copytree(bert_checkpoint, kept / "snapshots" / ("0" * 40))
-    (kept / "refs").mkdir()
-    (kept / "refs/main").write_text("0" * 40)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    out, recipe = tmp_path / "out", Recipe(budget=1.2, fast=True)
-    make("tiny/bert", tables["train"], tables["validation"], output=out, recipe=recipe)
-    assert Bundle.open(out).members == 3
-    shutil.copytree(bert_checkpoint, kept / "snapshots" / ("1" * 40))
-    one, found = Examples(["hello"], None, "one"), []
-    for revision in "001":  # which the hub may change while a making is interrupted
-        (kept / "refs/main").write_text(revision * 40)
-        job = _Job("tiny/bert", out, recipe, hydrant.Reading(), 0, print, no_progress)
-        found.append(job.digests(Parts(one, one, one, one, None, None))["model"])
-    assert found[0] == found[1] != found[2]
-
-
 def test_an_interrupted_making_goes_on_where_it_stopped(
     finished: Any, stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
