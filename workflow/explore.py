@@ -332,7 +332,10 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 
 
 def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
-    remedy = "give training data to tune on (--train), more heads (Grid(heads=…) in Python), or a larger margin (--max-accuracy-loss)"
+    remedy = (
+        "give training data to tune on (--train), more heads (Grid(heads=…) in Python), or a larger margin "
+        "(--max-accuracy-loss)"
+    )
     if single.accuracy is None:
         least = min(row.rmse for row in affordable if row.rmse is not None)
         return InputError(
