@@ -18,7 +18,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .build import build_engine
-    from .build.options import TensorRT, TensorRTForRTX
+    from .build.builder_options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
     from .bundle.signature import sign
     from .bundle.store import Bundle
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .evaluation.run import evaluate
     from .evaluation.verifier import verify
     from .export import export_onnx
-    from .export.options import GraphForm
+    from .export.graph_form import GraphForm
     from .families.zero_shot import load_zero_shot
     from .fusion import (
         FusedClassifier,
@@ -83,7 +83,7 @@ _HOMES = {
     "fuse": "fusion",
     "FusedClassifier": "fusion",
     "FusedOutput": "fusion",
-    "GraphForm": "export.options",
+    "GraphForm": "export.graph_form",
     "Grid": "workflow.explore",
     "HeadPlan": "bundle.plan",
     "HydrantError": "errors",
@@ -113,8 +113,8 @@ _HOMES = {
     "sign": "bundle.signature",
     "Span": "runtime",
     "Taylor": "calib.heads.options",
-    "TensorRT": "build.options",
-    "TensorRTForRTX": "build.options",
+    "TensorRT": "build",
+    "TensorRTForRTX": "build",
     "Timing": "evaluation.profile_report",
     "TokenPipeline": "runtime.pipeline",
     "triton_repository": "serving.triton",

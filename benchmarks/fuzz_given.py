@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from fuzz_target import CORPUS, Made, Target, may_refuse, refusing, seeds_of
 from hydrant.bundle.architecture import part_of
-from hydrant.bundle.files import sha256_of
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.signature import SIGNATURE, check_signature
+from hydrant.bundle.staging import sha256_of
 from hydrant.bundle.store import Bundle
 from hydrant.data.audio import BLOCK, SoundProcessor
 from hydrant.data.images import ImageProcessor

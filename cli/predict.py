@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import atomic_file, check_file, destination
+from ..bundle.staging import atomic_file, check_file, destination
 from ..data.audio import has_sound_name
 from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
 from ..data.data_options import Reading

@@ -15,9 +15,8 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from ..bundle.precision import Precision
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
+from ..bundle.tasks import GIVES, Precision
 from ..data.python_inputs import given_inputs
 from ..data.raw_inputs import image_array, is_record, is_tensor
 from ..data.text import is_pair

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import Calibration
+from ..bundle.data_overlap import FORMS, REMEDY, form_used
 from ..bundle.store import Bundle
 from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
-from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
 from ..data.processor import load_processor
 from ..data.python_inputs import are_tensors, given_inputs, is_table, ordered

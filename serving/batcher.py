@@ -227,8 +227,8 @@ class Batcher:
         """The error of an input alone, which names its place in the request."""
         try:
             self._predictor.predict([item.given], first=item.place)
-        except HydrantError as found:
-            return found
+        except HydrantError as alone:
+            return alone
         return ServeError(400, error)
 
     def _predict(self, inputs: Any, on_error: str = "raise") -> Prediction:

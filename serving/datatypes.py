@@ -29,8 +29,9 @@ _ARRAYS: dict[str, type] = {
 
 DATATYPES = tuple(_ARRAYS)
 
-_JSON_TYPES: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float, "O": str}
-"""By kinds of NumPy."""
+_JSON_TYPES: dict[str, type[list[Any]]]
+_JSON_TYPES = {"b": list[bool], "i": list[int], "u": list[int], "f": list[float], "O": list[str]}
+"""Values in JSON, by kinds of NumPy."""
 
 MAX_AXES = 8
 MAX_ELEMENTS = 2**31
@@ -104,7 +105,7 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[A
     """The array of a tensor in JSON: a flat list in row-major order, or one nested as the shape is."""
     if any(isinstance(value, list) for value in values):
         nested = np.array(values, np.object_)
-        if nested.shape != shape:
+        if nested.shape != shape and (nested.size or 0 not in shape):
             found = list(nested.shape)
             raise ServeError(400, f"{what} has lists of shape {found}; expected {list(shape)}, or one flat list")
         values = nested.ravel().tolist()
@@ -112,7 +113,7 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[A
         expected = f"{math.prod(shape)}, by its shape {list(shape)}"
         raise ServeError(400, f"{what} has {len(values)} values; expected {expected}")
     dtype = dtype_of(datatype)
-    values = convert_fields(values, list[_JSON_TYPES[dtype.kind]], what)  # type: ignore[misc]
+    values = convert_fields(values, _JSON_TYPES[dtype.kind], what)
     if datatype == "BYTES":
         return object_array([text.encode() for text in values], shape)
     try:

@@ -38,19 +38,10 @@ START = "index.html"
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
-POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    ]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
 )
 """Content-Security-Policy: ``blob:`` is the preview of a chosen image; nothing may parse text as markup."""
 
@@ -145,18 +136,10 @@ def facts_of(predictor: Predictor) -> dict[str, Any]:
     calibration, limits = predictor.calibration.to_json(), predictor.calibration.labels
     reference = calibration.get("reference")
     return {
-        "task": predictor.task,
-        "modality": predictor.modality,
+        **{name: getattr(predictor, name) for name in ("task", "modality", "members", "pairs", "backend", "precision")},
         "labels": list(predictor.labels),
-        "members": predictor.members,
-        "pairs": predictor.pairs,
-        "backend": predictor.backend,
-        "precision": predictor.precision,
         "activation": predictor.activation,
-        "temperature": calibration["temperature"],
-        "thresholds": calibration["thresholds"],
-        "conformal": calibration["conformal"],
-        "intervals": calibration.get("intervals"),
+        **{name: calibration.get(name) for name in ("temperature", "thresholds", "conformal", "intervals")},
         "reference": reference and {name: reference[name] for name in reference if name != "labels"},
         "label_thresholds": None if limits is None else list(limits.thresholds),
     }
@@ -194,7 +177,7 @@ def _classes(predictor: Predictor, prediction: Prediction, place: int) -> dict[s
     """The likeliest classes of one input, and the prediction of each member."""
     means = prediction.probabilities[place]
     members = None if prediction.member_probabilities is None else prediction.member_probabilities[place]  # [M, C]
-    multi_label = prediction.label_entropy is not None
+    multi_label, assigned = prediction.label_entropy is not None, prediction.assigned
     fitted = predictor.calibration.labels
     limits = [UNFITTED] * len(predictor.labels) if fitted is None else list(fitted.thresholds)
     order = np.argsort(-means, kind="stable")
@@ -203,8 +186,7 @@ def _classes(predictor: Predictor, prediction: Prediction, place: int) -> dict[s
             "label": predictor.labels[index],
             "probability": float(means[index]),
             "members": None if members is None else members[:, index].tolist(),
-            **({"threshold": limits[index]} if multi_label else {}),
-            **({"assigned": bool(prediction.assigned[place, index])} if multi_label else {}),
+            **({"threshold": limits[index], "assigned": bool(assigned[place, index])} if multi_label else {}),
         }
         for index in order[:SHOWN].tolist()
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import importlib
 import math
@@ -55,13 +54,11 @@ YOUNG = (10_000, 20, 20)
 def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.socket]:
     """A port that is listened on."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
         port = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot listen on {cut(host)}: {reason}; give an address of this machine") from error
+        raise InputError(f"cannot listen on {cut(host)}: {error}; give an address of this machine") from error
     with port:
         try:
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if listens else socket.SO_REUSEPORT, 1)
@@ -69,11 +66,8 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
             if listens:
                 port.listen(BACKLOG)
         except OSError as error:
-            foreign = error.errno == errno.EADDRNOTAVAIL
-            advice = "an address of this machine" if foreign else "another port, or 0 for any that is free"
-            raise InputError(
-                f"cannot listen on port {number} of {cut(host)}: {error.strerror or error}; give {advice}"
-            ) from error
+            advice = "give an address of this machine and a free port, or 0 for any"
+            raise InputError(f"cannot listen on port {number} of {cut(host)}: {error.strerror}; {advice}") from error
         yield port
 
 
@@ -88,10 +82,8 @@ def check_certificate(settings: ServeSettings) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key, no_password)
     except OSError as error:  # includes SSLError
-        raise InputError(
-            f"cannot use {cut(settings.tls_cert)} with {cut(settings.tls_key)}: {cut(error, 100)}; expected PEM files "
-            "that belong together"
-        ) from error
+        files = f"{cut(settings.tls_cert)} with {cut(settings.tls_key)}"
+        raise InputError(f"cannot use {files}: {cut(error, 100)}; expected PEM files that belong together") from error
 
 
 class Monitor:

@@ -134,10 +134,7 @@ class Service:
         return prediction
 
     def index(self) -> list[dict[str, Any]]:
-        """Every version of every model: ``{"name", "version", "state", "reason"}``, as of the repository extension.
-
-        States are ``READY``, ``LOADING``, ``UNLOADING`` and ``UNAVAILABLE``.
-        """
+        """Every version of every model, as in the repository extension: name, version, state and reason."""
         found = self._folder_models()
         rows = []
         for name, model in sorted(self._models.items()):
@@ -147,15 +144,9 @@ class Service:
         return rows
 
     async def load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
-        """Load a version of a model (again), and make it the current one; logged, and so is a refusal.
+        """Load a version of a model (again), the newest by default, and make it the current one; logged.
 
-        Args:
-            name: of the model; new folders are found, too.
-            version: a folder's name; without it the newest.
-            keep: whether the version that was current stays loaded, and answers requests that name it.
-
-        Raises:
-            ServeError: 404 for an unknown name or version, 409 for a bundle that cannot be opened.
+        With ``keep`` the version that was current stays loaded, and answers requests that name it.
         """
         self._check_single_worker()
         try:
@@ -331,10 +322,8 @@ def found_bundles(folder: str | Path) -> dict[str, Versions]:
         elif versions := {inner.name: inner for inner in _folders(each) if (inner / MANIFEST).is_file()}:
             models[each.name] = {name: versions[name] for name in sorted(versions, key=version_order)}
     if not models:
-        raise InputError(
-            f"{root} holds no bundle; expected one (with {MANIFEST}, as `hydrant make` writes it), or bundles in NAME/ "
-            f"or NAME/VERSION/; found {listing([each.name for each in _folders(root)])}"
-        )
+        found = listing([each.name for each in _folders(root)])
+        raise InputError(f"{root} holds no bundle; expected one, or bundles in NAME/ or NAME/VERSION/; found {found}")
     return models
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from ..bundle.staging import signals_to
 from ..errors import HydrantError, InputError, require
 from .observers import configure_log
 from .serve_settings import ServeSettings
@@ -77,8 +78,9 @@ def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket
     def start(*, replaces: bool = False) -> _Worker:
         return _Worker(folder, settings, port, stats, replaces)
 
-    with _signals() as signals:
-        workers: list[_Worker] = []
+    workers: list[_Worker] = []
+    signals: list[int] = []
+    with signals_to(lambda number, _: signals.append(number), *(each.name for each in end_signals())):
         try:
             workers += [start() for _ in range(settings.workers)]
             ready = [worker.ready(signals) for worker in workers]
@@ -108,18 +110,6 @@ def _until_ready(worker: _Worker, signals: list[int]) -> None:
         end = time.monotonic() + PAUSE
         while not signals and time.monotonic() < end:
             time.sleep(min(POLL, PAUSE))
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Signals that came, in a list that grows."""
-    came: list[int] = []
-    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in end_signals()}
-    try:
-        yield came
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 class _Worker:

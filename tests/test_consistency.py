@@ -28,8 +28,8 @@ from hydrant import (
     save_bundle,
     verify,
 )
-from hydrant.bundle.files import sha256_of, write_atomically
 from hydrant.bundle.graphs import graph_metadata
+from hydrant.bundle.staging import sha256_of, write_atomically
 from hydrant.errors import InputError
 from hydrant.export import exporter, onnx_file
 from support import make_inputs, make_model, random_plan, run_cli

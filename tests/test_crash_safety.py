@@ -20,12 +20,10 @@ import command
 import hydrant
 import numpy as np
 import pytest
-from hydrant.bundle import files, journal, owned, store
-from hydrant.bundle.files import write_atomically
-from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
+from hydrant.bundle import staging, store
 from hydrant.bundle.manifest import MANIFEST
-from hydrant.bundle.store import Bundle
-from hydrant.bundle.writing import new_bundle, staged
+from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE, write_atomically
+from hydrant.bundle.store import Bundle, new_bundle, staged
 from hydrant.cli.main import main
 from hydrant.errors import BundleError, HydrantError, InputError
 from hydrant.runtime.offline import chunks
@@ -70,8 +68,8 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
 
     for name in ("replace", "unlink", "write_text"):
         monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
-    monkeypatch.setattr(journal.os, "link", counted(os.link))
-    monkeypatch.setattr(owned.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(staging.os, "link", counted(os.link))
+    monkeypatch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)
     return lambda: done
 
 
@@ -178,7 +176,7 @@ def test_replacing_a_whole_bundle_is_one_step(tmp_path: Path) -> None:
 
 def test_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "out", "0")
-    monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(staging, "_exchanged", lambda *_: False)
     with new_bundle(tmp_path / "out", KEYS, force=True) as stage:
         (stage / "one.json").write_text("1")
     assert Bundle.open(tmp_path / "out").file("one.json").read_text() == "1"
@@ -187,25 +185,25 @@ def test_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_living_writer_keeps_what_it_is_about(tmp_path: Path) -> None:
     bundle = make(tmp_path / "out")
-    with owned.owned_folder(bundle.path, PURPOSE) as stage:
+    with staging.owned_folder(bundle.path, PURPOSE) as stage:
         (stage / "mine").write_text("x")
         bundle.add({"one.json": b"new"})
-        owned.sweep(bundle.path, PURPOSE)
+        staging.sweep(bundle.path, PURPOSE)
         assert (stage / "mine").read_text() == "x"
     assert hidden(bundle.path) == []
 
 
 def test_a_folder_that_is_just_being_made_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process finds it before its maker holds the lock."""
-    hold = owned._hold
+    hold = staging._hold
 
     def late(descriptor: int) -> bool | None:
-        monkeypatch.setattr(owned, "_hold", hold)
-        owned.sweep(tmp_path, PURPOSE)
+        monkeypatch.setattr(staging, "_hold", hold)
+        staging.sweep(tmp_path, PURPOSE)
         return hold(descriptor)
 
-    monkeypatch.setattr(owned, "_hold", late)
-    with owned.owned_folder(tmp_path, PURPOSE) as stage:
+    monkeypatch.setattr(staging, "_hold", late)
+    with staging.owned_folder(tmp_path, PURPOSE) as stage:
         (stage / "mine").write_text("x")
 
 
@@ -290,7 +288,7 @@ def test_a_disk_that_fails_on_the_way_back_leaves_it_to_the_next(
     replace = Path.replace
 
     def failing(self: Path, target: Path) -> Path:
-        if Path(target).name == "three.json" or self.parent.name == journal.OLD:
+        if Path(target).name == "three.json" or self.parent.name == staging.OLD:
             raise OSError(5, "Input/output error")
         return replace(self, target)
 
@@ -359,7 +357,7 @@ def test_a_bundle_that_is_kept_is_opened_again_while_a_writer_waits(tmp_path: Pa
     bundle, opened = make(tmp_path / "out"), threading.Event()
 
     def within() -> None:
-        with owned.owned_folder(bundle.path, PURPOSE), bundle.kept():
+        with staging.owned_folder(bundle.path, PURPOSE), bundle.kept():
             Bundle.open(bundle.path)
             opened.set()
 
@@ -370,7 +368,7 @@ def test_a_bundle_that_is_kept_is_opened_again_while_a_writer_waits(tmp_path: Pa
 def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between two renamings where names cannot be exchanged, and then a writer that fails."""
     make(tmp_path / "out", "mine")
-    monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(staging, "_exchanged", lambda *_: False)
     replace = Path.replace
     done: list[int] = []
 
@@ -382,7 +380,7 @@ def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", once)
-        patch.setattr("hydrant.bundle.writing.write_atomically", lambda path, content: path.write_bytes(content))
+        patch.setattr("hydrant.bundle.store.write_atomically", lambda path, content: path.write_bytes(content))
         with pytest.raises(SystemExit), new_bundle(tmp_path / "out", KEYS, force=True) as stage:
             (stage / "one.json").write_bytes(b"new")
     with pytest.raises(RuntimeError), new_bundle(tmp_path / "out", KEYS):
@@ -410,14 +408,14 @@ def test_a_new_bundle_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, flushed: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And has its name there before its maker goes on, who may remove what it was made of."""
-    take_place = files.take_place
+    take_place = staging.take_place
 
     def checked(stage: Path, target: Path) -> None:
         assert inodes(stage) <= flushed
         flushed.clear()
         take_place(stage, target)
 
-    monkeypatch.setattr(files, "take_place", checked)
+    monkeypatch.setattr(staging, "take_place", checked)
     make(tmp_path / "out")
     assert flushed == {tmp_path.stat().st_ino}
 
@@ -427,7 +425,7 @@ def test_files_are_on_the_disk_before_the_journal_tells_of_them(
 ) -> None:
     """The journal before they take their places, and their places before it goes."""
     bundle = make(tmp_path / "out")
-    write, forward = journal._write, journal._forward
+    write, forward = staging._write, staging._forward
 
     def written(stage: Path, entry: dict[str, object]) -> None:
         assert {*inodes(stage), bundle.path.stat().st_ino} <= flushed
@@ -439,8 +437,8 @@ def test_files_are_on_the_disk_before_the_journal_tells_of_them(
         flushed.clear()
         forward(folder, stage, entry)
 
-    monkeypatch.setattr(journal, "_write", written)
-    monkeypatch.setattr(journal, "_forward", taken)
+    monkeypatch.setattr(staging, "_write", written)
+    monkeypatch.setattr(staging, "_forward", taken)
     bundle.add({"one.json": b"new", "deep/two.json": b"new"})
     assert flushed == {bundle.path.stat().st_ino, (bundle.path / "deep").stat().st_ino}
 
@@ -452,8 +450,8 @@ def test_a_disk_that_flushes_nothing_is_used_and_a_full_one_told(
         def refuse(_: int) -> None:
             raise OSError(number, os.strerror(number))
 
-        monkeypatch.setattr(files.os, "fsync", refuse)
-        monkeypatch.setattr("hydrant.bundle.writing.write_atomically", lambda path, content: path.write_bytes(content))
+        monkeypatch.setattr(staging.os, "fsync", refuse)
+        monkeypatch.setattr("hydrant.bundle.store.write_atomically", lambda path, content: path.write_bytes(content))
 
     refusing(errno.EINVAL)
     bundle = make(tmp_path / "out").add({"one.json": b"new"})
@@ -494,7 +492,7 @@ def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
     """Its folder is there with what it did, or not at all; what was about to be removed is litter."""
     folder, digests = tmp_path / "out.make", {"model": "0"}
     with monkeypatch.context() as patch:
-        patch.setattr(owned.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)
         patch.setattr(workspace, "write_atomically", killed)
         with pytest.raises(SystemExit):
             workspace.Workspace(folder, digests)
@@ -504,7 +502,7 @@ def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
     assert workspace.Workspace(folder, digests).done("plan")
     assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
     with monkeypatch.context() as patch:
-        patch.setattr(owned.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)
         begun.remove()
     assert not folder.exists()
     make(tmp_path / "out")

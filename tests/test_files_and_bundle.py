@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from hydrant import Bundle, HeadPlan
-from hydrant.bundle import files, owned, store
+from hydrant.bundle import staging, store
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.files import (
+from hydrant.bundle.graphs import check_all_graphs
+from hydrant.bundle.manifest import MAX_MANIFEST_BYTES
+from hydrant.bundle.staging import (
+    NEW,
     atomic_file,
     check_replaceable,
     copy_folder,
@@ -21,12 +24,8 @@ from hydrant.bundle.files import (
     staged_folder,
     write_atomically,
 )
-from hydrant.bundle.graphs import check_all_graphs
-from hydrant.bundle.journal import NEW
-from hydrant.bundle.manifest import MAX_MANIFEST_BYTES
-from hydrant.bundle.store import resolve
+from hydrant.bundle.store import new_bundle, resolve
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.bundle.writing import new_bundle
 from hydrant.errors import BundleError, HydrantError, InputError, PlanError
 
 ABORTS = [ValueError, KeyboardInterrupt, SystemExit]
@@ -204,7 +203,7 @@ def test_failed_swap_keeps_the_old_folder(tmp_path: Path, monkeypatch: pytest.Mo
         return replace(self, other)
 
     monkeypatch.setattr(Path, "replace", fail_for_stage)
-    monkeypatch.setattr(owned, "_exchanged", lambda *_: False)  # as on systems that cannot
+    monkeypatch.setattr(staging, "_exchanged", lambda *_: False)  # as on systems that cannot
     with pytest.raises(KeyboardInterrupt), staged_folder(target, MARKER, force=True) as stage:
         (stage / "new").write_bytes(b"new")
     assert tree(tmp_path) == before
@@ -294,7 +293,7 @@ def test_a_place_that_the_system_refuses_is_named(tmp_path: Path, monkeypatch: p
     def busy(stage: Path, target: Path) -> None:
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(stage), None, str(target))
 
-    monkeypatch.setattr(files, "take_place", busy)
+    monkeypatch.setattr(staging, "take_place", busy)
     message = "the result cannot take its place at .*out: Device or resource busy; choose another output folder"
     with pytest.raises(InputError, match=message):
         make_bundle(tmp_path / "out")

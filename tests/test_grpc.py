@@ -17,13 +17,11 @@ from hydrant.errors import InputError
 from hydrant.serving.admission import SMALL_BODY
 from hydrant.serving.datatypes import DATATYPES
 from hydrant.serving.grpc_front import (
-    CODES,
     CONTENTS,
     HEALTH,
     SERVICE,
     GrpcFront,
     message_classes,
-    parameters_of,
     read_message,
 )
 from hydrant.serving.observers import Observer
@@ -61,10 +59,6 @@ def test_the_bytes_are_those_of_the_published_field_numbers() -> None:
     load = MADE["RepositoryModelLoadRequest"](model_name="m")
     load.parameters["v"].string_param = "1"
     assert load.SerializeToString() == b"\x12\x01m\x1a\x08\x0a\x01v\x12\x03\x1a\x011"
-
-
-def test_every_status_has_a_code_of_grpc() -> None:
-    assert all(hasattr(grpc.StatusCode, name) for name in CODES.values())
 
 
 TYPED = {
@@ -111,17 +105,6 @@ def test_malformed_messages_are_refused_plainly(message: Any, name: str) -> None
     with pytest.raises(ServeError, match=name) as caught:
         read_message(message)
     assert caught.value.status == 400
-
-
-def test_parameters_are_values_of_python() -> None:
-    message = REQUEST()
-    message.parameters["a"].string_param, message.parameters["b"].double_param = "x", 0.5
-    message.parameters["empty"].SetInParent()
-    assert parameters_of(message.parameters) == {"a": "x", "b": 0.5}
-    wanted = asked(int_contents=[1])
-    wanted.outputs.add(name="y").parameters["classification"].int64_param = 3
-    with pytest.raises(ServeError, match="classification"):
-        read_message(wanted)
 
 
 @settings(max_examples=100, deadline=None)
@@ -357,20 +340,6 @@ def test_a_message_is_read_once_it_is_let_in_and_must_come_in_time(
     assert not caplog.records
 
 
-def test_probes_that_never_come_to_an_end_take_nobodys_place(models: Path) -> None:
-    async def test(call: Any, service: Service) -> None:
-        probes = [call.probed() for _ in range(3)]
-        for probe in probes:
-            await probe.wait_for_connection()
-        await asyncio.sleep(0.2)
-        right = [("authorization", "Bearer right-token")]
-        assert (await call("ModelInfer", texts("abc"), metadata=right)).model_name == "m"
-        for probe in probes:
-            probe.cancel()
-
-    serving(models, test, token="right-token", requests=2)
-
-
 def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
     noted = Noted()
 
@@ -415,14 +384,3 @@ def test_too_many_at_a_time_and_a_service_that_stops(models: Path) -> None:
         assert (await first).model_name == "m"
 
     serving(models, test, requests=1)
-
-
-def test_a_port_that_is_taken_is_told(models: Path) -> None:
-    async def test(call: Calls, service: Service) -> None:
-        taken = await (front := GrpcFront(service)).start()
-        other = Service(models, ServeSettings(grpc_port=taken), (), Lengths)  # type: ignore[arg-type]
-        with pytest.raises(InputError, match=f"127.0.0.1:{taken}"):
-            await GrpcFront(other).start()
-        await front.stop(0)
-
-    serving(models, test)

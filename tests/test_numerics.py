@@ -33,9 +33,7 @@ from hydrant.calib.density import DensityFit, squared_distances, standardised
 from hydrant.calib.features import standardised_by
 from hydrant.cli.terminal import json_lines
 from hydrant.export.graph import FLOAT, Graph
-from hydrant.export.label_head import label_head
-from hydrant.export.score_head import score_head
-from hydrant.export.uncertainty_head import uncertainty_head
+from hydrant.export.task_heads import label_head, score_head, uncertainty_head
 from hydrant.fusion.label_head import summarize_labels
 from hydrant.fusion.score_head import summarize_scores
 from hydrant.fusion.uncertainty_head import summarize

@@ -327,19 +327,16 @@ def test_metadata_of_a_model_and_of_the_server(text_model: Any, image_model: Any
     json.dumps([found, server_metadata()], allow_nan=False)
 
 
-def test_outputs_by_name_in_the_order_of_the_request(text_model: Any) -> None:
+def test_pairs_and_columns_and_outputs_by_name_in_the_order_of_the_request(text_model: Any) -> None:
+    request = asked(text=[b"a", b"b"], text_pair=[b"c", b"d"])
+    assert inputs_of(request, text_model) == [("a", "c"), ("b", "d")]
+    column = Tensor("text", "BYTES", np.array([[b"a"], [b"b"]], object))
+    assert inputs_of(InferRequest(None, (column,)), text_model) == ["a", "b"]
     request = asked(("label_index", "confidence"), text=[b"hello"])
     prediction = text_model.predictor.predict(inputs_of(request, text_model))
     assert [tensor.name for tensor in outputs_of(prediction, request, text_model)] == ["label_index", "confidence"]
     with pytest.raises(ServeError, match="'logits'"):
         inputs_of(asked(("logits",), text=[b"hello"]), text_model)
-
-
-def test_pairs_and_columns_of_one(text_model: Any) -> None:
-    request = asked(text=[b"a", b"b"], text_pair=[b"c", b"d"])
-    assert inputs_of(request, text_model) == [("a", "c"), ("b", "d")]
-    column = Tensor("text", "BYTES", np.array([[b"a"], [b"b"]], object))
-    assert inputs_of(InferRequest(None, (column,)), text_model) == ["a", "b"]
 
 
 def test_ready_tensors_go_to_the_graph(text_model: Any, image_model: Any) -> None:

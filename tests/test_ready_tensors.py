@@ -24,8 +24,8 @@ from hydrant.families.registry import architecture_of
 from hydrant.progress import no_progress
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service
-from hydrant.tuning import trunk
-from hydrant.tuning.examples import Source
+from hydrant.tuning import tuning_data
+from hydrant.tuning.tuning_data import Source
 from support import HEADS, LAYERS, make_model
 
 LABELS = list("abcde")
@@ -172,7 +172,7 @@ def test_padding_stays_where_it_stands_above_a_trunk(
 ) -> None:
     """Before, between and behind tokens: what runs above the activations of a trunk is what runs above the trunk."""
     if not room:
-        monkeypatch.setattr(trunk, "_room", lambda *_: None)
+        monkeypatch.setattr(tuning_data, "_room", lambda *_: None)
     members = tuple(((0, 1, 2, 3), own, own[:1]) for own in ((0, 1), (2, 3)))
     module = hydrant.fuse(bare, HeadPlan("bert", LAYERS, HEADS, members, "random"))
     ids = np.array([[0, 0, 0, 7], [0, 5, 6, 7], [5, 0, 6, 7], [5, 6, 7, 8], [5, 6, 0, 0]])
@@ -180,9 +180,9 @@ def test_padding_stays_where_it_stands_above_a_trunk(
     examples = read_examples(tmp_path / "x.npz", LABELS)
     source = Source(examples, examples.processor(module.architecture, lambda: None), module.architecture)
     order, device = np.array([4, 0, 3, 1, 2]), torch.device("cpu")
-    with trunk.activations([source], module, 1, 2, device, no_progress) as [kept], torch.no_grad():
-        above = trunk.member_logits(module, trunk.on_device(kept.batch(order)[0], device), 1)
-        whole = trunk.member_logits(module, trunk.on_device(source.batch(order)[0], device), 0)
+    with tuning_data.activations([source], module, 1, 2, device, no_progress) as [kept], torch.no_grad():
+        above = tuning_data.member_logits(module, tuning_data.on_device(kept.batch(order)[0], device), 1)
+        whole = tuning_data.member_logits(module, tuning_data.on_device(source.batch(order)[0], device), 0)
     torch.testing.assert_close(above, whole, atol=1e-5, rtol=1e-5)
 
 

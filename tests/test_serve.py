@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import importlib.util
 import io
 import json
 import logging
 import math
 import multiprocessing
-import os
 import queue
 import random
 import shutil
@@ -24,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,21 +87,6 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
-def test_decisions_are_those_of_the_calibrated_bundle(models: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(models / "texts/2", tmp_path / "models/texts/1"))
-    texts = list(dict.fromkeys(texts_of_many_lengths(60)))
-    known = texts, ["abcde"[place % 5] for place in range(len(texts))]
-    hydrant.calibrate(
-        bundle, known, fit=known, force=True, abstain=hydrant.Coverage(0.6), flags=hydrant.FalseAlarm(0.4)
-    )
-    with running(tmp_path / "models") as service:
-        answered = service.ask(*texts, model="texts").json()["predictions"]
-    expected = rows_one_by_one(bundle, texts)
-    for name in ("abstain", "out_of_distribution"):
-        assert [row[name] for row in answered] == [row[name] for row in expected]
-        assert 0 < sum(row[name] for row in answered) < len(texts)
-
-
 def test_predict_answers_what_the_command_prints(service: Running, models: Path, tmp_path: Path) -> None:
     texts = texts_of_many_lengths(9)
     printed = json.loads(run_cli("predict", models / "texts/2", *texts, "--json", "--probabilities").stdout)
@@ -156,21 +138,6 @@ def test_the_open_inference_protocol(service: Running, models: Path) -> None:
     assert client.get("/v2/health/ready").json() == {"ready": True}
     assert client.get("/v2/models/texts").json()["versions"] == ["2"]
     assert client.get("/v2/models/texts/versions/2/ready").json()["ready"] is True
-
-
-def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
-    with running(models / "texts/1", queue=40, batch_size=4) as service, ThreadPoolExecutor(16) as pool:
-        texts = texts_of_many_lengths(30)
-        found = list(pool.map(lambda _: service.ask(*texts), range(32)))
-        codes = {answer.status_code for answer in found}
-        assert codes == {200, 503}
-        for answer in found:
-            if answer.status_code == 503:
-                assert int(answer.headers["retry-after"]) >= 1
-            else:
-                assert [row["input"] for row in answer.json()["predictions"]] == texts
-        assert service.ask(*texts, *texts).status_code == 413
-        assert service.ask("hello").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -274,21 +241,6 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     assert b" 431 " in raw(service, head + b"a: b\r\n" * (MAX_HEAD // 6 + 10))
     assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
     assert service.client.get("/v2/health/ready").status_code == 200
-
-
-def test_slow_senders_are_given_up_and_slow_readers_get_their_answer(models: Path) -> None:
-    with running(models / "texts/1", timeout=0.5) as service:
-        head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
-        found = raw(service, head, b"\r\n{")
-        assert b" 408 " in found
-        assert b"the body did not arrive within 0.5 s" in found
-        assert b"the headers did not arrive within 0.5 s" in raw(service, head)
-        assert b"the headers did not arrive within 0.5 s" in raw(service, b"")
-        body = json.dumps({"inputs": ["hello world"]}).encode()
-        head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
-            body
-        )
-        assert b" 200 " in raw(service, head, body, wait=0.3)
 
 
 def test_requests_one_behind_the_other_leave_with_their_client(
@@ -444,32 +396,6 @@ def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_loaded_and_unloaded_is_told_in_the_log_by_default(models: Path) -> None:
-    with command(models) as (process, ready):
-        with httpx.Client(base_url=f"http://127.0.0.1:{ready['port']}", timeout=30) as client:
-            verb = "/v2/repository/models"
-            given = {"parameters": {"version": "1", "keep": True}}
-            assert client.post(f"{verb}/texts/load", json=given).status_code == 200
-            assert client.get("/v2/models/texts/ready").json()["version"] == "1", "which answers where none is named"
-            described = client.get("/describe").json()["models"]
-            assert [(each["version"], each["current"]) for each in described if each["name"] == "texts"] == [
-                ("1", True), ("2", False),
-            ]  # fmt: skip
-            assert client.post(f"{verb}/images/unload").status_code == 200
-            assert client.get("/v2/models/images/ready").status_code == 404
-            assert client.get("/v2/health/ready").status_code == 200
-            assert client.post(f"{verb}/birds/load").status_code == 404
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        assert process.stderr is not None
-        assert process.stderr.read().splitlines() == [
-            "hydrant: INFO: model texts answers with version 1 (onnxruntime)",
-            "hydrant: INFO: model images: unloaded 1; loaded are: none",
-            "hydrant: WARNING: a load was refused (404): no model is called 'birds'; there are: images, texts",
-        ]
-
-
-@pytest.mark.slow
 def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> None:
     with command(models / "texts", "--workers", "2", "--grpc-port", "0") as (process, ready):
         assert ready["workers"] == 2
@@ -585,34 +511,3 @@ def test_a_warning_that_every_request_would_repeat_is_logged_once_a_minute() -> 
     assert logged("drift of %s", **ALWAYS), "a second alarm in the same minute"
     now[0] = 61.0
     assert logged("%d were cut")
-
-
-def test_the_benchmark_asks_checks_and_counts(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Path(__file__).parents[1] / "benchmarks/serving.py"
-    monkeypatch.syspath_prepend(str(place.parent))
-    spec = importlib.util.spec_from_file_location("serving_benchmark", place)
-    assert spec is not None
-    assert spec.loader is not None
-    benchmark = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    texts = texts_of_many_lengths(8)
-    expected = rows_one_by_one(models / "texts/1", texts)
-    with running(models / "texts/1") as alone:
-        served = benchmark.Service(SimpleNamespace(pid=os.getpid()), alone.port, 1.0)
-        cell = benchmark.Cell()
-        benchmark.by_service(served, 2, texts, expected, cell)
-        assert set(cell.facts()) == {"cpu_ms", "rate", "p99_ms"}
-        assert served.memory_mb() > 1
-        expected[0]["label"] = "another"
-        with pytest.raises(AssertionError):
-            benchmark.ask(alone.port, texts[:1], expected[:1])
-    with hydrant.load(models / "texts/1") as predictor:
-        benchmark.by_loop(predictor, 3, texts, cell)
-    assert len(cell.rate) == 2
-    cells = {name: {1: benchmark.Cell([cpu], [rate], [2.0])} for name, cpu, rate in (
-        (benchmark.LOOP, 4.0, 5.0), ("served", 5.0, 30.0), ("served, --batch-size 1", 8.0, 20.0))}  # fmt: skip
-    served_row = benchmark.rows_of(cells)[1]
-    assert (served_row["of_plain"], served_row["of_unbatched_rate"]) == (1.25, 1.5)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
-        assert {os.getpid(), child.pid} <= set(sys.modules["serving_systems"].tree(os.getpid()))
-        child.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -24,10 +23,9 @@ from hydrant.serving.middleware import Middleware
 from hydrant.serving.observers import Observer, configure_log
 from hydrant.serving.page import page_routes
 from hydrant.serving.predict_routes import PredictRoutes
-from hydrant.serving.refusals import ServeError, refusal
+from hydrant.serving.refusals import ServeError
 from hydrant.serving.rest import rest_app
 from hydrant.serving.serve_settings import ServeSettings
-from hydrant.serving.server import end_signals
 from hydrant.serving.service import Service, found_bundles
 
 
@@ -418,18 +416,6 @@ def test_a_service_that_ends_loads_nothing_more(models: Path) -> None:
     run(models, test)
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no signal of closing terminals")
-def test_a_terminal_that_closes_ends_a_service_unless_it_is_ignored() -> None:
-    before = signal.getsignal(signal.SIGHUP)
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        assert end_signals() == (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
-        assert end_signals() == (signal.SIGTERM, signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def test_figures_are_told_however_many_requests_are_here() -> None:
     async def main() -> None:
         free = asyncio.Event()
@@ -466,12 +452,6 @@ def test_settings_check_themselves(given: dict[str, Any]) -> None:
         ServeSettings(**given)
     assert "secret" not in str(refused.value)
     assert "short" not in str(refused.value)
-
-
-def test_a_refusal_reveals_nothing_of_the_inside() -> None:
-    assert "secret" not in refusal(KeyError("/secret/path")).message
-    assert refusal(InputError("input 1 is empty")).status == 400
-    assert refusal(ServeError(503, "busy", retry_after=3)).retry_after == 3
 
 
 def test_a_worker_that_cannot_begin_in_the_place_of_another_does_not_end_the_service(

@@ -18,8 +18,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from hydrant.bundle.files import sha256_of
 from hydrant.bundle.signature import PASSWORD, SIGNATURE, check_signature
+from hydrant.bundle.staging import sha256_of
 from hydrant.errors import BundleError, InputError
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -18,11 +18,10 @@ import pytest
 from fake_tensorrt import add_engine, text_profile
 from google.protobuf import text_format
 from hydrant import Bundle, GraphForm, Prediction, TritonSettings, load, triton_repository
-from hydrant.bundle import files, owned
+from hydrant.bundle import staging
 from hydrant.bundle.calibration import Calibration, Threshold
-from hydrant.bundle.graphs import graph_metadata
+from hydrant.bundle.graphs import graph_metadata, graph_tensors
 from hydrant.bundle.manifest import MANIFEST
-from hydrant.bundle.onnx_message import graph_tensors
 from hydrant.bundle.store import CALIBRATION
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import BundleError, InputError
@@ -518,13 +517,13 @@ def test_folders_come_back_when_one_has_no_place(
     at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not at_once:
-        monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(staging, "_exchanged", lambda *_: False)
     for name in ("a", "b", "new-a", "new-b", "new-c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
     before, names = snapshot(tmp_path), ("a", "c", "b")
     with pytest.raises(OSError, match="missing"):
-        files.place_folders(
+        staging.place_folders(
             {tmp_path / name: tmp_path / f"new-{name}" for name in names[:2]} | {tmp_path / "b": tmp_path / "missing"}
         )
     after = snapshot(tmp_path)
@@ -604,7 +603,7 @@ def test_steps_hold_no_more_of_the_bundle_than_they_read(bundles: dict[str, Path
     assert held["m_decide"] == {"calibration.json"}
     assert held["m_prepare"] == {"config.json", *(name for name in held["m_prepare"] if name.startswith("processor/"))}
     facts = json.loads((tmp_path / "m/1/hydrant-triton.json").read_text())
-    assert facts["bundle"]["manifest_sha256"] == files.sha256_of(bundles["text"] / MANIFEST)
+    assert facts["bundle"]["manifest_sha256"] == staging.sha256_of(bundles["text"] / MANIFEST)
 
 
 def test_the_command_line(bundles: dict[str, Path], tmp_path: Path) -> None:

@@ -35,10 +35,11 @@ from hydrant import (
     save_bundle,
     tune,
 )
-from hydrant.bundle import owned
+from hydrant.bundle import staging
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.files import sha256_of
+from hydrant.bundle.progress_checkpoint import DESCRIPTION, Checkpoint
 from hydrant.bundle.signature import SIGNATURE
+from hydrant.bundle.staging import sha256_of
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
@@ -48,20 +49,17 @@ from hydrant.errors import MissingExtraError
 from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
 from hydrant.progress import no_progress
-from hydrant.tuning import loop, trunk
-from hydrant.tuning.examples import epoch_batches, held_out_share
-from hydrant.tuning.job import Job, member_seed
+from hydrant.tuning import loop, tuning_data
+from hydrant.tuning.job import Job, member_form, member_seed, merge, shared_form, stored_form
 from hydrant.tuning.loop import open_accelerator
 from hydrant.tuning.optimizer import member_loss, rate_at
-from hydrant.tuning.report import Epoch
-from hydrant.tuning.settings import Settings
-from hydrant.tuning.state import Point, State
-from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
-from hydrant.tuning.writing import Graphs, StoredProcessor, check_beside, write_tuned
+from hydrant.tuning.settings import Epoch, Settings
+from hydrant.tuning.tuned_bundle import Graphs, StoredProcessor, check_beside, write_tuned
+from hydrant.tuning.tuning_data import epoch_batches, held_out_share
+from hydrant.tuning.tuning_state import Point, State
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
-from safetensors.torch import save_file
 from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
 KEYS = ["hello", "world", "transfer", "money", "weather"]
@@ -374,11 +372,11 @@ def test_kept_activations_change_nothing(
     checkpoint = bert_checkpoint if modality == "text" else vit_checkpoint
     data, judges = [(sentences if modality == "text" else pictures)(count, seed) for count, seed in ((40, 0), (25, 1))]
     made = {}
-    for place, room in {"memory": trunk._room, "file": None, "nowhere": lambda *_: None}.items():
+    for place, room in {"memory": tuning_data._room, "file": None, "nowhere": lambda *_: None}.items():
         if room is None:
-            monkeypatch.setattr(trunk, "MEMORY_BYTES", 0)
+            monkeypatch.setattr(tuning_data, "MEMORY_BYTES", 0)
         else:
-            monkeypatch.setattr(trunk, "_room", room)
+            monkeypatch.setattr(tuning_data, "_room", room)
         path = forked_bundle(checkpoint, tmp_path / place, modality)
         assert tune(path, data, validation=judges, **how(epochs=2, learning_rate=3e-3, batch_size=8)).improved
         made[place] = weights(path)
@@ -390,8 +388,8 @@ def test_kept_activations_change_nothing(
 
 def test_room_on_the_disk_is_taken_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A map whose disk fills on the way ends the process."""
-    monkeypatch.setattr(trunk, "MEMORY_BYTES", 0)
-    kept = trunk._room(1000, 32, tmp_path / "kept")
+    monkeypatch.setattr(tuning_data, "MEMORY_BYTES", 0)
+    kept = tuning_data._room(1000, 32, tmp_path / "kept")
     assert kept is not None
     assert not kept.any()
     assert (tmp_path / "kept").stat().st_blocks * 512 >= kept.nbytes
@@ -399,11 +397,11 @@ def test_room_on_the_disk_is_taken_at_once(tmp_path: Path, monkeypatch: pytest.M
     def full(_descriptor: int, _start: int, _size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(trunk.os, "posix_fallocate", full)
-    assert trunk._room(1000, 32, tmp_path / "full") is None
+    monkeypatch.setattr(tuning_data.os, "posix_fallocate", full)
+    assert tuning_data._room(1000, 32, tmp_path / "full") is None
     assert not (tmp_path / "full").exists(), "it may hold all the room that there was"
-    monkeypatch.delattr(trunk.os, "posix_fallocate")
-    assert trunk._room(1000, 32, tmp_path / "elsewhere") is not None
+    monkeypatch.delattr(tuning_data.os, "posix_fallocate")
+    assert tuning_data._room(1000, 32, tmp_path / "elsewhere") is not None
 
 
 def test_an_epoch_is_judged_at_its_best_temperature(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
@@ -585,7 +583,7 @@ def test_members_tuned_alone(still: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_each_member_tuned_alone_draws_its_own(bundle: Path) -> None:
-    """The first as a single model would; a state of before, when all drew alike, fits it alone."""
+    """The first as a single model would."""
     settings = Settings(PerMember(), 32, 3)
     nothing: Any = None
     job = Job(Bundle.open(bundle), load_ensemble(bundle), nothing, nothing, ("", ""), settings, None, no_progress)
@@ -593,9 +591,6 @@ def test_each_member_tuned_alone_draws_its_own(bundle: Path) -> None:
     seeds = [job.alone(member).settings.seed for member in range(3)]
     assert seeds[0] == 3
     assert len(set(seeds)) == 3
-    before, now = ([of.state(None, member)._digest for of in (job, job.alone(member))] for member in (0, 1))
-    assert before[0] == before[1]
-    assert now[0] != now[1]
 
 
 @pytest.mark.parametrize(("way", "told"), [
@@ -673,7 +668,7 @@ def test_interrupted_tuning_goes_on_to_the_same_weights(
                 **how(**numbers, state=place),
             )
         assert not (tmp_path / "out").exists()
-        kept = list(tmp_path.glob("out.tune.part*"))
+        kept = [file for file in place.iterdir() if file.suffix != ".json"]
         assert kept
         assert all(
             late != ("weight.embeddings.word" in tensor_names(file)) for file in kept
@@ -698,84 +693,35 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
     given: dict[str, Any] = {"data": sentences(60, 0), "how": Jointly(**NUMBERS, state=place)}
     with pytest.raises(KeyboardInterrupt):
         tune(bundle, progress=interrupted_after(3), **given)
-    kept = place.read_bytes()
+    kept = (place / "all").read_bytes()
     for change in CHANGED:
-        with pytest.raises(HydrantError, match=r"interrupted tuning with other settings, data or bundle.*delete"):
+        with pytest.raises(HydrantError, match=r"interrupted tuning with other (settings|data).*delete"):
             changed = {**given, **change}
             tune(bundle, **{**changed, "how": replace(changed["how"], state=place)})
-    for content in (b"", b"{}", kept[:-100], kept.replace(b'"schema', b'"sch3ma', 1)):
-        place.write_bytes(content)
+    for content in (b"", kept[:-100], kept.replace(b"updates", b"upd8tes", 1)):
+        (place / "all").write_bytes(content)
         with pytest.raises(HydrantError, match=r"is not the state of a tuning.*delete"):
             tune(bundle, **given)
-        assert place.read_bytes() == content
-
-
-def test_state_of_another_version_is_refused(bundle: Path, tmp_path: Path) -> None:
-    """Its dropout drew otherwise, so that what came of both would belong to no seed."""
-    place = tmp_path / "bundle.tune.part"
-    given: dict[str, Any] = {"data": sentences(60, 0), "how": Jointly(**NUMBERS, state=place)}
-    with pytest.raises(KeyboardInterrupt):
-        tune(bundle, progress=interrupted_after(3), **given)
-    spoiled(place, lambda facts, tensors: facts.update(schema=1))
-    with pytest.raises(HydrantError, match=r"holds a tuning of schema '1'; expected 2, of this version.*delete"):
+    (place / DESCRIPTION).unlink()
+    with pytest.raises(HydrantError, match=rf"no {DESCRIPTION}.*delete"):
         tune(bundle, **given)
 
 
-def spoiled(place: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]) -> None:
-    """Change what a state says and holds."""
-    with safe_open(place, "pt") as file:
-        facts = json.loads(file.metadata()["state"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    change(facts, tensors)
-    save_file(tensors, place, metadata={"state": json.dumps(facts)})
-
-
-SPOILED: list[tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], Any], str]] = [
-    (lambda facts, _: facts.update(updates=math.inf), "updates = 'inf'"),
-    (lambda facts, _: facts.update(updates=-1), "updates = '-1'"),
-    (lambda facts, _: facts.update(loss="much"), "loss = 'much'"),
-    (lambda facts, _: facts.update(seconds=math.nan), "seconds = 'nan'"),
-    (lambda facts, _: facts.update(history=[{}]), "missing"),
-    (lambda facts, _: facts["history"][0].update(nll="good"), "nll of epoch 0 = 'good'"),
-    (lambda facts, _: facts["history"][0].update(nll=None), "history of epoch '0' in place 0"),
-    (lambda facts, _: facts["history"].reverse(), "history of epoch '1' in place 0"),
-    (lambda _, tensors: tensors["weight.weight"].fill_(math.nan), "numbers that are not finite"),
-    (lambda _, tensors: tensors.update({"mean.weight": torch.ones(2, 3, dtype=torch.int64)}), r"torch\.int64 \[2, 3\]"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), SPOILED, ids=[message for _, message in SPOILED])
-def test_a_state_that_cannot_be_is_refused(change: Callable[..., Any], message: str, tmp_path: Path) -> None:
-    """Rather than tuned on from, to weights of another order or that are no numbers."""
+def test_a_state_whose_numbers_are_not_finite_is_refused(tmp_path: Path) -> None:
+    """Rather than tuned on from, to weights that are no numbers."""
     module = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(module.parameters())
     module(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    kept = State(tmp_path / "x.part", "digest")
+    kept = State(Checkpoint(tmp_path / "x", {}, "tuning"), "all")
     history = [Epoch(0, None, 0.5, 0.8, 0.1, 1.0), Epoch(1, 0.4, 0.3, 0.9, 0.05, 1.1)]
     kept.save(Point(1, 0.5, 2.0, history), module, optimizer)
     assert kept.restore(module, optimizer).history == history
-    spoiled(tmp_path / "x.part", change)
-    with pytest.raises(HydrantError, match=rf"is not the state of a tuning \(.*{message}.*delete"):
+    with torch.no_grad():
+        module.weight.fill_(math.nan)
+    kept.save(Point(1, 0.5, 2.0, history), module, optimizer)
+    with pytest.raises(HydrantError, match=r"weight\.weight is no finite tensor.*delete"):
         kept.restore(module, optimizer)
-
-
-def test_no_state_stays_that_would_be_refused_ever_after(tmp_path: Path) -> None:
-    """Once a bundle has given way to the tuned one its state fits nothing, and a process may be killed just then."""
-    place, litter = tmp_path / "x.part", tmp_path / ".x.part.0123456789ab.stage"
-    place.write_bytes(b"state")
-    state = State(place, "digest")
-    with pytest.raises(KeyboardInterrupt), state.aside():
-        assert not place.exists()
-        raise KeyboardInterrupt
-    assert place.read_bytes() == b"state", "the place could not be taken"
-    with state.aside():
-        [hidden] = tmp_path.iterdir()
-        assert [path.read_bytes() for path in hidden.iterdir()] == [b"state"]
-    assert list(tmp_path.iterdir()) == []
-    litter.mkdir()  # as of a process that was killed there
-    state.remove()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_look_at_the_place_that_was_killed_leaves_nothing(bundle: Path) -> None:
@@ -789,8 +735,6 @@ def test_a_loss_that_is_not_finite_stops_the_tuning(per_member: bool, bundle: Pa
     """No state stays behind, nor that of another member: the next rate would be refused there."""
     before = state(bundle)
     numbers: dict[str, Any] = {"epochs": 3, "warmup": 0.0, "per_member": per_member}
-    if per_member:
-        (tmp_path / "s.part.1").write_bytes(b"of these settings")
     with pytest.raises(HydrantError, match=r"(loss|NLL) became (nan|inf).*lower learning rate than 1e\+30"):
         tune(bundle, sentences(60, 0), **how(**numbers, learning_rate=1e30, state=tmp_path / "s.part"))
     assert state(bundle) == before
@@ -827,12 +771,14 @@ def test_what_is_written_is_nobodys_litter_while_graphs_are_exported(
     whole, swept = hydrant.export.export, []
 
     def export(stage: Path, *arguments: Any) -> None:
-        owned.sweep(stage.parent, "tuned")
+        staging.sweep(stage.parent, "tuned")
         swept.append(stage)
         whole(stage, *arguments)
 
     monkeypatch.setattr(hydrant.export, "export", export)
-    write_tuned(Bundle.open(bundle), load_ensemble(bundle), tmp_path / "tuned", False, {})
+    write_tuned(
+        Bundle.open(bundle), load_ensemble(bundle), tmp_path / "tuned", False, {}, Checkpoint(None, {}, "tuning")
+    )
     assert len(swept) == 1
     assert Bundle.open(tmp_path / "tuned").has("model.fp32.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "tuned"]
@@ -903,8 +849,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": (["hello"] * 9, None)}, "has no label"),
     ({"data": (["hello", ""] * 9, ["a", "b"] * 9)}, "data given in memory: input 1 is an empty text"),
     ({"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
-    ({"how": "jointly"}, "how is 'jointly'; expected Jointly"),
-    ({"reading": None}, "reading is 'None'; expected Reading"),
     ({"how": Jointly(freeze=2)}, "is 2; expected at most 0, the layers that all members share"),
 ]
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan, calibrate, export_onnx, fuse, save_bundle
-from hydrant.bundle import owned
-from hydrant.bundle.files import atomic_file, check_file, destination, staged_folder, write_atomically
-from hydrant.bundle.owned import owned_folder
+from hydrant.bundle import staging
+from hydrant.bundle.staging import atomic_file, check_file, destination, owned_folder, staged_folder, write_atomically
 from hydrant.calib.heads.search_state import SearchState
 from hydrant.errors import InputError
 from support import make_tokenizer, random_plan, run_cli
@@ -117,8 +116,9 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
 def test_an_open_file_is_written_where_it_stands(tmp_path: Path) -> None:
     """Standard output in a file: what was there stays, and what follows comes behind it."""
     code = (
-        "import sys; from pathlib import Path; from hydrant.bundle.files import check_file, write_atomically as write\n"
-        "print('first', flush=True); check_file(Path('/dev/stdout')); write(Path('/dev/stdout'), b'second\\n')\n"
+        "import sys; from pathlib import Path; from hydrant.bundle.staging import check_file, write_atomically\n"
+        "print('first', flush=True); place = Path('/dev/stdout'); check_file(place)\n"
+        "write_atomically(place, b'second\\n')\n"
         "print('third')"
     )
     with (tmp_path / "out").open("ab") as out:
@@ -246,7 +246,7 @@ def test_an_interrupted_calibration_leaves_no_folder(
     """A signal may arrive while the folder is being removed: it waits."""
     export_onnx(bundle)
     before = tree(bundle)
-    remove = owned.shutil.rmtree
+    remove = staging.shutil.rmtree
 
     def interrupted(*arguments: object, **options: object) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -255,7 +255,7 @@ def test_an_interrupted_calibration_leaves_no_folder(
     def broken(*_: object, **__: object) -> None:
         raise InputError("broken")
 
-    monkeypatch.setattr(owned.shutil, "rmtree", interrupted)
+    monkeypatch.setattr(staging.shutil, "rmtree", interrupted)
     monkeypatch.setattr(Bundle, "add", broken)
     with pytest.raises(KeyboardInterrupt):
         calibrate(bundle, text_csv)
@@ -267,7 +267,7 @@ def test_a_closed_terminal_ends_a_command_in_order(tmp_path: Path) -> None:
     code = (
         "import signal, sys; from pathlib import Path; from hydrant.cli import inspect, main as cli\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # as in a terminal; under nohup it is ignored
-        "from hydrant.bundle.owned import owned_folder\n"
+        "from hydrant.bundle.staging import owned_folder\n"
         "def work(options):\n"
         f"    with owned_folder(Path({str(tmp_path)!r}), 'calibrate'):\n"
         "        signal.raise_signal(signal.SIGHUP)\n"

@@ -25,12 +25,10 @@ from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..progress import Progress
-from .examples import Source, epoch_batches
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
-from .report import Epoch, best_epoch
-from .settings import BatchEnsemble, Jointly, Settings
-from .state import Point, State
-from .trunk import activations, frozen, member_logits, on_device
+from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
+from .tuning_data import Source, activations, epoch_batches, frozen, member_logits, on_device
+from .tuning_state import Point, State
 
 log = logging.getLogger(__name__)
 
@@ -41,22 +39,16 @@ SAVE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Trained:
-    """A tuning that came to its end.
-
-    Attributes:
-        weights: of the best epoch, float32 on the CPU; ``None`` when none was better than before.
-        history: what each epoch reached.
-        seconds: that it took.
-    """
+    """A tuning that ended: weights of the best epoch on the CPU, where one was better than none, and all figures."""
 
     weights: dict[str, Tensor] | None
     history: tuple[Epoch, ...]
     seconds: float
 
     @property
-    def best_epoch(self) -> int:
-        """Whose weights these are; 0 for the weights as they were."""
-        return best_epoch(self.history)
+    def best(self) -> Epoch:
+        """Whose weights these are; the first for the weights as they were."""
+        return self.history[best_epoch(self.history)]
 
 
 def open_accelerator(how: Jointly) -> Any:
@@ -212,7 +204,7 @@ class _Run:
         point.loss += found
 
     def _diverged(self, what: str, found: float) -> InputError:
-        self.state.abandon()  # going on from there would end here again
+        self.state.checkpoint.remove()  # going on from there would end here again
         remedy = _remedy(self.settings.how, self.point.updates, judged=bool(self.point.history))
         return InputError(
             f"the {what} became {found} after {self.point.updates} updates; expected a finite number: {remedy}; "

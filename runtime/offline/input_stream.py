@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.files import sha256_of
+from ...bundle.staging import sha256_of
 from ...data.data_options import DataOptions
 from ...data.data_sources import matches, named_rows, source_name
 from ...data.images import has_image_name

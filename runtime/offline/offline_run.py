@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import check_file, destination, sha256_of
+from ...bundle.staging import check_file, destination, sha256_of
 from ...bundle.store import Bundle
 from ...data.data_options import Reading
 from ...errors import InputError, cut, is_whole, listing

@@ -10,10 +10,7 @@ from ..engines.metadata import Profile, Shape
 from ..errors import InputError, cut
 
 BATCH = "1:8:32"
-
-
-SEQUENCE = "8:64:128"
-
+SEQUENCE = (8, 64, 128)
 
 LARGEST = 65536
 """Largest size of an axis."""
@@ -32,6 +29,11 @@ class Range:
     least: int
     best: int
     most: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """All three."""
+        return [self.least, self.best, self.most]
 
     @classmethod
     def parse(cls, text: str | int, option: str) -> Range:
@@ -53,38 +55,25 @@ def optimization_profiles(
 ) -> tuple[Profile, ...]:
     """The profiles of an engine, one for each batch range."""
     batches = [Range.parse(text, "--batch") for text in batch or [BATCH]]
+    longest = architecture.max_sequence
     if architecture.modality == "image":
         if sequence:
             raise InputError("--sequence is for text; an image has a fixed number of tokens; leave it out")
-        return tuple(_profile(architecture, one, None) for one in batches)
-    longest = architecture.max_sequence
-    sequences = [Range.parse(text, "--sequence") for text in sequence] or [_shortened(longest)]
-    for one in sequences:
-        if one.most > longest:
-            raise InputError(f"--sequence reaches to {one.most} tokens; this model reads at most {longest}")
-    if len(sequences) not in (1, len(batches)):
-        raise InputError(
-            f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges; expected one, or as many"
-        )
-    pairs = zip(batches, sequences * len(batches) if len(sequences) == 1 else sequences, strict=True)
-    return tuple(_profile(architecture, *pair) for pair in pairs)
-
-
-def _shortened(longest: int) -> Range:
-    usual = Range.parse(SEQUENCE, "--sequence")
-    return Range(min(usual.least, longest), min(usual.best, longest), min(usual.most, longest))
-
-
-def _profile(architecture: Architecture, batch: Range, sequence: Range | None) -> Profile:
-    def shape(batch_size: int, tokens: int) -> Shape:
-        if architecture.modality == "text":
-            return (batch_size, tokens)
-        return (batch_size, architecture.channels, architecture.image_height, architecture.image_width)
-
-    tokens = sequence or Range(1, 1, 1)
-    shapes = (
-        shape(batch.least, tokens.least),
-        shape(batch.best, tokens.best),
-        shape(batch.most, tokens.most),
-    )
-    return dict.fromkeys(architecture.input_names, shapes)
+        pixels = (architecture.channels, architecture.image_height, architecture.image_width)
+        axes: list[list[Shape]] = [[pixels] * 3] * len(batches)
+    else:
+        sequences = [Range.parse(text, "--sequence") for text in sequence]
+        for one in sequences:
+            if one.most > longest:
+                raise InputError(f"--sequence reaches to {one.most} tokens; this model reads at most {longest}")
+        if len(sequences) not in (0, 1, len(batches)):
+            raise InputError(
+                f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges; expected one, or as many"
+            )
+        sizes = [each.sizes for each in sequences] or [[min(size, longest) for size in SEQUENCE]]
+        axes = [[(tokens,) for tokens in each] for each in sizes * (1 if len(sizes) > 1 else len(batches))]
+    profiles: list[Profile] = []
+    for one, own in zip(batches, axes, strict=True):
+        least, best, most = ((size, *inner) for size, inner in zip(one.sizes, own, strict=True))
+        profiles.append(dict.fromkeys(architecture.input_names, (least, best, most)))
+    return tuple(profiles)

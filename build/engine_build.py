@@ -6,13 +6,15 @@ import hashlib
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..bundle.files import check_file, write_atomically
+from msgspec import structs
+
 from ..bundle.graphs import check_graph
+from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..engines.gpu import platform_name, this_gpu
@@ -20,36 +22,25 @@ from ..engines.metadata import (
     PRECISIONS,
     EngineFile,
     EnginePrecision,
-    Profile,
     engine_path,
     graph_digest,
     metadata_path,
 )
 from ..errors import BundleError, GateError, InputError, cut
 from ..progress import Progress, no_progress
-from .compiler import Settings, compile_graph
+from .builder_options import TensorRT, TensorRTForRTX, compute_capabilities, library_of, open_library
+from .compiler import Messages, compile_graph
 from .fusion_report import by_profile
-from .library import compute_capabilities, open_library
-from .messages import Messages
-from .options import TensorRT, TensorRTForRTX, library_of
-from .profiles import optimization_profiles
+from .profile_ranges import optimization_profiles
 
 log = logging.getLogger(__name__)
-
 
 LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
 class Built:
-    """What ``build_engine`` made.
-
-    Attributes:
-        path: of the engine.
-        facts: what its JSON metadata holds.
-        bytes: size of the engine.
-        warnings: of the builder, each once.
-    """
+    """An engine in a bundle: what its JSON metadata holds, its size, and the builder's warnings, each once."""
 
     path: Path
     facts: EngineFile
@@ -58,7 +49,7 @@ class Built:
 
     def to_json(self) -> dict[str, Any]:
         """The facts as a JSON object."""
-        return {"engine": str(self.path), "bytes": self.bytes, "warnings": self.warnings, **asdict(self.facts)}
+        return {"engine": str(self.path), "bytes": self.bytes, "warnings": self.warnings, **structs.asdict(self.facts)}
 
 
 def build_engine(
@@ -108,38 +99,42 @@ def build_engine(
     trt = open_library(library)
     if precision not in PRECISIONS:
         raise InputError(f"precision is {cut(precision)}; an engine is built in {', '.join(PRECISIONS)}")
-    name = _checked_name(name or f"{library}-{precision}")
+    name = name or f"{library}-{precision}"
+    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}", name):
+        raise InputError(f"engine name is {cut(name)}; expected up to {LONGEST_NAME} letters, digits, '-', '_' and '.'")
     architecture = bundle.architecture()
     profiles = optimization_profiles(architecture, _several(batch), _several(sequence))
-    settings = _settings(options, precision, profiles, trt)
-    for file in (log_file, settings.timing_cache):
+    options = _for_this_machine(options, trt)
+    cache = options.timing_cache if isinstance(options, TensorRT) else None
+    for file in (log_file, cache):
         if file is not None:
             check_file(Path(file))
     bundle.check_addable(engine_path(name))
     graph = _graph(bundle, precision)
     messages = Messages(gpu=this_gpu() is not None)
     try:
-        compiled = compile_graph(trt, graph, settings, messages, progress)
+        compiled = compile_graph(trt, graph, profiles, options, messages, progress)
     finally:
         if log_file is not None:
             _write_beside(Path(log_file), messages.text().encode())
         for warning in messages.warnings:
             log.warning("%s: %s", library, warning)
-    counts = by_profile(compiled.layers, len(settings.profiles))
+    counts = by_profile(compiled.layers, len(profiles))
+    targets = options.compute_capability if isinstance(options, TensorRTForRTX) else ()
     facts = EngineFile(
         library=library,
         version=str(trt.__version__),
         precision=precision,
-        profiles=settings.profiles,
-        compute_capabilities=settings.compute_capabilities or tuple(filter(None, [this_gpu()])),
+        profiles=profiles,
+        compute_capabilities=tuple(targets) or tuple(filter(None, [this_gpu()])),
         platform=platform_name(),
         onnx=graph.name,
         onnx_sha256=str(graph_digest(bundle, graph.name)),
         engine_sha256=hashlib.sha256(compiled.engine).hexdigest(),
-        version_compatible=settings.version_compatible,
-        hardware_compatibility=settings.hardware_compatibility,
-        stripped=settings.strip_weights,
-        refittable=settings.refit or settings.strip_weights,
+        version_compatible=isinstance(options, TensorRT) and options.version_compatible,
+        hardware_compatibility=options.hardware_compatibility if isinstance(options, TensorRT) else "none",
+        stripped=options.strip_weights,
+        refittable=options.refit or options.strip_weights,
         attention_blocks=architecture.layers,
         layers=tuple(layers for layers, _ in counts),
         fused=tuple(fused for _, fused in counts),
@@ -147,8 +142,8 @@ def build_engine(
     if require_fused:
         _check_fused(facts)
     bundle.add({engine_path(name): compiled.engine, metadata_path(name): to_json_bytes(facts.to_json())})
-    if settings.timing_cache is not None and compiled.timings is not None:
-        _write_beside(settings.timing_cache, compiled.timings)
+    if cache is not None and compiled.timings is not None:
+        _write_beside(Path(cache), compiled.timings)
     return Built(bundle.path / engine_path(name), facts, len(compiled.engine), messages.warnings)
 
 
@@ -156,38 +151,16 @@ def _several(ranges: str | int | Sequence[str | int]) -> Sequence[str | int]:
     return [ranges] if isinstance(ranges, str | int) else list(ranges)
 
 
-def _checked_name(name: str) -> str:
-    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}", name):
-        raise InputError(f"engine name is {cut(name)}; expected up to {LONGEST_NAME} letters, digits, '-', '_' and '.'")
-    return name
-
-
-def _settings(
-    how: TensorRT | TensorRTForRTX, precision: str, profiles: tuple[Profile, ...], trt: ModuleType
-) -> Settings:
-    """How to compile, after what only shows with the library and the machine was checked."""
-    settings = Settings(
-        precision,
-        profiles,
-        strip_weights=how.strip_weights,
-        refit=how.refit,
-        optimization_level=how.optimization_level,
-        workspace=how.workspace,
-    )
-    if isinstance(how, TensorRT):
-        cache = None if how.timing_cache is None else Path(how.timing_cache)
-        return replace(
-            settings,
-            hardware_compatibility=how.hardware_compatibility,
-            version_compatible=how.version_compatible,
-            timing_cache=cache,
-        )
-    if (how.strip_weights or how.refit) and this_gpu() is None:
+def _for_this_machine(options: TensorRT | TensorRTForRTX, trt: ModuleType) -> TensorRT | TensorRTForRTX:
+    """The options with the GPUs to compile for, after what only shows with the library and the machine was checked."""
+    if isinstance(options, TensorRT):
+        return options
+    if (options.strip_weights or options.refit) and this_gpu() is None:
         raise InputError(
             "TensorRT-RTX builds engines without weights or with replaceable ones only where there is a GPU; "
             "leave --strip-weights and --refit out"
         )
-    return replace(settings, compute_capabilities=compute_capabilities(trt, how.compute_capability))
+    return replace(options, compute_capability=compute_capabilities(trt, options.compute_capability))
 
 
 def _write_beside(path: Path, data: bytes) -> None:

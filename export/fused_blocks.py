@@ -6,8 +6,9 @@ S is the number of activation streams: 1 as long as all members' activations are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -17,17 +18,28 @@ from ..bundle.plan import HeadPlan
 Weights = Mapping[str, np.ndarray]
 
 
+class Part:
+    """Arrays [G, …] and parts of such, each of which may have one group or M, or be ``None``."""
+
+    @property
+    def groups(self) -> int:
+        """G: the most groups of an array."""
+        parts = [part for part in vars(self).values() if part is not None]
+        return max((part.groups if isinstance(part, Part) else len(part) for part in parts), default=1)
+
+    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Self:
+        """The same with every array changed."""
+        parts = {name: part for name, part in vars(self).items() if part is not None}
+        changed = {name: part.each(change) if isinstance(part, Part) else change(part) for name, part in parts.items()}
+        return type(self)(**{**vars(self), **changed})
+
+
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Part):
     """``x @ down[g] @ up[g]``: down [G, in, r], up [G, r, out]."""
 
     down: np.ndarray
     up: np.ndarray
-
-    @property
-    def groups(self) -> int:
-        """G."""
-        return int(self.down.shape[0])
 
     def full(self) -> np.ndarray:
         """[G, in, out], float64."""
@@ -35,43 +47,24 @@ class LowRank:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """``x @ weight[g] + bias[g]``, and what the update adds: weight [G, in, out], bias [G, 1, out] or ``None``.
-
-    Each of the three may have one group or M.
-    """
+class Linear(Part):
+    """``x @ weight[g] + bias[g]``, and what the update adds: weight [G, in, out], bias [G, 1, out]."""
 
     weight: np.ndarray
     bias: np.ndarray | None
     update: LowRank | None = None
 
-    @property
-    def groups(self) -> int:
-        """G."""
-        updated = 1 if self.update is None else self.update.groups
-        return max(len(self.weight), 1 if self.bias is None else len(self.bias), updated)
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is a weight and nothing else."""
-        return self.bias is None and self.update is None
-
 
 @dataclass(frozen=True)
-class Norm:
+class Norm(Part):
     """LayerNorm with weight [G, 1, d] and bias [G, 1, d]; ``None`` stands for 1 and 0."""
 
     weight: np.ndarray | None
     bias: np.ndarray | None
 
-    @property
-    def groups(self) -> int:
-        """G."""
-        return max(1 if part is None else part.shape[0] for part in (self.weight, self.bias))
-
 
 @dataclass(frozen=True)
-class Heads:
+class Heads(Part):
     """Query, key and value projections of n heads, each a weight [G, d, n·d_h]; the heads stand side by side.
 
     One member's have G = 1; members with the same heads may also share one of these, each projection with its G.
@@ -90,16 +83,6 @@ class Heads:
         """Query, key and value."""
         return self.query, self.key, self.value
 
-    @property
-    def groups(self) -> int:
-        """G."""
-        return max(projection.groups for projection in self.projections)
-
-    @property
-    def updated(self) -> bool:
-        """Whether a projection has an update."""
-        return any(projection.update is not None for projection in self.projections)
-
 
 @dataclass(frozen=True)
 class Attention:
@@ -108,12 +91,11 @@ class Attention:
     Attributes:
         heads: one for each group, 1 or M; if M, output has M entries.
         output: output projections [n·d_h, d], one for each group.
-        output_bias: [G, 1, d], or ``None``.
-        output_update: of the one output projection, or ``None``.
-        rotary: θ of the rotary positions, or ``None``.
-        window: how many tokens away it reaches, to either side; ``None`` for any.
-        routes: ``None``, or in the fork layer, for each member, the heads of the one group that it
-            reads; then ``output`` has M entries.
+        output_bias: [G, 1, d].
+        output_update: of the one output projection.
+        rotary: θ of the rotary positions.
+        window: how many tokens away it reaches, to either side.
+        routes: in the fork layer, each member's heads of the one group; then ``output`` has M entries.
         scale: factor on the scores, 1/√d_h unless it was folded.
         pooled: only the first token has a query.
         absorbed: that query is multiplied into the key projection, and the attention's mean of the
@@ -134,9 +116,8 @@ class Attention:
     @property
     def groups(self) -> int:
         """Number of output groups."""
-        updated = 1 if self.output_update is None else self.output_update.groups
-        biased = 1 if self.output_bias is None else len(self.output_bias)
-        return max(len(self.output), biased, updated, *(heads.groups for heads in self.heads))
+        output = Linear(np.stack(self.output[:1]), self.output_bias, self.output_update)
+        return max(len(self.output), output.groups, *(heads.groups for heads in self.heads))
 
 
 @dataclass(frozen=True)
@@ -152,17 +133,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A fused classifier.
-
-    Attributes:
-        architecture: of the original model.
-        members: M.
-        embeddings: tables and maps by canonical name, each with a leading group axis.
-        embedding_norm: behind the embeddings, or ``None``.
-        layers: L of them.
-        final_norm, pooler, pooler_norm: ``None`` for a family without.
-        classifier: reads the first token, or a mean (``Architecture.token_pooling``).
-    """
+    """A fused classifier: embedding tables by canonical name, each [G, …], and what a family may lack is ``None``."""
 
     architecture: Architecture
     members: int
@@ -176,12 +147,11 @@ class Blocks:
 
     def streams(self) -> list[int]:
         """S at the input of each layer, and at last behind the last one: L + 1 numbers."""
-        groups = [array.shape[0] for array in self.embeddings.values()]
-        found = [max([*groups, self.embedding_norm.groups if self.embedding_norm else 1])]
+        counts = [max(*map(len, self.embeddings.values()), self.embedding_norm.groups if self.embedding_norm else 1)]
         for layer in self.layers:
             parts = (layer.attention_norm, layer.attention, layer.mlp_norm, layer.up, layer.down)
-            found.append(max([found[-1], *(part.groups for part in parts if part is not None)]))
-        return found
+            counts.append(max(counts[-1], *(part.groups for part in parts if part is not None)))
+        return counts
 
 
 def read_blocks(architecture: Architecture, plan: HeadPlan, weights: Weights) -> Blocks:
@@ -202,16 +172,18 @@ def read_blocks(architecture: Architecture, plan: HeadPlan, weights: Weights) ->
 
 def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: int) -> Layer:
     name, width = f"layers.{index}", architecture.head_width
-    counts = [len(keep[index]) for keep in plan.members]
     attention_norm, mlp_norm = _norm(weights, f"{name}.attention_norm"), _norm(weights, f"{name}.mlp_norm")
     assert mlp_norm is not None  # every layer has one
-    qkv, output = f"{name}.attention.qkv", weights[f"{name}.attention.output.weight"]
-    joint = 1 in (len(weights[f"{qkv}.weight"]), len(output))  # members keep the same heads: no padding
+    output, heads = weights[f"{name}.attention.output.weight"], _heads(weights, f"{name}.attention")
+    if 1 in (len(heads.query.weight), len(output)):  # members keep the same heads: no padding
+        groups, outputs = [heads], list(output)
+    else:
+        sizes = [len(keep[index]) * width for keep in plan.members]
+        groups = [heads.each(lambda array, m=m, n=n: array[m : m + 1, :, :n]) for m, n in enumerate(sizes)]  # type: ignore[misc]
+        outputs = [output[m, :n] for m, n in enumerate(sizes)]
     attention = Attention(
-        heads=(_joint_heads(weights, f"{name}.attention"),)
-        if joint
-        else tuple(_heads(weights, qkv, m, count, width) for m, count in enumerate(counts)),
-        output=tuple(output) if joint else tuple(output[m, : n * width] for m, n in enumerate(counts)),
+        heads=tuple(groups),
+        output=tuple(outputs),
         output_bias=weights.get(f"{name}.attention.output.bias"),
         scale=width**-0.5,
         output_update=_low_rank(weights, f"{name}.attention.low_rank.output"),
@@ -223,22 +195,12 @@ def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: 
     )
 
 
-def _heads(weights: Weights, name: str, member: int, count: int, head_width: int) -> Heads:
-    """One member's real heads of the stacked, padded query, key and value."""
-    stacked = np.split(weights[f"{name}.weight"][member : member + 1], 3, axis=2)  # each [1, d, slots·d_h]
-    bias = weights.get(f"{name}.bias")
-    biases: Sequence[np.ndarray | None] = (None,) * 3
-    if bias is not None:
-        biases = [part[:, :, : count * head_width] for part in np.split(bias[member : member + 1], 3, axis=2)]
-    return Heads(*(Linear(w[:, :, : count * head_width], b) for w, b in zip(stacked, biases, strict=True)))
-
-
-def _joint_heads(weights: Weights, name: str) -> Heads:
-    """All members' heads, in one group or M."""
+def _heads(weights: Weights, name: str) -> Heads:
+    """All members' stacked, padded query, key and value: in one group or M."""
     stacked, bias = np.split(weights[f"{name}.qkv.weight"], 3, axis=2), weights.get(f"{name}.qkv.bias")
-    biases: Sequence[np.ndarray | None] = (None,) * 3 if bias is None else np.split(bias, 3, axis=2)
-    updates = (_low_rank(weights, f"{name}.low_rank.{projection}") for projection in PROJECTIONS[:3])
-    return Heads(*(Linear(*parts) for parts in zip(stacked, biases, updates, strict=True)))
+    biases = [None] * 3 if bias is None else np.split(bias, 3, axis=2)
+    updates = [_low_rank(weights, f"{name}.low_rank.{projection}") for projection in PROJECTIONS[:3]]
+    return Heads(*map(Linear, stacked, biases, updates))
 
 
 def _low_rank(weights: Weights, name: str) -> LowRank | None:

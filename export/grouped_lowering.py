@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .attention import attend
-from .blocks import Attention, Linear, LowRank
 from .context import TOKENS, Context, Stream
+from .fused_blocks import Attention, Linear, LowRank
+from .layers import attend
 
 
 def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:
@@ -88,7 +88,8 @@ def _projected(
 def _product(context: Context, name: str, part: Linear, x: str, output: str = "") -> str:
     """``x`` [S, N, in] @ weight + bias; any rank when G = 1."""
     graph, bias, output = context.graph, part.bias, output or name
-    product = _matmul(context, f"{name}.weight", part.weight, x, output if part.alone else f"{name}.product")
+    alone = bias is None and part.update is None
+    product = _matmul(context, f"{name}.weight", part.weight, x, output if alone else f"{name}.product")
     if part.update is not None:
         low = _matmul(context, f"{name}.low_rank.down.weight", part.update.down, x, f"{name}.low_rank.down")
         added = _matmul(context, f"{name}.low_rank.up.weight", part.update.up, low, f"{name}.low_rank.up")

@@ -6,13 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..bundle.precision import Precision
 from ..bundle.store import PROCESSOR, TOKENIZER_GRAPH, Bundle, resolve
+from ..bundle.tasks import Precision
 from ..data.data_options import Reading
 from ..errors import require
 from ..progress import Progress, no_progress
-from .options import GraphForm
-from .report import Export
+from .graph_form import Export, GraphForm
 
 
 def export_onnx(
@@ -78,7 +77,7 @@ def export(
 
     if not tokenizer:
         return exported(bundle, precision, form, data, reading, seed, progress)
-    from .tokenizer import made_tokenizer
+    from .tokenizer_onnx import made_tokenizer
 
     opened = resolve(bundle)
     unchanged = [name for name in opened.manifest["files"] if name.startswith(f"{PROCESSOR}/")]

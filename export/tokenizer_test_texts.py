@@ -55,9 +55,8 @@ def fuzzed_texts(count: int, seed: int, special: Sequence[str] = ()) -> list[str
     texts = [*KNOWN, *("x" * length + " y" for length in LENGTHS), "word " * 700, "日" * 300]
     for token in special:
         texts += [token, f"a {token} b", f"a{token}b", f"{token}{token}", f" {token}.", token.lower(), token[:-1]]
-    kinds = (_planes, _latin, _words, _marks)
     while len(texts) < count:
-        made = draw.choice(kinds)(draw)
+        made = draw.choice((_planes, _latin, _words, _marks))(draw)
         if made.strip():
             texts.append(made)
     return texts
@@ -65,9 +64,9 @@ def fuzzed_texts(count: int, seed: int, special: Sequence[str] = ()) -> list[str
 
 def _planes(draw: random.Random) -> str:
     """Characters of all planes, the lower ones more often."""
+    limits = (0x250, 0x3000, 0x20000, 0x110000)
     return "".join(
-        (_character(draw, draw.choice((0x250, 0x3000, 0x20000, 0x110000))) + " " * (draw.random() < 0.15))
-        for _ in range(draw.randrange(1, 60))
+        _character(draw, draw.choice(limits)) + " " * (draw.random() < 0.15) for _ in range(draw.randrange(1, 60))
     )
 
 
@@ -89,7 +88,5 @@ def _marks(draw: random.Random) -> str:
 
 
 def _character(draw: random.Random, limit: int) -> str:
-    while True:
-        point = draw.randrange(1, limit)
-        if not 0xD800 <= point < 0xE000:
-            return chr(point)
+    point = draw.randrange(1, limit)
+    return _character(draw, limit) if 0xD800 <= point < 0xE000 else chr(point)

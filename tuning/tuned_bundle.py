@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.files import check_replaceable, copy_folder, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.original_check import ORIGINAL_CHECK
-from ..bundle.owned import locked, owned_folder, sweep
-from ..bundle.precision import Precision
+from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.signature import SIGNATURE
-from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, onnx_name, resolve
-from ..bundle.tasks import MEMBER_OUTPUTS
-from ..bundle.writing import new_bundle
+from ..bundle.staging import check_replaceable, copy_folder, locked, owned_folder, staged_folder, sweep
+from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
+from ..bundle.tasks import MEMBER_OUTPUTS, Precision
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle
 
 if TYPE_CHECKING:
-    from ..export.options import GraphForm
-    from .state import State
+    from ..export.graph_form import GraphForm
 
 EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
@@ -73,12 +70,7 @@ def check_beside(target: Path) -> None:
 
 @dataclass(frozen=True)
 class Graphs:
-    """What becomes of the graphs and engines of a bundle that gets other weights.
-
-    Attributes:
-        again: precision → form; these are exported again.
-        dropped: file that no longer holds → command that makes it again.
-    """
+    """Graphs that are exported again in their form, and dropped files → the commands that make them again."""
 
     again: Mapping[Precision, GraphForm]
     dropped: Mapping[str, str]
@@ -106,7 +98,7 @@ def write_tuned(
     target: Path,
     force: bool,
     provenance: Mapping[str, Any],
-    states: Sequence[State] = (),
+    checkpoint: Checkpoint,
 ) -> Graphs:
     """Write the tuned bundle, whole or not at all; it may take the place of the untuned one.
 
@@ -129,8 +121,7 @@ def write_tuned(
         same = [name for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)]  # they depend on the processor
         if same:
             Bundle.open(stage).add({name: now.read(name) for name in same})
-        for state in states:
-            ends.enter_context(state.aside())  # until the bundle has its place
+        ends.enter_context(checkpoint.aside())  # until the bundle has its place
     return graphs
 
 
@@ -160,7 +151,7 @@ def _form(path: Path) -> GraphForm:
     """The form of a graph, as far as it changes more than rounding."""
     import onnx
 
-    from ..export.options import GraphForm
+    from ..export.graph_form import GraphForm
 
     try:
         graph = onnx.load(str(path), load_external_data=False)

@@ -32,7 +32,7 @@ from ..version import __version__
 from .distance_head import LAST
 from .graph import FLOAT, INT64, IR_VERSION, Graph
 from .onnx_file import open_graph
-from .task_head import task_head, task_outputs
+from .task_heads import task_head, task_outputs
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,9 @@ RATE = 16_000
 """Samples a second of a bundle of sounds without a feature extractor."""
 
 AGREE = 1e-4
-"""Largest difference between ONNX Runtime and PyTorch: of probabilities, or of scores relative to the largest."""
+"""Largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit."""
+
+REMEDY = "run the bundle with PyTorch (--backend torch)"
 
 
 def traced_graph(
@@ -64,13 +66,11 @@ def traced_graph(
     ]
     joined = _joined(parts, members, architecture)
     slim = _simplified(joined)
+    _compare(slim, members, architecture)
     graph = Graph()
     task_head(graph, LOGITS, len(members), len(members), architecture, temperature, emit)
-    nodes, initializers = graph.parts()
-    slim.graph.node.extend(nodes)
-    slim.graph.initializer.extend(initializers)
+    graph.add_to(slim.graph)
     _finish(slim, architecture, len(members) if emit else None, facts)
-    _compare(slim, members, architecture, temperature)
     return slim
 
 
@@ -101,7 +101,7 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
     import onnx_ir as ir
     from torch.export import Dim, export
 
-    from .first_rows import keep_first_rows  # onnx_ir
+    from .dead_rows import keep_first_rows  # onnx_ir
 
     tensors = tuple(probes(architecture)[-1].values())
     fixed_size = architecture.modality == "image" or architecture.spectrogram
@@ -120,19 +120,9 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
     except Exception as error:  # the exporter raises whatever its many stages do
         raise UnsupportedModelError(
             f"torch's exporter cannot write {architecture.model_class} as ONNX ({type(error).__name__}: "
-            f"{cut(' '.join(str(error).split()), 200)}); run the bundle with PyTorch (--backend torch)"
+            f"{cut(error, 200)}); {REMEDY}"
         ) from error
     log.info("%d operators of %s compute the first tokens alone", fewer, architecture.model_class)
-    fixed = [
-        value.name
-        for value in proto.graph.input
-        if any(value.type.tensor_type.shape.dim[axis].HasField("dim_value") for axis in free)
-    ]
-    if fixed:
-        raise UnsupportedModelError(
-            f"torch's exporter fixes the size of {architecture.model_class}'s inputs, which must be of any batch (and "
-            "sequence); run the bundle with PyTorch (--backend torch)"
-        )
     return proto
 
 
@@ -147,24 +137,22 @@ def _check_range(program: Any, architecture: Traced, axis: int, expected: int) -
         wanted = f"up to {expected}" if axis else "any number"
         raise UnsupportedModelError(
             f"torch's exporter writes {architecture.model_class} for {most} {unit} alone, and this bundle's are "
-            f"{wanted}; run the bundle with PyTorch (--backend torch)"
+            f"{wanted}; {REMEDY}"
         )
 
 
 @contextmanager
 def _batched_experts(member: nn.Module) -> Iterator[None]:
     """Have a mixture of experts compute each token's experts by batched products, which alone of its forms exports."""
-    config: Any = getattr(member, "config", None)
-    before = getattr(config, "_experts_implementation", None)
-    if before is None:
-        yield
-        return
-    choose: Any = getattr(member, "set_experts_implementation")  # noqa: B009 - of models of transformers alone
-    choose("batched_mm")
+    model: Any = member  # of transformers
+    before = getattr(getattr(model, "config", None), "_experts_implementation", None)
+    if before is not None:
+        model.set_experts_implementation("batched_mm")
     try:
         yield
     finally:
-        choose(before)
+        if before is not None:
+            model.set_experts_implementation(before)
 
 
 @contextmanager
@@ -200,9 +188,7 @@ def _joined(
     layers = {f"layers.{layer}": order[0][2 + layer] for layer in architecture.tapped_layers}
     for name, value in layers.items():  # below the fork the first member's are those of all
         made.node("Unsqueeze", [value, made.shared(f"{LOGITS}.axes", np.array([0], np.int64))], name)
-    nodes, initializers = made.parts()
-    graph.node.extend(nodes)
-    graph.initializer.extend(initializers)
+    made.add_to(graph)
     graph.input.extend(_inputs(architecture))
     shapes: dict[str, list[int | str]] = {
         LOGITS: [len(members), "batch", *(["sequence"] if each else []), architecture.classes],
@@ -218,16 +204,18 @@ def _add(
 ) -> list[str]:
     """Add a member's nodes and tensors under a prefix; the names of its logits, last vector, and layers' vectors."""
     names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
-    state = {f"member.{name}": tensor for name, tensor in _tensors(member).items()}
+    state: dict[str, Tensor] = {}
+    for named in (member.named_parameters, member.named_buffers):
+        state |= named(prefix="member", remove_duplicate=False)
     for tensor in proto.graph.initializer:
         entry = graph.initializer.add()
         entry.CopyFrom(tensor)
         if tensor.name in state:
-            own = state[tensor.name].numpy()
+            own = state[tensor.name].detach().cpu().numpy()
             if list(own.shape) != list(tensor.dims):
                 raise UnsupportedModelError(
                     f"the exporter wrote {tensor.name} as {list(tensor.dims)}, and a member has {list(own.shape)}; "
-                    "run the bundle with PyTorch (--backend torch)"
+                    f"{REMEDY}"
                 )
             entry.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(own), tensor.name))
         entry.name = f"{prefix}{tensor.name}"
@@ -248,18 +236,16 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None
     node.name = ""
     node.doc_string = ""
     del node.metadata_props[:]
-    for attribute in node.attribute:
-        for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            for entry in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
-                entry.name = named(entry.name)
-            for part in inner.node:
-                _rename(part, names, prefix)
+    for inner in _graphs_within(node):
+        for entry in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
+            entry.name = named(entry.name)
+        for part in inner.node:
+            _rename(part, names, prefix)
 
 
-def _tensors(member: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of a member under all their names."""
-    found = [*member.named_parameters(remove_duplicate=False), *member.named_buffers(remove_duplicate=False)]
-    return {name: tensor.detach().cpu() for name, tensor in found}
+def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    attributes = node.attribute
+    return [inner for each in attributes for inner in ([each.g] if each.HasField("g") else each.graphs)]
 
 
 def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -289,34 +275,32 @@ def _merge_tensors(model: onnx.ModelProto) -> None:
     """Store equal tensors once."""
     first: dict[Any, str] = {}
     other: dict[str, str] = {}
-    for tensor in model.graph.initializer:
-        content = numpy_helper.to_array(tensor)
-        key = tensor.data_type, tuple(tensor.dims), hashlib.sha256(np.ascontiguousarray(content).tobytes()).digest()
+    stored = model.graph.initializer
+    for tensor in stored:
+        key = tensor.data_type, tuple(tensor.dims), hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).digest()
         other[tensor.name] = first.setdefault(key, tensor.name)
-    kept = [tensor for tensor in model.graph.initializer if other[tensor.name] == tensor.name]
-    kept = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    for place in reversed(range(len(stored))):
+        if other[stored[place].name] != stored[place].name:
+            del stored[place]
 
     def replace(nodes: Any) -> None:
         for node in nodes:
             node.input[:] = [other.get(name, name) for name in node.input]
-            for attribute in node.attribute:
-                for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                    replace(inner.node)
+            for inner in _graphs_within(node):
+                replace(inner.node)
 
     replace(model.graph.node)
 
 
 def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
-    if architecture.modality == "text":
-        return [helper.make_tensor_value_info(name, INT64, ["batch", "sequence"]) for name in architecture.input_names]
-    if architecture.modality == "audio":
-        kinds = {"input_values": FLOAT, "input_features": FLOAT, "attention_mask": INT64}
-        shape: list[int | str] = ["batch", *(architecture.spectrogram or ["samples"])]
-        return [helper.make_tensor_value_info(name, kinds[name], shape) for name in architecture.input_names]
-    shape = ["batch", architecture.channels, architecture.image_height, architecture.image_width]
-    return [helper.make_tensor_value_info(architecture.input_names[0], FLOAT, shape)]
+    sizes: dict[str, list[int | str]] = {
+        "text": ["sequence"],
+        "audio": [*(architecture.spectrogram or ["samples"])],
+        "image": [architecture.channels, architecture.image_height, architecture.image_width],
+    }
+    shape = ["batch", *sizes[architecture.modality]]
+    kinds = dict.fromkeys(("input_values", "input_features", "pixel_values"), FLOAT)
+    return [helper.make_tensor_value_info(name, kinds.get(name, INT64), shape) for name in architecture.input_names]
 
 
 def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, facts: Mapping[str, str]) -> None:
@@ -335,48 +319,28 @@ def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, f
     helper.set_model_props(model, dict(sorted(facts.items())))
 
 
-def _compare(
-    model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced, temperature: float | Sequence[float]
-) -> None:
-    """Run the graph beside PyTorch, on other sizes than it was made with."""
+def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
+    """Run the members' graph beside PyTorch, on other sizes than it was made with."""
+    name = architecture.model_class
     try:
         session = open_graph(model, "compare the graph with PyTorch")
-    except Exception as error:  # it is not installed, or cannot read the graph; `hydrant verify` will say so
-        if isinstance(error, MissingExtraError):
-            log.warning("the graph was not compared with PyTorch: %s", error)
-            return
+        for batch in probes(architecture)[:2]:
+            with torch.no_grad():
+                each = [run_member(member, architecture, batch)[0] for member in members]
+            expected = torch.stack(each).numpy()
+            logits = session.run([LOGITS], {key: tensor.numpy() for key, tensor in batch.items()})[0]
+            scale = max(1.0, float(np.abs(expected).max()))
+            worst = float(np.abs(logits - expected).max()) / scale if logits.shape == expected.shape else float("inf")
+            if not worst <= AGREE:
+                raise GateError(
+                    f"the graph of {name} gives logits that differ by {worst:.1e} from PyTorch's, limit {AGREE:.0e}; "
+                    f"nothing was written: {REMEDY}"
+                )
+    except MissingExtraError as error:
+        log.warning("the graph was not compared with PyTorch: %s", error)
+    except GateError:
+        raise
+    except Exception as error:  # of ONNX Runtime's own
         raise UnsupportedModelError(
-            f"ONNX Runtime cannot load the graph of {architecture.model_class} ({cut(error, 200)}); run the bundle "
-            "with PyTorch (--backend torch)"
+            f"ONNX Runtime cannot run the graph of {name} ({cut(error, 200)}); {REMEDY}"
         ) from error
-    output = "score" if architecture.task == "score" else "probabilities"
-    for batch in probes(architecture)[:2]:
-        with torch.no_grad():
-            each = [run_member(member, architecture, batch)[0] for member in members]
-        expected = _mean(torch.stack(each), architecture, temperature).numpy()
-        try:
-            given = session.run([output], {name: tensor.numpy() for name, tensor in batch.items()})[0]
-        except Exception as error:  # as above
-            raise UnsupportedModelError(
-                f"the graph of {architecture.model_class} fails on a batch of {len(expected)} ({cut(error, 200)}); run "
-                "the bundle with PyTorch (--backend torch)"
-            ) from error
-        scale = max(1.0, float(np.abs(expected).max()))  # a score may be large
-        worst = float(np.abs(given - expected).max()) / scale if given.shape == expected.shape else float("inf")
-        if not worst <= AGREE:
-            raise GateError(
-                f"the graph of {architecture.model_class} gives {output} that differ by {worst:.1e} from "
-                f"PyTorch's, limit {AGREE:.0e}; nothing was written: run the bundle with PyTorch (--backend torch)"
-            )
-
-
-def _mean(logits: Tensor, architecture: Traced, temperature: float | Sequence[float]) -> Tensor:
-    """Mean over members of probabilities, or of scores: [B, C] or [B], of tokens [B, T, C].
-
-    Args:
-        logits: [M, B, C]; of tokens [M, B, T, C].
-    """
-    if architecture.task == "score":
-        return (logits.sigmoid() if architecture.score_activation == "sigmoid" else logits)[..., 0].mean(dim=0)
-    tempered = logits / torch.tensor(temperature)
-    return (tempered.sigmoid() if architecture.task == "multi_label" else tempered.softmax(-1)).mean(dim=0)

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .attention import attend
-from .blocks import Attention, Heads, Linear, LowRank
 from .context import TOKENS, Context, Stream
+from .fused_blocks import Attention, Heads, Linear, LowRank
+from .layers import attend
 
 
 def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:
@@ -103,7 +103,7 @@ def _biased(context: Context, name: str, out: str, bias: np.ndarray | None, x: S
 def _one_group(context: Context, name: str, part: Attention, x: Stream, copies: int) -> tuple[str, str, str]:
     """All members' heads alike: query, key and value, each [copies·B, h, T, d_h]."""
     heads, width = part.heads[0], context.architecture.head_width
-    if not (part.pooled or heads.groups > 1 or heads.updated):
+    if not (part.pooled or heads.groups > 1 or any(projection.update for projection in heads.projections)):
         return _stacked(context, name, heads, x)
     made = []
     for kind, projection in zip(("query", "key", "value"), heads.projections, strict=True):

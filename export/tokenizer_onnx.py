@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import accumulate, islice
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,16 @@ from ..bundle.store import Bundle
 from ..data.text import TextProcessor
 from ..data.words import NO_WORD, EncodedWords, WordProcessor
 from ..errors import InputError, cut, require
-from .fuzzed import fuzzed_texts
 from .tokenizer_graph import tokenizer_graph
+from .tokenizer_test_texts import fuzzed_texts
 from .word_graph import word_graph
 
 TEXTS = 2000
 """On which the graph is compared with the tokenizer; half as many pairs of them beside, or as many lists of words."""
 
 REMEDY = "nothing is written; give the C++ runner token ids, or predict with Python"
+
+Outputs = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,9 @@ class TokenizerExport:
 
     Attributes:
         kind: model of the tokenizer: ``"WordPiece"``, ``"BPE"`` or ``"Unigram"``.
-        texts, pairs: on which its ids were compared with those of the tokenizer itself, and did not differ.
+        texts, pairs: number of those on which its ids were the same as the tokenizer's.
         bytes: its size.
-        lists: of words, likewise; of models that tag tokens, for pairs. Words and offsets were compared, too.
+        lists: the same of lists of words, for models that tag tokens; words and offsets were compared, too.
     """
 
     kind: str
@@ -42,10 +44,6 @@ class TokenizerExport:
     pairs: int
     bytes: int
     lists: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
 
 
 def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes, TokenizerExport]:
@@ -81,19 +79,18 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
     content = model.SerializeToString(deterministic=True)
     onnx.checker.check_model(model)
     more = [f"a{token}b {token}" for token in special[16:]]
-    texts = [
-        text for text in (*fuzzed_texts(count, seed, special[:16]), *more) if not any(token in text for token in unread)
-    ]
+    texts = [*fuzzed_texts(count, seed, special[:16]), *more]
+    texts = [text for text in texts if not any(token in text for token in unread)]
     pairs = [] if tags else list(zip(texts[::2], texts[1::2], strict=False))
     lists = [[word for word in text.split(" ") if word.strip()] for text in (*texts[::2], *more)] if tags else []
     run = _session(content)
-    for items in (texts, pairs, lists):
-        _compare(run, processor, items)
+    for item in (*texts, *pairs, *lists):
+        _compare(run, processor, item)
     return content, TokenizerExport(kind, len(texts), len(pairs), len(content), len(lists))
 
 
-def _session(content: bytes) -> Any:
-    """What makes of one text, or two, the outputs of the graph by name."""
+def _session(content: bytes) -> Callable[[Sequence[str]], Outputs]:
+    """A function of one text, or two, that gives the outputs of the graph by name."""
     import onnxruntime
     import onnxruntime_extensions
 
@@ -108,61 +105,34 @@ def _session(content: bytes) -> Any:
             f"onnxruntime-extensions does not take this tokenizer ({cut(error, 200)}); {REMEDY}"
         ) from error
     names = [output.name for output in session.get_outputs()]
-
-    def run(texts: Sequence[str]) -> dict[str, np.ndarray]:
-        return dict(zip(names, session.run(None, {"text": np.array(texts, object)}), strict=True))
-
-    return run
+    return lambda texts: dict(zip(names, session.run(None, {"text": np.array(texts, object)}), strict=True))
 
 
-def _compare(run: Any, processor: TextProcessor, items: Sequence[Any]) -> None:
+def _compare(run: Callable[[Sequence[str]], Outputs], processor: TextProcessor, item: Any) -> None:
     """Refuse a graph that gives other tokens than the processor, or none where that gives some."""
-    expected: list[int] | None
-    for item in items:
-        parts = [" ".join(item)] if isinstance(item, list) else [item] if isinstance(item, str) else list(item)
-        try:
-            made = processor.encode([item])[0]
-            expected, types = (made.ids, made.types)
-        except InputError:
-            made, expected, types = None, None, []
-        try:
-            given = run(parts)
-        except Exception as error:  # of onnxruntime's own
-            raise InputError(f"tokenizer.onnx fails on {_shown(parts)} ({cut(error, 120)}); {REMEDY}") from error
-        readable = bool((given["counts"] > 0).all())
-        ids = given["input_ids"][0].tolist() if readable else None
-        if ids != expected:
-            raise InputError(_difference(parts, expected, ids))
-        if readable and "token_type_ids" in given and given["token_type_ids"][0].tolist() != types:
-            raise InputError(f"tokenizer.onnx gives other token types than the tokenizer for {_shown(parts)}; {REMEDY}")
-        if isinstance(made, EncodedWords) and _places(given, item) != (made.words, made.offsets):
-            raise InputError(f"tokenizer.onnx gives other words than the tokenizer for {_shown(parts)}; {REMEDY}")
-
-
-def _places(given: dict[str, np.ndarray], item: Any) -> tuple[list[int], list[tuple[int, int]]]:
-    """The words and offsets of a graph's tokens; those of a list belong to the word of it that they lie in."""
-    words, offsets = given["words"][0], given["offsets"][0]
-    if isinstance(item, list):
+    parts = [" ".join(item)] if isinstance(item, list) else [item] if isinstance(item, str) else list(item)
+    shown = " with ".join(cut(ascii(part)[1:-1], 80) for part in parts)  # as it can be typed
+    try:
+        encoded = processor.encode([item])[0]
+    except InputError:
+        encoded = None
+    try:
+        outputs = run(parts)
+    except Exception as error:  # of onnxruntime's own
+        raise InputError(f"tokenizer.onnx fails on {shown} ({cut(error, 120)}); {REMEDY}") from error
+    if bool((outputs["counts"] > 0).all()) is (encoded is None):
+        given, other = ("tokens", "none") if encoded is None else ("no token", "some")
+        raise InputError(f"tokenizer.onnx gives {given} for {shown} where the tokenizer gives {other}; {REMEDY}")
+    if encoded is None:
+        return
+    expected: dict[str, Any] = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
+    if isinstance(encoded, EncodedWords):
+        expected |= {"words": encoded.words, "offsets": encoded.offsets}
+    if isinstance(item, list):  # tokens of a list belong to the word of it that they lie in
         starts = [0, *accumulate(len(word) + 1 for word in item)]
-        owners = np.searchsorted(starts, offsets[:, 0], side="right") - 1
-        words = np.where(words == NO_WORD, NO_WORD, owners)
-    return words.tolist(), list(map(tuple, offsets.tolist()))
-
-
-def _difference(parts: Sequence[str], expected: list[int] | None, ids: list[int] | None) -> str:
-    if expected is None or ids is None:
-        found = "no token" if ids is None else "tokens"
-        other = "none" if expected is None else "some"
-        return f"tokenizer.onnx gives {found} for {_shown(parts)} where the tokenizer gives {other}; {REMEDY}"
-    unequal = (place for place, pair in enumerate(zip(ids, expected, strict=False)) if pair[0] != pair[1])
-    place = next(unequal, min(len(ids), len(expected)))
-    mine, theirs = (list(islice(each, place, place + 3)) for each in (ids, expected))
-    return (
-        f"tokenizer.onnx would give other ids than the tokenizer for {_shown(parts)}: {mine} from token {place} on, "
-        f"expected {theirs}; {REMEDY}"
-    )
-
-
-def _shown(parts: Sequence[str]) -> str:
-    """A text as it can be typed: characters beyond ASCII as escapes."""
-    return " with ".join(cut(ascii(part)[1:-1], 80) for part in parts)
+        owners = np.searchsorted(starts, outputs["offsets"][..., 0], side="right") - 1
+        outputs["words"] = np.where(outputs["words"] == NO_WORD, NO_WORD, owners)
+    for name, values in expected.items():
+        if name in outputs and not np.array_equal(outputs[name][0], values):
+            what = name.removeprefix("input_").replace("token_type_ids", "types")
+            raise InputError(f"tokenizer.onnx would give other {what} than the tokenizer for {shown}; {REMEDY}")
