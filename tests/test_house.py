@@ -69,7 +69,7 @@ FLOORS: list[dict[str, str]] = [
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
             backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words prediction_counts warmup_inputs predictor loading __init__ answers
+            backends.registry words prediction_counts warmup_inputs predictor loading __init__
             pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
             offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
         """,
