@@ -26,7 +26,7 @@ from hydrant.families.registry import architecture_of, read_weights
 from hydrant.fusion import FusedClassifier
 from hydrant.fusion.ensemble import whole_model
 from hydrant.tuning.job import shared_form
-from hydrant.tuning.rank_one import draw, merged, told_apart, with_factors
+from hydrant.tuning.rank_one import adapter_metadata, draw, merged, with_factors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import HEADS, LAYERS, OLDEST, VOCABULARY, make_inputs, make_model, make_tokenizer, random_plan, run_cli
@@ -223,7 +223,7 @@ def test_members_told_apart_by_factors_cost_what_their_graph_does(tmp_path: Path
     ensemble, inputs = fuse(tiny("mean"), members=2), make_inputs("modernbert", batch=3)
     shape = ensemble.architecture, ensemble.plan
     module = FusedClassifier(*shape, shared_form(ensemble.state_dict()), ensemble.labels).eval()
-    facts = told_apart(with_factors(module, 0))
+    facts = adapter_metadata(with_factors(module, 0))
     draw(module, 0.3, seed=4)
     tensors = merged({name: tensor.detach() for name, tensor in module.named_parameters()})
     whole = FusedClassifier(*shape, tensors, ensemble.labels).eval()
