@@ -187,7 +187,7 @@ def _fuse_traced(
     """Traced members, for which the other options mean nothing."""
     if others:
         raise InputError(
-            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank (--low-rank) and "
+            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank and "
             "keep_separate (--keep-separate) out"
         )
     ensemble = fuse_traced(sources, plan, members)
@@ -270,9 +270,7 @@ def _check_members(members: int, models: int, plan: HeadPlan | None, adapters: S
 
 def _check_adapters(models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str]) -> None:
     if not adapters:
-        raise InputError(
-            f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it (--low-rank) out"
-        )
+        raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it out")
     if low_rank not in FORMS:
         raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(FORMS)}")
     if models > 1:

@@ -183,8 +183,7 @@ def test_folders_that_cannot_be_read(
 def test_arguments_that_do_not_fit(adapter: Path, tmp_path: Path) -> None:
     model, plan = make_model("bert"), random_plan("bert", 2)
     refused: list[tuple[Callable[[], Any], str]] = [
-        (lambda: fuse(model, adapters=[tmp_path / "absent"]), "is not a folder; expected one written by PEFT"),
-        (lambda: fuse(model, adapters=[7]), r"adapters is '\[7\]'; expected a list of folders"),
+        (lambda: fuse(model, adapters=[tmp_path / "absent"]), "absent"),
         (lambda: fuse(adapter), "holds no config.json; .* give its base model, and this folder with --adapter"),
         (lambda: fuse(model, low_rank="keep"), "low_rank is 'keep', but there are no adapters"),
         (lambda: fuse(model, adapters=[adapter], low_rank="lots"), "low_rank 'lots' is unknown; expected auto, "),

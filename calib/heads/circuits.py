@@ -45,12 +45,12 @@ class Settings:
 
     Attributes:
         counts: heads to keep, [circuits][layers].
-        objective: one of ``calib.heads.options.Objective``.
+        objective: one of ``calib.heads.methods.Objective``.
         diversity: ``"noise"`` or ``"bootstrap"``; a single circuit has neither.
         noise: standard deviation in units of the scores' spread, for ``"noise"``.
         average: make one plan member of all circuits.
         seed: of everything random.
-        masking: heads of earlier layers that are masked while a layer is scored, one of ``options.Masking``.
+        masking: heads of earlier layers that are masked while a layer is scored, one of ``methods.Masking``.
     """
 
     counts: Sequence[Sequence[int]]
