@@ -29,7 +29,7 @@ from .model_reports import model_reports
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
-from .options import Figures
+from .options import EvaluationOptions
 from .plots import pictures
 from .report import EvaluationReport
 from .report_page import page
@@ -44,7 +44,7 @@ def evaluate(
     ood: Any = None,
     *,
     compare: Sequence[str | Path] = (),
-    figures: Figures = Figures(),
+    figures: EvaluationOptions = EvaluationOptions(),
     backend: str = "torch",
     precision: Precision | None = None,
     html: str | Path | None = None,

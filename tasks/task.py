@@ -35,15 +35,7 @@ DISTANCE = "distance"
 
 @dataclass(frozen=True)
 class Column:
-    """How a metric is shown.
-
-    Attributes:
-        title: of its column or row.
-        form: of its value.
-        better: ``"high"``, ``"low"`` or ``""``.
-        scale: factor of the value shown.
-        unit: behind the value.
-    """
+    """How a metric is shown; ``better`` is ``"high"``, ``"low"`` or ``""``, ``scale`` a factor of the value shown."""
 
     title: str
     form: str = "{:.3f}"
