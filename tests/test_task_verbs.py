@@ -96,18 +96,6 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     assert report["stages"]["tune"]["single_accuracy"] > 0
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("tokens", TAGS), ("multi_label", NAMES)])
-def test_what_was_read_is_read_again_as_it_is(kind: str, labels: list[str], cases: dict[str, Case]) -> None:
-    known = read_examples(cases[kind].validation, labels, task=kind)
-    again = read_examples(known, labels, task=kind)
-    assert again.inputs == known.inputs
-    assert np.array_equal(again.labels, known.labels)
-    few = read_examples(known.take(np.arange(3)), labels, task=kind)
-    for row, item, before in zip(few.labels, few.inputs, known.labels, strict=False):
-        count = len(item) if kind == "tokens" else len(labels)
-        assert row[:count].tolist() == before[:count].tolist()
-
-
 def test_members_of_a_regression_may_err_a_little_more() -> None:
     assert error_kept(2.0, 2.02, 1.0)
     assert not error_kept(2.0, 2.021, 1.0)
@@ -170,17 +158,6 @@ def test_corrupted_inputs_of_every_task(
         else:
             expected = float(np.sqrt(((found.score - known.labels) ** 2).mean()))
     assert model.noise[4].figures[loss] == pytest.approx(expected, rel=1e-4)
-
-
-def test_corruptions_from_the_command_line(cases: dict[str, Case], bundles: dict[str, Path]) -> None:
-    case = cases["relevance"]
-    done = run_cli(
-        "evaluate", bundles["relevance"], "--data", case.validation, *case.columns, "--bootstrap", 0, "--corruptions",
-        "--corrupted", 12,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "RMSE above clean, 12 examples" in done.stdout
-    assert "typos, severity 3" in done.stdout
 
 
 # plan --explore
@@ -250,14 +227,6 @@ def test_what_may_be_lost_of_a_regression() -> None:
         InputError, match=r"keeps the RMSE: the best has 2\.2, the single model 2, and it may rise by 0\.5 %"
     ):
         chosen_place([single, replace(point, rmse=2.2)], 1.0, 0.5)
-
-
-def test_a_taggers_grid_beyond_the_budget_is_refused_at_once(cases: dict[str, Case], tmp_path: Path) -> None:
-    case = cases["tokens"]
-    done = run_cli("plan", case.checkpoint, "--data", case.validation, "--explore", tmp_path / "grid.png",
-                   "-o", tmp_path / "plan.json")  # fmt: skip
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "budget 1 cannot be reached: the cheapest plan of 3 members costs" in done.stderr
 
 
 # Circuits
@@ -355,18 +324,6 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
     assert found.members == (tuple(chosen),)
     np.testing.assert_allclose(found.scores[0], table, rtol=1e-4, atol=1e-5)
     assert set(found.after) == {"accuracy", "nll", "auroc_predictive_entropy"}
-
-
-def test_circuits_of_a_tagger_within_a_margin_and_a_budget(cases: dict[str, Case]) -> None:
-    case, how = cases["tokens"], Circuit(ood=cases["tokens"].ood, max_accuracy_loss=99)
-    plan = hydrant.plan_heads(case.checkpoint, case.validation, how, keep=2, members=2)
-    assert plan.method == "circuit"
-    assert plan.provenance["margin"]["attempts"][0]["accuracy"] > 0
-    assert 0 <= plan.provenance["validation"]["after"]["auroc_predictive_entropy"] <= 1
-    made = Circuit(ood="auto", max_accuracy_loss=99, diversity="noise", noise=2.0)
-    plan = hydrant.plan_heads(case.checkpoint, case.validation, made, keep=Budget(2.0), members=2)
-    assert plan.provenance["budget"]["ratio"] <= 2.0
-    assert plan.provenance["ood"].startswith("inputs made of")
 
 
 def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], tmp_path: Path) -> None:
