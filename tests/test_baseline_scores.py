@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
+import types
+from collections.abc import Iterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hydrant import HydrantError, fuse
+from hydrant.calib import ood_detectors
 from hydrant.calib.ood_detectors import Gaussians, Neighbours, VirtualLogit, principal_dimensions
 from hydrant.metrics.uncertainty import logit_scores
 from hydrant.runtime.backends.reference import TorchSingle
@@ -157,3 +164,81 @@ def test_single_model_of_every_family(family: str) -> None:
             if family == "dinov2":
                 expected = np.concatenate([expected, normed[:, 1:].mean(dim=1).numpy()], axis=1)
         np.testing.assert_allclose(found["features"], expected, atol=1e-4)
+
+
+class Absent(MetaPathFinder, Loader):
+    """Empty modules in place of torchvision, which pytorch-ood imports for its models, and its scores do not use."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] == "torchvision" else None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return Hollow(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing to run."""
+
+
+class Hollow(types.ModuleType):
+    """A module in which every name is an empty class."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+@pytest.fixture(scope="module")
+def detectors() -> Iterator[Any]:
+    """``pytorch_ood.detector``; without torchvision, too, so that ``pip install --no-deps pytorch-ood`` is enough."""
+    if importlib.util.find_spec("pytorch_ood") is None:
+        pytest.skip("pytorch-ood is not installed")
+    stand_in = [] if importlib.util.find_spec("torchvision") else [Absent()]
+    before = set(sys.modules)
+    sys.meta_path[:0] = stand_in
+    try:
+        yield importlib.import_module("pytorch_ood.detector")
+    finally:
+        for finder in stand_in:
+            sys.meta_path.remove(finder)
+        for name in set(sys.modules) - before:
+            if name.partition(".")[0] in ("pytorch_ood", "torchvision"):
+                del sys.modules[name]
+
+
+def test_scores_of_logits_against_pytorch_ood(detectors: Any) -> None:
+    """Its GEN is a mean, and clamps probabilities below 1e-7, of which there are none here."""
+    logits = np.random.default_rng(0).normal(0, 1.5, (50, 150)).astype(np.float32)
+    found, given_ = logit_scores(logits), torch.from_numpy(logits)
+    theirs = {
+        "max_probability": detectors.MaxSoftmax(None),
+        "max_logit": detectors.MaxLogit(None),
+        "predictive_entropy": detectors.Entropy(None),
+        "energy": detectors.EnergyBased(None),
+        "gen": detectors.GEN(None, gamma=0.1, M=100),
+    }
+    assert set(theirs) == set(found)
+    for name, detector in theirs.items():
+        expected = detector.predict_logits(given_).numpy() * (100 if name == "gen" else 1)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, err_msg=name)
+
+
+def test_scores_of_features_against_pytorch_ood(detectors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its covariances are sums, not means, and not shrunk; its Mahalanobis score is half the squared distance."""
+    count = 500
+    train, labels = features(count, 0)
+    asked, _ = features(40, 1)
+    weight, bias = last_map()
+    known, seen, new = torch.from_numpy(train), torch.from_numpy(labels), torch.from_numpy(asked)
+    monkeypatch.setattr(ood_detectors, "shrunk", lambda covariance, _: covariance)
+    nearest, background = Gaussians(train, labels).squared_distances(asked)
+    theirs = detectors.Mahalanobis(None).fit_features(known, seen).predict_features(new).numpy()
+    np.testing.assert_allclose(nearest, 2 * count * theirs, rtol=1e-3)
+    theirs = detectors.RMD(None).fit_features(known, seen).predict_features(new).numpy()
+    np.testing.assert_allclose(nearest - background, count * theirs, rtol=1e-2, atol=1e-2)
+    theirs = detectors.KNN(None, k=10).fit_features(known, seen).predict_features(new).numpy()
+    np.testing.assert_allclose(Neighbours(train, 10).distances(asked), theirs, rtol=1e-4)
+    vim = detectors.ViM(None, WIDTH // 2, torch.from_numpy(weight.T.copy()), torch.from_numpy(bias))
+    theirs = vim.fit_features(known, seen).predict_features(new).numpy()
+    ours = VirtualLogit(train, (train @ weight + bias).max(axis=1), weight, bias).scores(asked, asked @ weight + bias)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
