@@ -96,7 +96,7 @@ def facts(path: Path) -> dict[str, str]:
 def test_every_graph_says_what_calibration_json_says(bundle: Path, data: dict[str, Path]) -> None:
     report = calibrate(bundle, data["val"], data["ood"], abstain=Coverage(0.8), sets=Conformal(0.2))
     found = json.loads((bundle / "calibration.json").read_text())
-    assert found == report.calibration.to_json()
+    assert found == json.loads(json.dumps(report.calibration.to_json()))
     assert report.graphs == ["model.fp32.onnx", "model.fp16.onnx", "model.bf16.onnx"]
     assert found["temperature"] != 1.0
     for name in report.graphs:
@@ -320,7 +320,6 @@ def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
     [
         (["--coverage", "2"], "argument --coverage: '2' is not a number above 0 and below 1"),
         (["--coverage", "0.9", "--risk", "0.1"], "not allowed with argument"),
-        (["--conformal-method", "magic"], "invalid choice: 'magic'"),
         (["--ood", "nowhere.csv"], "nowhere.csv does not exist"),
         (["--ood", "DATA"], "val.csv is given both as data and as ood"),
     ],
