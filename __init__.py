@@ -18,7 +18,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .build import build_engine
-    from .build.options import TensorRT, TensorRTForRTX
+    from .build.builder_options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
     from .bundle.signature import sign
     from .bundle.store import Bundle
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .evaluation.run import evaluate
     from .evaluation.verifier import verify
     from .export import export_onnx
-    from .export.options import GraphForm
+    from .export.graph_form import GraphForm
     from .families.zero_shot import load_zero_shot
     from .fusion import (
         FusedClassifier,
@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     )
     from .monitoring.drift_report import DriftReport, drift
     from .runtime import Prediction, Predictor, Span, Words, load
-    from .runtime.pipeline import Pipeline, pipeline
-    from .runtime.token_pipeline import TokenPipeline
-    from .serving.offline.files import predict_files
-    from .serving.offline.parts import Part, merge_parts
+    from .runtime.offline.offline_run import predict_files
+    from .runtime.offline.shard_parts import Part, merge_parts
+    from .runtime.pipeline import Pipeline, TokenPipeline, pipeline
     from .serving.triton import TritonModels, TritonSettings, triton_repository
     from .tuning import TuneReport, tune
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
@@ -84,7 +83,7 @@ _HOMES = {
     "fuse": "fusion",
     "FusedClassifier": "fusion",
     "FusedOutput": "fusion",
-    "GraphForm": "export.options",
+    "GraphForm": "export.graph_form",
     "Grid": "workflow.explore",
     "HeadPlan": "bundle.plan",
     "HydrantError": "errors",
@@ -95,13 +94,13 @@ _HOMES = {
     "load_zero_shot": "families.zero_shot",
     "make": "workflow",
     "measure_drift": "fusion",
-    "merge_parts": "serving.offline.parts",
-    "Part": "serving.offline.parts",
+    "merge_parts": "runtime.offline.shard_parts",
+    "Part": "runtime.offline.shard_parts",
     "PerMember": "tuning.settings",
     "Pipeline": "runtime.pipeline",
     "pipeline": "runtime.pipeline",
     "plan_heads": "calib.heads.planning",
-    "predict_files": "serving.offline.files",
+    "predict_files": "runtime.offline.offline_run",
     "Prediction": "runtime",
     "Predictor": "runtime",
     "profile": "evaluation.profiler",
@@ -114,10 +113,10 @@ _HOMES = {
     "sign": "bundle.signature",
     "Span": "runtime",
     "Taylor": "calib.heads.options",
-    "TensorRT": "build.options",
-    "TensorRTForRTX": "build.options",
+    "TensorRT": "build",
+    "TensorRTForRTX": "build",
     "Timing": "evaluation.profile_report",
-    "TokenPipeline": "runtime.token_pipeline",
+    "TokenPipeline": "runtime.pipeline",
     "triton_repository": "serving.triton",
     "TritonModels": "serving.triton",
     "TritonSettings": "serving.triton",

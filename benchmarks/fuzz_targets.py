@@ -26,15 +26,14 @@ from fuzz_given import given
 from fuzz_target import Made, Target, begun, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
-from hydrant.bundle.graphs import check_graph
-from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
+from hydrant.bundle.graphs import check_graph, graph_tensors
 from hydrant.bundle.manifest import MANIFEST
-from hydrant.bundle.onnx_message import graph_tensors
 from hydrant.bundle.plan import HeadPlan
+from hydrant.bundle.reports import REPORT
+from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
 from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.traced import CHECKPOINT
-from hydrant.bundle.verification import REPORT
 from hydrant.bundle.weights import check_fused
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text

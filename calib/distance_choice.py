@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.data_overlap import FORMS, LEAST, MOST, seen_already
 from ..bundle.density import Density
 from ..bundle.store import Bundle
 from ..bundle.tasks import Task
-from ..bundle.uses import FORMS, LEAST, MOST, seen_already
 from ..data.examples import Examples
 from ..data.fingerprints import fingerprint_of, fingerprints
 from ..errors import InputError, cut, is_whole

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import PARTS
-from ..bundle.files import check_replaceable
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
+from ..bundle.staging import check_replaceable
 from ..cost.estimate import cost_of
 from ..data.batching import Batch, CachedBatches
 from ..errors import InputError

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import check_file, destination, write_atomically
 from ..bundle.plan import HeadPlan
+from ..bundle.staging import check_file, destination, write_atomically
 from ..calib.heads.options import METHODS, Budget, Circuit, Random
 from ..calib.heads.planning import plan_heads
 from ..calib.heads.search_state import is_state

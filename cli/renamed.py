@@ -63,7 +63,7 @@ PYTHON_ONLY = {
         "--caution": "hydrant.evaluation.options.Figures(caution=…)",
     },
     "predict": {
-        "--actor-cpus": "hydrant.serving.offline.ray_engine.Actors(actor_cpus=…)",
+        "--actor-cpus": "hydrant.runtime.offline.ray_engine.Actors(actor_cpus=…)",
     },
     "serve": {
         flag: f'--settings FILE, a JSON object with "{name}"'

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import destination
+from ..bundle.staging import destination
 from ..bundle.strict_json import json_text
 from ..errors import InputError
 

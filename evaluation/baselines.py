@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..bundle.data_overlap import LEAST
 from ..bundle.store import Bundle
 from ..bundle.traced import Traced
-from ..bundle.uses import LEAST
 from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
 from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, read_examples

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..bundle.precision import Precision
 from ..bundle.store import Bundle
+from ..bundle.tasks import Precision
 from ..bundle.traced import Traced
 from ..engines.metadata import LIBRARIES
 from ..errors import HydrantError
@@ -65,7 +65,7 @@ def time_models(
 def _exported(model: Model, beside: Backend, folder: Path, opened: ExitStack) -> Backend:
     """A checkpoint on the backend and in the precision of a bundle; in float32 beside INT8, which needs calibration."""
     from ..export import export
-    from ..export.options import GraphForm
+    from ..export.graph_form import GraphForm
     from ..export.random_model import PLAIN
 
     if beside.name in LIBRARIES:

@@ -11,7 +11,7 @@ from ..bundle.calibration import Calibration
 from ..metrics.bootstrap import interval, resampled, whole
 from ..metrics.classification import Draws, ScoreDetection
 from ..progress import Progress
-from ..runtime.decisions import decided
+from ..runtime.prediction import decided
 from ..tasks import TASKS
 from .models import Model
 from .observation import Evidence, Observation

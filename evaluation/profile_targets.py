@@ -106,7 +106,7 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
 def _write_original(bundle: Bundle, architecture: Traced, folder: Path) -> Path:
     """The original of a traced bundle as a file, written as the bundle's graph was."""
     from ..export.onnx_file import write_model
-    from ..export.traced import traced_graph
+    from ..export.traced_graph import traced_graph
     from ..tracing.members import all_heads
     from ..tracing.stored import load_original
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
+from ..bundle.tasks import Precision
 from ..bundle.traced import Traced
 from ..cost.estimate import Cost, cost_of
 from ..data.check_inputs import full_batch

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.files import check_file, write_atomically
+from ..bundle.data_overlap import JUDGED, overlaps
 from ..bundle.manifest import MANIFEST
-from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
+from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.uses import JUDGED, overlaps
+from ..bundle.tasks import Precision
 from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality

@@ -10,11 +10,10 @@ from typing import Any
 
 from ..bundle.graphs import check_all_graphs
 from ..bundle.original_check import repeat_preprocessing
-from ..bundle.precision import Precision
-from ..bundle.reports import report_folder, store_reports
+from ..bundle.reports import REPORT, report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.verification import REPORT
+from ..bundle.tasks import Precision
 from ..data.data_options import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances

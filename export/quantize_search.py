@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,25 +16,19 @@ from ..metrics.gates import TOLERANCES, Gate
 from ..progress import Progress, no_progress
 from ..tasks import task_of_graph
 from .onnx_file import open_graph
-from .quantize import Seen, calibrate, part_of, products, quantise
+from .quantize import Batch, Seen, calibrate, part_of, products, quantise
 
 FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of the layers' parts that are left in float32, tried in turn."""
 
-
 LEAST_CHECKED = 32
 """Fewest inputs on which gates say anything."""
-
 
 BATCH = 8
 """Inputs of a batch, with one another's padding."""
 
-
 SENSITIVITY_BATCHES = 8
 """Batches on which the parts are ranked."""
-
-
-Batch = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -98,14 +92,14 @@ def search(
 
 def _rows(batch: Batch) -> list[Batch]:
     """The inputs of a batch one by one, texts without their padding."""
-    size = len(next(iter(batch.values())))
-    singles = [{name: array[row : row + 1] for name, array in batch.items()} for row in range(size)]
-    if "attention_mask" not in batch:
-        return list(singles)
-    real = [single["attention_mask"][0].astype(bool) for single in singles]
-    return [
-        {name: array[:, kept] for name, array in single.items()} for single, kept in zip(singles, real, strict=True)
-    ]
+    singles: list[Batch] = []
+    for row in range(len(next(iter(batch.values())))):
+        single = {name: array[row : row + 1] for name, array in batch.items()}
+        if "attention_mask" in single:
+            real = single["attention_mask"][0].astype(bool)
+            single = {name: array[:, real] for name, array in single.items()}
+        singles.append(single)
+    return singles
 
 
 def _most_sensitive(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..bundle.reference import TrafficReference, binned
 from ..errors import InputError, cut, is_whole
-from ..runtime.observed import Observed
+from ..runtime.prediction_counts import Observed
 from .drift_statistics import RateTest, moved_most, same_p_value, stability_index
 
 SEQUENTIAL, FIXED, HISTOGRAMS = 0.5, 0.25, 0.25

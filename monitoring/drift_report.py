@@ -13,7 +13,7 @@ from ..bundle.reference import RATES, TrafficReference
 from ..bundle.store import Bundle, resolve
 from ..errors import InputError, cut, listing
 from ..progress import Progress, no_progress
-from ..runtime.observed import WATCHED, observed_rows
+from ..runtime.prediction_counts import WATCHED, observed_rows
 from .drift_monitor import FIXED, LABELS, NAMES, Alarm, Watch
 from .drift_statistics import rate_p_value
 from .prediction_log import Own, rows_given, rows_of_file

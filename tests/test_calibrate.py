@@ -31,7 +31,7 @@ from hydrant import (
     verify,
 )
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.files import sha256_of
+from hydrant.bundle.staging import sha256_of
 from hydrant.calib.density import standardised
 from hydrant.calib.features import Reference
 from hydrant.calib.taps import SETS

@@ -27,7 +27,7 @@ from hydrant.monitoring.drift_statistics import (
     same_p_value,
     stability_index,
 )
-from hydrant.runtime.observed import Observed, is_counted, observed, observed_rows
+from hydrant.runtime.prediction_counts import Observed, is_counted, observed, observed_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats

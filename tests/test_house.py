@@ -15,8 +15,8 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec specs data_options raw_inputs images audio spectrograms text words label_encoding processor
-            batching corruptions python_inputs tensors data_files data_sources examples fingerprints synthetic_ood
+            __init__ spec specs data_options raw_inputs tensors images audio spectrograms text words label_encoding
+            processor batching corruptions python_inputs data_files data_sources examples fingerprints synthetic_ood
             check_inputs
         """,
         "metrics": """
@@ -26,14 +26,13 @@ FLOORS: list[dict[str, str]] = [
     {"tasks": "task classification regression multi_label token_classification __init__"},
     {
         "bundle": """
-            __init__ precision tasks rotary schema architecture traced signals names strict_json owned files journal
-            plan manifest writing store original_check signature reference calibration density weights
-            onnx_message graphs reports verification uses
+            __init__ tasks architecture strict_json traced manifest staging plan store progress_checkpoint
+            original_check signature reference calibration density weights graphs reports data_overlap
         """
     },
     {
         "cost": "__init__ sharing matmuls parameters estimate",
-        "engines": "__init__ gpu log metadata",
+        "engines": "__init__ gpu metadata",
         "families": """
             __init__ activations positions config tasks cross_encoder layout bert clip dinov2 distilbert modernbert
             siglip vit tokens unsupported weight_files registry lora checkpoint prompts zero_shot
@@ -42,14 +41,22 @@ FLOORS: list[dict[str, str]] = [
     {"tracing": "__init__ written_out unfilled slices loading blocks hidden members stored"},
     {
         "export": """
-            graph context blocks rotary attention layers embeddings grouped uncertainty_head score_head label_head
-            task_head distance_head unrolled lowering onnx_file constants row_rules first_rows traced islands quantize
-            quantize_search folds rewrites options fuzzed wordpiece tokenizer_graph word_graph tokenizer report exporter
-            run __init__ random_model recalibrate
+            graph context fused_blocks layers grouped_lowering unrolled_lowering task_heads lowering distance_head
+            onnx_file dead_rows traced_graph islands quantize quantize_search folds rewrites
+            tokenizer_test_texts wordpiece tokenizer_graph word_graph tokenizer_onnx graph_form exporter graph_export
+            __init__ random_model recalibrate
         """,
     },
     {
-        "build": "fusion_report messages monitor compiler library profiles options engine __init__",
+        "build": "fusion_report builder_options compiler profile_ranges engine_build __init__",
+        "calib": """
+            __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
+            decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
+            decisions.intervals decisions.spans decisions.labels decisions.profile
+            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
+            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
+            heads.trials heads.choosing heads.margin heads.budget heads.planning
+        """,
         "fusion": """
             dropout grouped uncertainty_head score_head label_head distance preprocessing parity traced module drift
             lora ensemble merging storage __init__
@@ -57,23 +64,17 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "runtime": """
-            closing prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
+            lifecycle prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
             backends.microbatch backends.openvino backends.ort backends.kernel_cache backends.tensorrt.__init__
             backends.tensorrt.profiles
             backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
-            backends.tensorrt.device backends.tensorrt.load backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry decisions words observed blanks predictor loading __init__ answers token_pipeline pipeline
-            collect
+            backends.tensorrt.lane backends.tensorrt.engine
+            backends.registry words prediction_counts warmup_inputs predictor loading __init__
+            pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
+            offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
         """,
-    },
-    {
-        "calib": """
-            __init__ density taps ood_detectors losses features distance_choice
-            decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.traffic_profile
-            decisions.fit decisions.calibrate_bundle
-            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
-            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
-            heads.trials heads.choosing heads.margin heads.budget heads.planning
+        "tuning": """
+            settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__
         """,
     },
     {
@@ -90,13 +91,12 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "serving": """
-            triton.pbtxt triton.tensors triton.settings triton.answers triton.models triton.config triton.samples
-            triton.source triton.whole triton.engine triton.ensemble triton.readme triton.repository triton.__init__
+            triton.pbtxt triton.triton_settings triton.triton_tensors triton.models triton.model_files
+            triton.triton_forms triton.repository triton.__init__
             __init__ errors observe log stats snapshot metrics figures together tracing record settings monitor catalog
             room inputs batcher service datatypes json_body messages protocol multipart asked upgrade connection guard
             direct verbs rest grpc_messages grpc_codec grpc_front explain page server workers run
-            offline.__init__ offline.shards offline.sources offline.scoring offline.tables offline.chunks offline.parts
-            offline.run offline.files ray_cluster offline.ray_engine ray_serve
+            ray_serve
         """,
         "workflow": """
             recipe data_splits stage_summaries workspace make quality explore picture __init__ digits_data digits_demo

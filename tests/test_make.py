@@ -341,7 +341,7 @@ def test_another_batch_size_goes_on(
         return int(json.loads((tmp_path / "out.make/make.json").read_text())["stages"]["tune"]["batch_size"])
 
     shutil.copytree(stopped / "within the tuning", tmp_path, dirs_exist_ok=True)
-    assert (tmp_path / "out.make/untuned.32.part").is_file()
+    assert (tmp_path / "out.make/untuned.32.part").is_dir()
     monkeypatch.setattr("hydrant.calib.heads.planning.plan_heads", interrupted)  # that is done
     assert tuned_with(8) == 8
     assert not list((tmp_path / "out.make").glob("*.part")), "nor the state of the other one"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydrant.metrics.spans import Span, find_spans, span_counts, span_metrics, span_scores, spans_in, split_tag
+from hydrant.metrics.spans import Span, find_spans, span_counts, span_metrics, span_scores, spans_in
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,20 +52,6 @@ def test_spans_are_what_a_regular_expression_finds(tags: list[str]) -> None:
     assert find_spans(tags) == found
 
 
-@given(st.lists(st.sampled_from(["NOUN", "VERB", "O"]), max_size=12))
-def test_names_without_prefix_are_one_span_while_they_are_equal(tags: list[str]) -> None:
-    covered = [tag for kind, first, last in find_spans(tags) for tag in [kind] * (last - first + 1)]
-    assert covered == [tag for tag in tags if tag != "O"]
-    for (kind, _, last), (other, first, _) in zip(find_spans(tags), find_spans(tags)[1:], strict=False):
-        assert kind != other or first > last + 1
-
-
-def test_a_tag_is_split_at_its_first_dash() -> None:
-    assert split_tag("B-X-Y") == ("B", "X-Y")
-    assert split_tag("PRODUCT-NAME") == ("I", "PRODUCT-NAME")  # no scheme has such a prefix
-    assert split_tag("S") == ("S", "_")
-
-
 @given(st.lists(st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in TYPES)]), max_size=12))
 def test_bilou_and_bmes_are_read_as_the_letters_that_mean_the_same(tags: list[str]) -> None:
     for letters in (str.maketrans("ES", "LU"), str.maketrans("I", "M")):
@@ -79,10 +65,6 @@ def test_neighbours_of_one_type_stay_two_spans() -> None:
     assert find_spans(["U-AGE", "B-AGE", "L-AGE", "U-AGE"]) == [("AGE", 0, 0), ("AGE", 1, 2), ("AGE", 3, 3)]
     assert find_spans(["B-N", "M-N", "E-N"]) == [("N", 0, 2)]
     assert find_spans(["B", "I", "E", "S"]) == [("_", 0, 2), ("_", 3, 3)]
-
-
-def test_a_letter_of_bilou_or_bmes_alone_is_a_name() -> None:
-    assert find_spans(["I", "M", "M", "U"]) == [("_", 0, 0), ("M", 1, 2), ("U", 3, 3)]
 
 
 def test_spans_do_not_run_on_from_text_to_text() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.files import staged_folder
 from ..bundle.plan import HeadPlan
+from ..bundle.staging import staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
 from ..data.examples import read_examples

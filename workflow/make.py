@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
+from ..bundle.staging import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
 from ..calib.heads.held_out import accuracy_kept, error_kept
@@ -340,15 +340,15 @@ class _Job:
         return {"tuned": report.improved, "lost": _lost({**single, **facts}), **facts}
 
     def _state(self, made: Path) -> Path:
-        """The file that keeps how far something is made, which decides on a batch size of its own."""
+        """The folder that keeps how far something is made, which decides on a batch size of its own."""
         return made.with_name(f"{made.name}.{self.reading.batch_size}.part")
 
     def _leave(self, space: Workspace, tuned: Mapping[str, Any]) -> None:
         """Delete what no later stage reads, and say where the tuning had another batch size."""
         for name in ("untuned", "instead"):
             shutil.rmtree(space.folder / name, ignore_errors=True)
-        for state in filter(Path.is_file, space.folder.glob("*.part*")):
-            state.unlink(missing_ok=True)
+        for state in space.folder.glob("*.part*"):
+            shutil.rmtree(state) if state.is_dir() else state.unlink(missing_ok=True)
         before, now = tuned.get("batch_size"), self.reading.batch_size
         if before not in (None, now):
             log.warning(

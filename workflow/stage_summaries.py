@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
-from ..bundle.uses import NEAR, SEEN
+from ..bundle.data_overlap import NEAR, SEEN
 from ..metrics.gates import Gate
 from ..version import __version__
 

@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import copy_folder, write_atomically
-from ..bundle.owned import alone_in, discard, owned_folder, sweep
+from ..bundle.staging import alone_in, copy_folder, discard, owned_folder, sweep, write_atomically
 from ..bundle.strict_json import to_json_bytes
 from ..errors import HydrantError, InputError, cut, is_whole, literal
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ...bundle.calibration import Calibration
+from ...bundle.data_overlap import FITTED, LEARNT, overlaps
 from ...bundle.density import Density
-from ...bundle.journal import PURPOSE
-from ...bundle.owned import owned_folder
+from ...bundle.staging import PURPOSE, owned_folder
 from ...bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ...bundle.strict_json import to_json_bytes
-from ...bundle.uses import FITTED, LEARNT, overlaps
 from ...data.data_options import Reading
 from ...data.examples import Examples, check_apart, read_examples
 from ...data.fingerprints import fingerprints
