@@ -13,10 +13,10 @@ from typing import Any, cast
 import numpy as np
 
 from ..bundle.store import Bundle
-from ..bundle.tasks import Precision
 from ..bundle.traced import Traced
 from ..engines.metadata import LIBRARIES
 from ..errors import HydrantError
+from ..metrics.gates import Precision
 from ..metrics.timing import Rules, interleave
 from ..progress import Progress
 from ..runtime.backends.protocol import Backend

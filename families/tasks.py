@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..bundle.tasks import ScoreActivation
+from ..tasks import ScoreActivation
 from .config import MULTI_LABEL, refuse
 
 ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "sigmoid"}

@@ -1,6 +1,6 @@
 """The score head: member logits → one score, and how much the members disagree on it.
 
-With s_m = a(z_m), a the model's own activation (``bundle.tasks.ScoreActivation``):
+With s_m = a(z_m), a the model's own activation (``tasks.task.ScoreActivation``):
 
     score             mean_m s_m
     score variance    mean_m (s_m − score)²    the members are the whole ensemble, not a sample of one
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..bundle.tasks import ScoreActivation
+from ..tasks import ScoreActivation
 
 
 @dataclass(frozen=True)

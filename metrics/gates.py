@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,6 +17,9 @@ FURTHER_SCORES = ("energy", "distance")
 """Scores that a graph may lack: one of hydrant 0.1 has no energy; one whose distance was not fitted, no distance."""
 
 Outputs = Mapping[str, np.ndarray]
+
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True)

@@ -470,7 +470,7 @@ def test_the_head_is_put_on_graphs_of_half_precision(
 ) -> None:
     """Of each class in one of both, by turns."""
     case, bundle, density = measured
-    precision: hydrant.bundle.tasks.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]
+    precision: hydrant.metrics.gates.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]
     path = hydrant.export_onnx(shutil.copytree(bundle.path, tmp_path / "out"), precision)
     inputs, wanted, (mean, largest) = inputs_of(case, **ASKED), expected(case, density.taps), NARROW[precision]
     found = run_narrow(path, inputs)

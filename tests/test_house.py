@@ -26,7 +26,7 @@ FLOORS: list[dict[str, str]] = [
     {"tasks": "task classification regression multi_label token_classification __init__"},
     {
         "bundle": """
-            __init__ tasks architecture strict_json traced manifest staging plan store progress_checkpoint
+            __init__ architecture strict_json traced manifest staging plan store progress_checkpoint
             original_check signature reference calibration density weights graphs reports data_overlap
         """
     },
@@ -49,14 +49,6 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "build": "fusion_report builder_options compiler profile_ranges engine_build __init__",
-        "calib": """
-            __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
-            decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
-            decisions.intervals decisions.spans decisions.labels decisions.profile
-            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
-            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
-            heads.trials heads.choosing heads.margin heads.budget heads.planning
-        """,
         "fusion": """
             dropout grouped uncertainty_head score_head label_head distance preprocessing parity traced module drift
             lora ensemble merging storage __init__
@@ -73,13 +65,20 @@ FLOORS: list[dict[str, str]] = [
             pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
             offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
         """,
-        "tuning": """
-            settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__
+    },
+    {
+        "calib": """
+            __init__ density taps ood_detectors losses features distance_choice
+            decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.traffic_profile
+            decisions.fit decisions.calibrate_bundle
+            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
+            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
+            heads.trials heads.choosing heads.margin heads.budget heads.planning
         """,
     },
     {
         "tuning": """
-            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
+            settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__
         """,
         "evaluation": """
             __init__ bisect operator_times profile_targets profile_report

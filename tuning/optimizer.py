@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..bundle.tasks import ScoreActivation
 from ..calib.losses import label_losses, score_losses
 from ..data.label_encoding import labelled
+from ..tasks import ScoreActivation
 from ..tasks.regression import Loss
 from .settings import Settings
 

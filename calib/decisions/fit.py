@@ -187,7 +187,7 @@ def fit_spans(known: Sample, ood: Sample | None, request: Request) -> Calibratio
 
 
 def found_spans(words: Scores, texts: np.ndarray, names: Sequence[str]) -> tuple[list[Span], dict[str, np.ndarray]]:
-    """The spans that a model finds, S of them, and their scores [S]; ``probabilities`` [S, C] of the least sure words."""
+    """The spans that a model finds, their scores [S], and ``probabilities`` [S, C] of their least certain words."""
     probabilities = words["probabilities"]
     spans = spans_in(texts, [names[label] for label in probabilities.argmax(axis=1)])
     scores = span_scores(spans, {name: values for name, values in words.items() if values.ndim == 1})
