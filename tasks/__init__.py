@@ -26,5 +26,6 @@ def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
 
 
 __all__ = [
-    "DISTANCE", "MEMBER_OUTPUTS", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task", "TaskName", "task_of_graph",
+    "DISTANCE", "MEMBER_OUTPUTS", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task", "TaskName",
+    "task_of_graph",
 ]  # fmt: skip
