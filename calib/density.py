@@ -105,7 +105,7 @@ def whitened(covariance: np.ndarray) -> np.ndarray:
     return found
 
 
-MOST_RANK, LEAST_CLASSES = 64, 50
+MAX_RANK, MIN_CLASSES = 64, 50
 """Of :func:`usual_rank`; fewer classes, other than a handful, were not measured."""
 
 
@@ -116,9 +116,9 @@ def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int)
     are worth their cost beside a small model; docs/explanation/decisions.md has what that does to detection. The
     members' last vectors alone lose by it, and cost little.
     """
-    rank = min(MOST_RANK, classes - 1)
+    rank = min(MAX_RANK, classes - 1)
     trunk = any(not tap.startswith(LAST) for tap in taps)
-    told_apart = architecture.task == "classification" and classes >= LEAST_CLASSES
+    told_apart = architecture.task == "classification" and classes >= MIN_CLASSES
     return rank if trunk and told_apart and architecture.modality == "text" and rank < architecture.width else None
 
 

@@ -11,7 +11,7 @@ from ..errors import literal
 
 log = logging.getLogger(__name__)
 
-LEAST_CHANCE = 1e-6
+MAX_CHANCE = 1e-6
 """Probability that unrelated labels would agree as well, below which another order is reported."""
 
 
@@ -31,7 +31,7 @@ def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names:
         return []
     plain, chance, _ = agreement(predicted, labels, len(names))
     other, _, improbable = agreement(order[predicted], labels, len(names))
-    if improbable >= LEAST_CHANCE or not (plain < chance or 2 * plain <= other):
+    if improbable >= MAX_CHANCE or not (plain < chance or 2 * plain <= other):
         return []
     first = next(index for index in np.unique(predicted) if order[index] not in (-1, index))
     note = (

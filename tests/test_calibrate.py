@@ -344,7 +344,7 @@ def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
     forked: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With out-of-distribution data each set of taps is compared, and kept, at the rank that it has by itself."""
-    monkeypatch.setattr("hydrant.calib.density.LEAST_CLASSES", 5)
+    monkeypatch.setattr("hydrant.calib.density.MIN_CLASSES", 5)
     alone, width = {}, Bundle.open(forked).architecture().width
     for name in SETS:
         alone[name] = calibrate(forked, data["val"], fit=data["test"], taps=name).density
@@ -370,7 +370,7 @@ def test_few_classes_among_many_keep_the_whole_width(
     forked: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks follow the classes that had examples, not those that the model knows."""
-    monkeypatch.setattr("hydrant.calib.density.LEAST_CLASSES", 4)
+    monkeypatch.setattr("hydrant.calib.density.MIN_CLASSES", 4)
     for labels, rank in (("abcde", 4), ("bcde", 3), ("cde", Bundle.open(forked).architecture().width)):
         training = write_texts(tmp_path / f"{labels}.csv", 60, 3, labels)
         report = calibrate(forked, data["val"], fit=training)

@@ -87,7 +87,7 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
     assert "budget 1.01 cannot be reached: the cheapest plan of 2 members costs" in refused.stderr
     assert not list(tmp_path.iterdir()), "nothing was done, so that another budget may be asked for"
-    done = run_cli(*command, "--epochs", 1, "--learning-rate", 1e-3, "-o", out, "--members", 2)
+    done = run_cli(*command, "--epochs", 1, "-o", out, "--members", 2)
     assert done.returncode == 0, done.stderr
     assert "span F1" in done.stdout
     report = json.loads((out / "reports/make.json").read_text())

@@ -38,14 +38,14 @@ class Answers:
             none.
         losses: logits [..., B, C] and labels [B, …] → [..., B].
         figures: logits [M, N, C] of members and the labels → what is told of them.
-        tells_doubt: whether entropies mean anything.
+        has_uncertainty: whether entropies mean anything.
     """
 
     labels: np.ndarray
     entropies: Callable[[Tensor], np.ndarray]
     losses: Callable[[Tensor, np.ndarray], np.ndarray]
     figures: Callable[[Tensor, np.ndarray], Figures]
-    tells_doubt: bool = True
+    has_uncertainty: bool = True
 
 
 def answers_of(architecture: Architecture, known: Examples, words: np.ndarray | None = None) -> Answers:
@@ -75,7 +75,7 @@ def answers_of(architecture: Architecture, known: Examples, words: np.ndarray | 
         lambda logits: np.zeros(logits.shape[:-1]),
         lambda logits, given: (score(logits) - given) ** 2,
         lambda logits, given: {"rmse": rmse(given - score(logits).mean(axis=0)[: len(given)])},
-        tells_doubt=False,
+        has_uncertainty=False,
     )
 
 

@@ -11,7 +11,7 @@ from ...bundle.plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
 from .candidates import check_reachable, few_heads, find_candidates, unpruned
-from .choosing import Choice, TooMuchLostError
+from .choosing import AccuracyLossError, Choice
 from .held_out import ANY, within
 from .options import Budget
 from .trials import Trial, choose, lost_words, measure
@@ -52,7 +52,7 @@ def plan_within(
     allowed = [trial for trial in trials if anything or within(trial.lost(single), margin)]
     if not allowed:
         best = min(trials, key=lambda trial: trial.lost(single))
-        raise TooMuchLostError(
+        raise AccuracyLossError(
             f"of {len(trials)} plans within {limit:g} × the single model's operations, the best has {best.quality()} "
             f"on {len(held_out)} held-out examples, and the single model {single.quality()}; expected a "
             f"loss of at most {lost_words(f'{margin:g}', single)} (--max-accuracy-loss); allow more, give a larger "

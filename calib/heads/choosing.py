@@ -57,7 +57,7 @@ class Job:
         return HeldOut(examples, self.processor, self.architecture, self.reading.batch_size)
 
 
-class TooMuchLostError(InputError):
+class AccuracyLossError(InputError):
     """Members lose more than they may, however they are chosen: what was searched for them is of no more use."""
 
 
@@ -109,7 +109,7 @@ class Choice:
         """
         try:
             yield self
-        except TooMuchLostError:
+        except AccuracyLossError:
             self._forget()
             raise
         self._forget()

@@ -130,7 +130,7 @@ class _Search:
         self.runs = MaskedRuns(model, parts, processor, batch_size)
         self.architecture: Architecture = self.runs.encoder.architecture
         self.answers = answers_of(self.architecture, known, self.runs.words)
-        if settings.objective != "nll" and not self.answers.tells_doubt:
+        if settings.objective != "nll" and not self.answers.has_uncertainty:
             raise InputError(
                 f"the objective {settings.objective!r} is of entropies, and one model's score of a regression tells "
                 "nothing of how sure it is; choose the objective 'nll' (--objective nll), its squared error"

@@ -13,7 +13,7 @@ from typing import Any
 from ...bundle.plan import Keep
 from ...data.examples import Examples
 from .candidates import Candidate, unpruned
-from .choosing import Choice, Counts, TooMuchLostError
+from .choosing import AccuracyLossError, Choice, Counts
 from .held_out import within
 from .trials import Trial, lost_words, measure
 
@@ -57,7 +57,7 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
                 )  # fmt: skip
             facts = {"limit": margin, "examples_held_out": len(held_out), "attempts": attempts}
             return members, {**choice.provenance(asked), "margin": facts}
-    raise TooMuchLostError(
+    raise AccuracyLossError(
         f"circuits lose {lost_words(f'{loss:.1f}', single)} on {len(held_out)} held-out examples even from layer "
         f"{tried.fork} on; expected at most {margin:g} (--max-accuracy-loss); allow more, give more data, or choose "
         "another method"
