@@ -10,14 +10,9 @@ import numpy as np
 
 
 def summarise(member_logits: np.ndarray, temperature: float) -> dict[str, np.ndarray]:
-    """The fields of a ``Prediction`` that thresholds may stand on.
+    """The fields of a ``Prediction`` that thresholds may stand on, from member logits [N, M, C]; float32.
 
-    Args:
-        member_logits: [N, M, C], before the temperature.
-
-    Returns:
-        ``probabilities`` [N, C], ``confidence``, ``predictive_entropy``, ``expected_entropy``,
-        ``mutual_information`` and ``energy`` [N], float32.
+    ``probabilities`` [N, C], ``confidence``, the entropies, ``mutual_information`` and ``energy`` [N].
     """
     parts = [_summarised(member_logits[part].astype(np.float64) / temperature) for part in blocks(member_logits)]
     found = {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
