@@ -108,13 +108,8 @@ def test_the_architecture_of_a_score_is_read_again_and_checked() -> None:
     architecture = architecture_of(make_scorer(**SIGMOID))
     data = architecture.to_json()
     assert Architecture.from_json(data) == architecture
-    for change, message in (
-        ({"task": "tagging"}, "has task 'tagging'; this hydrant knows classification, score, tokens, multi_label"),
-        ({"score_activation": "tanh"}, "has score_activation = 'tanh'; expected one of identity, sigmoid"),
-        ({"classes": 2}, "has task score and classes = 2; expected 1"),
-        ({"task": "classification"}, "has task classification and classes = 1"),
-    ):
-        with pytest.raises(BundleError, match=message):
+    for change in ({"task": "tagging"}, {"score_activation": "tanh"}, {"classes": 2}, {"task": "classification"}):
+        with pytest.raises(BundleError, match=next(iter(change))):
             Architecture.from_json({**data, **change})
 
 
