@@ -77,7 +77,8 @@ class TaskMetrics:
     ) -> None:
         self.seen, self.ood, self.examples, self.names = seen, ood, examples, names
         self.calibration, self.caution = calibration, caution
-        self.prediction, self.labels, self.scores = seen.prediction, examples.labels, seen.scores()
+        self.prediction, self.scores = seen.prediction, seen.scores()
+        self.labels: Any = examples.labels
         self.prepare()
         self.detection = self.detector()
 
