@@ -127,6 +127,7 @@ def test_calibrating_again_gives_the_same_files(bundle: Path, data: dict[str, Pa
     assert state(bundle) == first
 
 
+@pytest.mark.slow
 def test_int8_keeps_its_ranges(exported: Path, data: dict[str, Path], tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(exported, tmp_path / "bundle"))
     torch.manual_seed(0)
@@ -276,6 +277,7 @@ def test_a_graph_with_another_temperature_fails_verify(bundle: Path, data: dict[
     assert not verify(bundle, "onnxruntime", reading=Reading(examples=30), precision="fp32").passed
 
 
+@pytest.mark.slow
 def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
     arguments = [
         "--data",

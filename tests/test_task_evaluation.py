@@ -131,6 +131,7 @@ def test_the_pages_on_the_formats_name_what_there_is(
     assert stored["temperature"] == 1
 
 
+@pytest.mark.slow
 def test_targets_from_the_command_line(bundles: dict[str, Path], cases: dict[str, Case], tmp_path: Path) -> None:
     for kind, option, words in (
         ("multi_label", ("--label-false-alarm", 0.2), "for a false-alarm rate of 0.2"),
@@ -228,6 +229,7 @@ def of_tokens(case: Case, found: Any, known: Examples) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["relevance", "multi_label", "tokens"])
+@pytest.mark.slow
 def test_metrics_are_those_of_the_predictions(
     kind: str, bundles: dict[str, Path], cases: dict[str, Case], tmp_path: Path
 ) -> None:
@@ -266,6 +268,7 @@ def test_metrics_are_those_of_the_predictions(
     assert stored["task"] == TASKS[kind]
 
 
+@pytest.mark.slow
 def test_competitors_in_another_order_of_labels(
     bundles: dict[str, Path], cases: dict[str, Case], tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 
 @pytest.mark.parametrize("kind", ["regression", "relevance", "multi_label"])
+@pytest.mark.slow
 def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
     case, said = cases[kind], []
     tuning: dict[str, Any] = {"fast": True} if kind == "relevance" else {"epochs": 1, "learning_rate": 1e-3}
@@ -80,6 +81,7 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
         assert (" RMSE " in said[2]) == (kind == "regression" and tuned["tuned"])
 
 
+@pytest.mark.slow
 def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path: Path) -> None:
     case, out = cases["tokens"], tmp_path / "out"
     command = ("make", case.checkpoint, "--data", case.train, "--validation", case.validation, "--ood", case.ood)
@@ -189,6 +191,7 @@ def original_answers(case: Case, known: Examples) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["regression", "multi_label", "tokens"])
+@pytest.mark.slow
 def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases[kind]
     grid = Grid(forks=[2], heads=[1], methods=["random"], tuning=Jointly(epochs=1), max_accuracy_loss=1000)
@@ -326,6 +329,7 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
     assert set(found.after) == {"accuracy", "nll", "auroc_predictive_entropy"}
 
 
+@pytest.mark.slow
 def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], tmp_path: Path) -> None:
     case, plan = cases["multi_label"], tmp_path / "plan.json"
     done = run_cli(
