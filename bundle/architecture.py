@@ -17,7 +17,7 @@ from msgspec import Meta
 from ..data.spec import Modality
 from ..data.specs import convert
 from ..errors import BundleError, InputError, cut
-from .tasks import ScoreActivation, Task
+from ..tasks import ScoreActivation, TaskName
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -69,7 +69,7 @@ class Architecture:
         bias_free: of :data:`BIASES`, those that the model has not; classifiers have their own.
         first_norm: whether the first layer of a ``pre_norm`` model has a LayerNorm before its attention.
         pooler_norm: LayerNorm behind the dense layer before the classifier and its function.
-        task: of ``bundle.tasks``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
+        task: of ``tasks.task``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
             of ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
     """
 
@@ -113,7 +113,7 @@ class Architecture:
     bias_free: tuple[str, ...] = ()
     first_norm: bool = True
     pooler_norm: bool = False
-    task: Task = "classification"
+    task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
 
     @property

@@ -17,9 +17,9 @@ from msgspec import Meta
 from ..data.spec import Modality
 from ..data.specs import convert
 from ..errors import BundleError, cut
+from ..tasks import ScoreActivation, TaskName
 from .architecture import Architecture
 from .strict_json import check_schema
-from .tasks import ScoreActivation, Task
 
 SCHEMA = 1
 
@@ -109,7 +109,7 @@ class Traced:
     channels: Count = 0
     image_height: Count = 0
     image_width: Count = 0
-    task: Task = "classification"
+    task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
     shortest: Count = 0
     spectrogram: tuple[Count, ...] = ()
