@@ -98,7 +98,7 @@ class Checkpoint:
                 (stage / DESCRIPTION).write_bytes(to_json_bytes(self._digest))
                 stage.replace(self.folder)
         except OSError as error:
-            raise InputError(f"cannot create {self.folder}: {error.strerror or error}") from error
+            raise InputError(f"cannot create {self.folder}: {error.strerror or error}; {self.remedy}") from error
 
     @contextmanager
     def alone(self) -> Iterator[None]:
