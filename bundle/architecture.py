@@ -28,12 +28,10 @@ Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 
-
 Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
 
 
 TokenPooling = Literal["first", "mean", "first_and_mean"]
-
 
 TWICE_DROPPED = ("roberta", "xlm-roberta", "camembert", "electra")
 """Families whose classifier drops out before its dense layer and behind it."""
@@ -290,7 +288,6 @@ def part_of(name: str) -> str:
 
 PROJECTIONS = ("query", "key", "value", "output")
 """The linear maps of attention."""
-
 
 PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 """Every part that :func:`part_of` names."""

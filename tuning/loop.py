@@ -102,8 +102,8 @@ def train(
     point = state.restore(module, prepared.optimizer)
     devices = [device] if device.type == "cuda" else []
     given = (module, settings.trunk, settings.batch_size, device, progress)
-    with torch.random.fork_rng(devices=devices), activations([known, held_out], *given) as sources:
-        run = _Run(module, prepared, *sources, settings, state, accelerator, progress, point, title, begin)
+    with torch.random.fork_rng(devices=devices), activations([known, held_out], *given) as (tuned, judges):
+        run = _Run(module, prepared, tuned, judges, settings, state, accelerator, progress, point, title, begin)
         while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()

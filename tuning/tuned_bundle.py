@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
 """Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
 
-
 REPORTS = {
     "reports/verify.json": "verify {}",
     "reports/profile.json": "profile {}",
