@@ -44,8 +44,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "export": """
             graph context fused_blocks layers grouped_lowering unrolled_lowering task_heads lowering distance_head
-            onnx_file dead_rows traced_graph islands quantize quantize_search folds rewrites
-            tokenizer_test_texts wordpiece tokenizer_graph word_graph tokenizer_onnx graph_form exporter graph_export
+            onnx_file dead_rows traced_graph islands quantize quantize_search rewrites
+            tokenizer_test_texts wordpiece tokenizer_graph tokenizer_onnx graph_form exporter graph_export
             __init__ random_model recalibrate
         """,
     },
