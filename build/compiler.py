@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..bundle.signals import signals_to
+from ..bundle.staging import signals_to
 from ..engines.gpu import make_logger, without_place
 from ..engines.metadata import Profile
 from ..errors import BackendError, InputError, cut

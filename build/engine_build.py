@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import structs
 
-from ..bundle.files import check_file, write_atomically
 from ..bundle.graphs import check_graph
+from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..engines.gpu import platform_name, this_gpu

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from ..bundle import schema
 from ..bundle.store import ENGINES, Bundle
+from ..bundle.strict_json import check_schema
 from ..data.specs import Spec, convert
-from ..errors import BundleError, cut
 
 Library = Literal["tensorrt", "tensorrt-rtx"]
 
@@ -83,14 +82,9 @@ class EngineFile(Spec, frozen=True):
     @classmethod
     def from_json(cls, data: Any, name: str) -> EngineFile:
         """Rebuild from :meth:`to_json`."""
-        remedy = "build the engine again with `hydrant build`"
-        number = data.get("schema") if isinstance(data, dict) else None
-        if not schema.is_read(number, SCHEMA):
-            newer = schema.remedy(number, SCHEMA)
-            raise BundleError(
-                f"{name} has schema {cut(number)}; this hydrant reads schema {SCHEMA}; {newer}, or {remedy}"
-            )
-        return convert({key: value for key, value in data.items() if key != "schema"}, cls, f"{name} ({remedy})")
+        file = f"{name} (build the engine again with `hydrant build`)"
+        check_schema(data, SCHEMA, file)
+        return convert({key: value for key, value in data.items() if key != "schema"}, cls, file)
 
 
 def graph_digest(bundle: Bundle, graph: str) -> str | None:

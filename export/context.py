@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
-from ..bundle.rotary import frequencies
+from ..bundle.architecture import Architecture, rotary_frequencies
 from .graph import BOOL, FLOAT, KINDS, Graph
 
 TOKENS = "T"
@@ -169,7 +168,7 @@ class Context:
         """Cosines, and sines with their signs, each [T, d_h], computed in float32."""
         graph, own = self.graph, f"rotary.{base!r}"
         with graph.wide():
-            pace = graph.shared(f"const.{own}", frequencies(base, self.architecture.head_width))
+            pace = graph.shared(f"const.{own}", rotary_frequencies(base, self.architecture.head_width))
             places = graph.node("Unsqueeze", [self.places(), graph.constant([1])], f"{own}.places")
             angles = graph.node("Mul", [graph.node("Cast", [places], f"{own}.tokens", to=FLOAT), pace], f"{own}.angles")
             cos, sin = graph.node("Cos", [angles], f"{own}.cos"), graph.node("Sin", [angles], f"{own}.sin")

@@ -10,13 +10,12 @@ import onnx
 
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
-from ..bundle.journal import PURPOSE
-from ..bundle.owned import owned_folder
-from ..bundle.precision import PRECISIONS, Precision
+from ..bundle.staging import PURPOSE, owned_folder
 from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
+from ..bundle.tasks import PRECISIONS, Precision
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
-from ..data.columns import Reading
-from ..data.samples import model_inputs
+from ..data.check_inputs import model_inputs
+from ..data.data_options import Reading
 from ..errors import InputError, cut
 from ..progress import Progress
 from .distance_head import with_distance

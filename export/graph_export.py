@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..bundle.precision import Precision
 from ..bundle.store import PROCESSOR, TOKENIZER_GRAPH, Bundle, resolve
-from ..data.columns import Reading
+from ..bundle.tasks import Precision
+from ..data.data_options import Reading
 from ..errors import require
 from ..progress import Progress, no_progress
 from .graph_form import Export, GraphForm

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..data.tags import at_tokens
+from ..data.label_encoding import at_tokens
 from ..errors import GateError, InputError
 from ..metrics.gates import TOLERANCES, Gate
-from ..metrics.judging import judged as judged_by
 from ..progress import Progress, no_progress
+from ..tasks import task_of_graph
 from .onnx_file import open_graph
 from .quantize import Batch, Seen, calibrate, part_of, products, quantise
 
@@ -71,7 +71,8 @@ def search(
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
-    expected, tokens = _outputs(model, checking), _tags_tokens(model)
+    expected = _outputs(model, checking)
+    task = task_of_graph(expected, _tags_tokens(model))
     judged: list[Gate] = []
     ranked: list[str] = []
     for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
@@ -79,7 +80,7 @@ def search(
             ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
         left = ranked[: math.ceil(share * len(parts))]
         quantised = quantise(model, nodes, seen, left)
-        _, judged = judged_by(expected, _outputs(quantised, checking), TOLERANCES["int8"], tokens)
+        _, judged = task.compare(expected, _outputs(quantised, checking), TOLERANCES["int8"])
         if all(gate.passed for gate in judged):
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
     failed = "; ".join(gate.told for gate in judged if not gate.passed)

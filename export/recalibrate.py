@@ -14,8 +14,8 @@ from onnx import helper, numpy_helper
 
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
-from ..bundle.precision import PRECISIONS
 from ..bundle.store import Bundle, onnx_name
+from ..bundle.tasks import PRECISIONS
 from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError
 from .distance_head import with_distance

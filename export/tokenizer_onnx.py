@@ -68,7 +68,7 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
             f"bundle {bundle.path} tags tokens, and the operators tell the words of tokens by WordPiece alone, not by "
             f"{cut(kind)}; {REMEDY}"
         )
-    side = str(processor.settings()["side of truncation"])
+    side = processor.side
     types = "token_type_ids" in bundle.any_architecture().input_names
     special = [token["content"] for token in steps.get("added_tokens", [])]
     unread = [] if kind == "WordPiece" else special

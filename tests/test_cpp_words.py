@@ -20,7 +20,7 @@ from hydrant import Bundle
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import TOKENIZER_GRAPH
 from hydrant.data import words as words_module
-from hydrant.data.readers import stream_lines
+from hydrant.data.data_files import stream_lines
 from hydrant.errors import InputError
 from hydrant.export.tokenizer_onnx import made_tokenizer
 from support import make_inputs, random_plan

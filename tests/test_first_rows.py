@@ -150,14 +150,6 @@ def test_what_something_else_reads_whole_stays_whole() -> None:
     assert rewritten(model)[1] == 0
 
 
-@pytest.mark.parametrize("place", [1, -1])
-def test_another_token_of_a_text_of_any_length_is_left_alone(place: int) -> None:
-    """There may be no second one."""
-    sketch = Sketch()
-    model = sketch.made(sketch.add("Gather", sketch.maps("x"), sketch.constant(np.array(place)), axis=1))
-    assert rewritten(model)[1] == 0
-
-
 def test_shapes_that_leave_sizes_unsaid_are_left_alone() -> None:
     """An expansion that is told fewer sizes than there are axes, and a size that is copied from another place."""
     sketch = Sketch(tokens=4)

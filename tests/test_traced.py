@@ -28,10 +28,10 @@ from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, MissingExtraError, PlanError, UnsupportedModelError
 from hydrant.evaluation.baselines import is_whole_model
+from hydrant.evaluation.profile_report import checked_settings
 from hydrant.export.traced_graph import _check_range, _longest
 from hydrant.families.checkpoint import load_model
 from hydrant.fusion import TracedClassifier, load_reference
-from hydrant.measure.settings import checked_settings
 from hydrant.tracing.blocks import find_blocks
 from hydrant.tracing.loading import described, load_traced, prepared, rebuild
 from hydrant.tracing.members import all_heads, probes, trace
