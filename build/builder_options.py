@@ -15,7 +15,6 @@ from ..errors import BackendError, InputError, check_plain, cut, is_whole, requi
 OLDEST = (10, 12)
 """TensorRT from which strongly typed networks build what earlier versions needed builder flags for."""
 
-
 RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
 """GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
 
