@@ -77,6 +77,8 @@ def test_tensors_are_answered_as_in_python_in_both_forms(case: str, runner: Path
         described = {each["name"]: (each["datatype"], each["shape"][1:]) for each in metadata["outputs"]}
         assert described == {each["name"]: (each["datatype"], each["shape"][1:]) for each in told["outputs"]}
         assert metadata["parameters"]["labels"] == labels
+        assert found.ask("GET", "/v2/health/ready")[:2] == (200, {"ready": True})
+        assert found.ask("GET", "/v2")[1]["version"] == hydrant.__version__
         status, told, _ = found.ask(
             "POST", "/predict", {"inputs": {name: array.tolist() for name, array in tensors.items()}}
         )
@@ -128,26 +130,6 @@ def test_images_are_answered_as_in_python(cases: Path, pictures: Server) -> None
     )
 
 
-def test_what_it_says_of_itself(server: Server) -> None:
-    assert server.ask("GET", "/v2/health/live")[:2] == (200, {"live": True})
-    assert server.ask("GET", "/v2/health/ready")[:2] == (200, {"ready": True})
-    assert server.ask("GET", "/v2")[:2] == (
-        200,
-        {"name": "hydrant", "version": hydrant.__version__, "extensions": ["binary_tensor_data"]},
-    )
-    for path in ("/v2/models/bundle", "/v2/models/bundle/versions/1"):
-        status, told, _ = server.ask("GET", path)
-        assert (status, told["name"], told["versions"], told["platform"]) == (
-            200,
-            "bundle",
-            ["1"],
-            "hydrant_onnxruntime",
-        )
-        assert {each["name"] for each in told["inputs"]} == {"input_ids", "attention_mask", "token_type_ids"}
-        assert all(each == {**each, "datatype": "INT64", "shape": [-1, -1]} for each in told["inputs"])
-        assert server.ask("GET", f"{path}/ready")[:2] == (200, {"name": "bundle", "version": "1", "ready": True})
-
-
 INFER = "/v2/models/bundle/infer"
 
 
@@ -173,22 +155,6 @@ def test_each_output_says_in_which_form_it_comes(server: Server, cases: Path) ->
     _, content, headers = server.ask_bytes(INFER, body, length)
     assert HEADER not in headers and headers["Content-Type"] == "application/json"
     np.testing.assert_array_equal(outputs(json.loads(content))["probabilities"], plain["probabilities"])
-
-
-def test_every_datatype_is_read_in_both_forms(runner: Path, cases: Path, server: Server) -> None:
-    tensors = {name: array[:2] for name, array in inputs_of(cases / "bert").items()}
-    plain = server.ask("POST", INFER, infer_body(tensors))[1]["outputs"]
-    for datatype in ("UINT8", "INT16", "INT32", "UINT64"):
-        status, content, _ = server.ask_bytes(INFER, *ids_body(tensors, datatype))
-        assert (status, json.loads(content)["outputs"]) == (200, plain), datatype
-    mask = tensors["attention_mask"]
-    for data in ({"data": mask.astype(bool).tolist()}, {"parameters": {"binary_data_size": mask.size}}):
-        message = infer_body({name: array for name, array in tensors.items() if name != "attention_mask"})
-        told = {"name": "attention_mask", "datatype": "BOOL", "shape": list(mask.shape), **data}
-        head = json.dumps({"inputs": [*message["inputs"], told]}).encode()
-        body = head if "data" in data else head + raw("BOOL", mask)
-        status, content, _ = server.ask_bytes(INFER, body, len(head))
-        assert (status, json.loads(content)["outputs"]) == (200, plain)
 
 
 def test_tritonclient_reads_every_answer(server: Server, cases: Path, client_python: Path) -> None:
@@ -548,20 +514,6 @@ def test_sigterm_lets_every_request_that_was_begun_be_answered(runner: Path, cas
         assert found.process.wait(20) == 0
         with pytest.raises(ConnectionError):
             found.ask("GET", "/v2/health/live")
-
-
-def test_a_second_signal_ends_the_wait(runner: Path, cases: Path, server: Server) -> None:
-    last = "stopped; 1 requests were not answered\n"
-    with serving(runner, cases / "bert/bundle", last=last) as found:
-        never = socket.create_connection((LOOPBACK, found.port))
-        never.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-        assert found.ask("GET", "/v2/health/live")[0] == 200
-        found.process.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            found.process.wait(0.3)
-        found.process.send_signal(signal.SIGTERM)
-        assert found.process.wait(20) == 0
-        never.close()
 
 
 @pytest.mark.parametrize(

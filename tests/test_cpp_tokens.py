@@ -12,7 +12,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cpp import inputs_of, lines, refused, run
+from cpp import inputs_of, refused, run
 from cpp_server import binary_body, binary_outputs, infer_body, raw, serving
 from hydrant import Bundle, HeadPlan
 from hydrant.serving.oip import outputs_of
@@ -32,26 +32,6 @@ def test_the_golden_tags_are_those_of_the_original_model(name: str, family: str,
         assert 0 < real.sum() < real.size, "some rows are padded"
         for name in ("probabilities", *SCORES[:4]):
             np.testing.assert_allclose(expected[name][real], wanted[name][real], atol=1e-5, err_msg=name)
-
-
-def test_rows_tell_every_token_but_padding(runner: Path, golden: Path) -> None:
-    case = golden / "tokens"
-    rows = lines(run(runner, case / "bundle", case / "inputs.npz", "--probabilities", "--batch-size", 7))
-    with np.load(case / "expected.npz") as expected:
-        found = dict(expected)
-    assert len(rows) == len(found["mask"])
-    for index, row in enumerate(rows):
-        assert list(row) == ["index", "input", "tokens"]
-        places = np.flatnonzero(found["mask"][index])
-        assert [token["token"] for token in row["tokens"]] == places.tolist()
-        assert [token["label"] for token in row["tokens"]] == [TAGS[each] for each in found["label"][index, places]]
-        for name in ("confidence", *SCORES):
-            given = [token[name] for token in row["tokens"]]
-            np.testing.assert_allclose(given, found[name][index, places], atol=1e-6, err_msg=name)
-        for name in ("abstain", "out_of_distribution"):
-            assert [token[name] for token in row["tokens"]] == found[name][index, places].tolist()
-        given = [list(token["probabilities"].values()) for token in row["tokens"]]
-        np.testing.assert_allclose(given, found["probabilities"][index, places], atol=1e-6)
 
 
 def test_the_server_answers_as_pythons(runner: Path, golden: Path) -> None:

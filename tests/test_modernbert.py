@@ -14,7 +14,6 @@ import torch
 import torch_onnx
 import transformers
 from hydrant import GraphForm, estimate_cost, export_onnx, fuse, load, save_bundle
-from hydrant.calib.taps import named_taps
 from hydrant.errors import UnsupportedModelError
 from hydrant.export import export
 from hydrant.export.random_model import PLAIN, random_model
@@ -22,7 +21,7 @@ from hydrant.families.positions import turned
 from hydrant.families.registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import HEADS, LAYERS, VOCABULARY, make_inputs, make_model, random_plan, run_cli
+from support import LAYERS, VOCABULARY, make_inputs, make_model, random_plan, run_cli
 from test_cost import counted
 from test_parity import assert_parity, run_onnx
 from test_rewrites import forked
@@ -165,20 +164,6 @@ def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, befo
 
 
 # What plans are made with
-
-
-def test_what_the_classifier_reads_is_what_the_distance_reads() -> None:
-    model, inputs = tiny("mean"), make_inputs("modernbert")
-    ensemble = fuse(model, forked("modernbert", 1, members=2))
-    taps = named_taps("last", ensemble.architecture, ensemble.trunk, ensemble.members)["last"]
-    with torch.no_grad():
-        _, found = ensemble.features(taps, **inputs)
-        for member, keep in enumerate(ensemble.plan.members):
-            with oracle.silenced(model, keep, HEADS):
-                tokens = model.model(**inputs).last_hidden_state
-            real = inputs["attention_mask"][..., None]
-            expected = (tokens * real).sum(dim=1) / real.sum(dim=1)
-            torch.testing.assert_close(found[member], expected, rtol=1e-4, atol=1e-5)
 
 
 # Precisions

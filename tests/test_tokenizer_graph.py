@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import hydrant
-import numpy as np
 import onnx
 import pytest
 import transformers
 from conftest import made_once
 from cpp import lines, refused, run
-from cpp_server import binary_body, raw, serving
 from hydrant import Bundle
 from hydrant.bundle.store import TOKENIZER_GRAPH
 from hydrant.data.text import TextProcessor
@@ -174,44 +172,6 @@ def test_texts_in_cpp_are_predicted_as_in_python(
                 assert mine["input"] == (theirs["input"] if isinstance(theirs["input"], str) else list(theirs["input"]))
                 for key in ("confidence", "predictive_entropy", "mutual_information"):
                     assert mine[key] == pytest.approx(theirs[key], abs=2e-6), key
-
-
-def test_the_server_reads_texts(
-    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], monkeypatch: Any
-) -> None:
-    for key, value in library.items():
-        monkeypatch.setenv(key, value)
-    bundle = bundles["uncased"]
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        wanted = predictor.predict(PAIRS)
-        rows = predictor.rows(predictor.predict(TEXTS), TEXTS)
-    with serving(runner, bundle.path) as server:
-        _, told, _ = server.ask("POST", "/predict", {"inputs": [*TEXTS[:1], {"text": TEXTS[1]}, *TEXTS[2:]]})
-        np.testing.assert_allclose(
-            [row["confidence"] for row in told["predictions"]], [row["confidence"] for row in rows], atol=2e-6
-        )
-        assert [row["input"] for row in told["predictions"]] == TEXTS
-        tensors = [
-            {"name": name, "datatype": "BYTES", "shape": [len(PAIRS)], "data": list(texts)}
-            for name, texts in zip(("text", "text_pair"), zip(*PAIRS, strict=True), strict=True)
-        ]
-        status, told, _ = server.ask("POST", f"/v2/models/{bundle.path.name}/infer", {"inputs": tensors})
-        assert status == 200
-        np.testing.assert_allclose(told["outputs"][0]["data"], wanted.probabilities.ravel(), atol=2e-6)
-        binary = {
-            each["name"]: ("BYTES", [len(PAIRS), 1], raw("BYTES", [text.encode() for text in each["data"]]))
-            for each in tensors
-        }
-        status, content, _ = server.ask_bytes(f"/v2/models/{bundle.path.name}/infer", *binary_body(binary))
-        assert (status, json.loads(content)["outputs"]) == (200, told["outputs"])
-        binary["text"] = ("BYTES", [len(PAIRS)], raw("BYTES", [b"a", b"\xff\xfe", b"c"]))
-        status, content, _ = server.ask_bytes(f"/v2/models/{bundle.path.name}/infer", *binary_body(binary))
-        assert (status, "input 1, '??', is not UTF-8" in content.decode()) == (400, True)
-        _, metadata, _ = server.ask("GET", f"/v2/models/{bundle.path.name}")
-        assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-        assert "aggregation" in server.refusal(400, "POST", "/predict", {"inputs": ["a"], "aggregation": "mean"})
-        for text in (" \u2003", "a\0b"):
-            assert "input 1" in server.refusal(400, "POST", "/predict", {"inputs": ["a", text]})
 
 
 def test_what_the_runner_refuses(
