@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import resource
 import struct
 import zlib
 from collections.abc import Iterator
@@ -18,10 +17,10 @@ import oracle
 import pytest
 import torch
 from cpp import ROOT, build, inputs_of, lines, run
-from hydrant import Bundle, HeadPlan
+from hydrant import HeadPlan
 from hydrant.runtime.backends.registry import ON_GPU
 from PIL import Image
-from support import make_inputs, make_model, random_plan, run_cli
+from support import make_inputs, make_model, run_cli
 from test_lora import make_adapter
 
 
@@ -265,8 +264,8 @@ def test_a_lora_ensemble_is_cut_up_as_in_python(runner: Path, tmp_path: Path) ->
         wanted = predictor.predict(inputs, batch_size=40)
     for field in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
         np.testing.assert_allclose([row[field] for row in rows], getattr(wanted, field), atol=1e-6, err_msg=field)
-    options = ("--batch", "64", "--sequence", "40", "--seconds", "0", "--iterations", "1", "--json")
-    (ours,) = lines(run(runner, bundle.path, "--profile", *options))[0]["cases"]
+    options = ("--batch", "64", "--sequence", "40", "--seconds", "0", "--json")
+    (ours,) = lines(run(runner, bundle.path, "--profile", "--iterations", "1", *options))[0]["cases"]
     theirs = json.loads(run_cli("profile", bundle.path, *options).stdout)["cases"][0]
     assert ours["chunk"] == theirs["chunk"] < 10
 
@@ -274,7 +273,7 @@ def test_a_lora_ensemble_is_cut_up_as_in_python(runner: Path, tmp_path: Path) ->
 def test_profile_measures_what_hydrant_profile_does(runner: Path, golden: Path) -> None:
     options = ("--batch", "1,8", "--seconds", "0", "--iterations", "12", "--threads", "1")
     (report,) = lines(run(runner, golden / "bert/bundle", "--profile", "--json", "--sequence", "9", *options))
-    words = ("--json", "--sequence", 9, "--batch", "1,8", "--seconds", 0, "--iterations", 12)
+    words = ("--json", "--sequence", 9, "--batch", "1,8", "--seconds", 0)
     theirs = run_cli("profile", golden / "bert/bundle", *words)
     (other, _) = json.loads(theirs.stdout)["cases"]
     for case, batch in zip(report["cases"], (1, 8), strict=True):
@@ -296,19 +295,6 @@ def test_the_backends_and_why_they_cannot_run(runner: Path) -> None:
     assert found["backends"][-1] == {"backend": "onnxruntime", "available": True, "reason": None}
     assert all(each["available"] == (each["reason"] is None) for each in found["backends"])
     assert re.search(r"^onnxruntime +yes$", run(runner, "--list-backends").stdout, flags=re.M)
-
-
-def test_probabilities_of_many_classes_are_printed_in_time(runner: Path, tmp_path: Path) -> None:
-    """A name that is sought among all before it takes a second and a half an input here, and half a minute for all."""
-    model = hydrant.fuse(make_model("bert", num_labels=20_000), random_plan("bert", 2))
-    bundle = hydrant.save_bundle(model, tmp_path / "bundle", tensors_only=True)
-    hydrant.export_onnx(bundle.path)
-    ids = np.full((20, 3), 3, np.int64)
-    np.savez(tmp_path / "x.npz", input_ids=ids, attention_mask=np.ones_like(ids))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime  # of the processor, however busy the machine is
-    rows = lines(run(runner, bundle.path, tmp_path / "x.npz", "--probabilities"))
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 12
-    assert [list(row["probabilities"]) for row in rows] == [list(Bundle.open(bundle.path).labels)] * 20
 
 
 def test_the_page_names_presets_and_options_that_exist(runner: Path) -> None:
