@@ -311,3 +311,19 @@ def test_a_full_disk_is_reported(text: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("hydrant.export.exporter.write_model", full)
     with pytest.raises(HydrantError, match="No space left on device"):
         export_onnx(text)
+
+
+def test_a_batch_in_parts_gives_what_the_whole_gives(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hydrant.runtime.backends import microbatch
+
+    export_onnx(text)
+    inputs = feeds("bert", batch=7)
+    with load(text, "onnxruntime") as predictor:
+        whole = predictor.predict(inputs)
+        monkeypatch.setattr(microbatch, "ROWS", 50)
+        parts = predictor.predict(inputs)
+    np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=1e-6)
+    streams = microbatch.Microbatch(tokens=197, streams=3.0)
+    monkeypatch.setattr(microbatch, "ROWS", 800)
+    assert streams.chunk({"pixel_values": np.zeros((8, 3, 2, 2))}) == 1
+    assert microbatch.Microbatch(None, 1.0).chunk({"input_ids": np.zeros((8, 16))}) == 50
