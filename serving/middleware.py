@@ -84,9 +84,9 @@ class Middleware:
         try:
             async with asyncio.timeout(seconds):
                 await self._app(scope, body, counted_send)
-        except ServeError as error:
+        except ServeError as refused:
             if not started:
-                await refuse(counted_send, error)
+                await refuse(counted_send, refused)
         except TimeoutError:
             if started:  # the client does not read its answer
                 return
