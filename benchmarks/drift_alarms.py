@@ -22,10 +22,10 @@ import numpy as np
 from hydrant import Bundle
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.reference import RATES, TrafficReference
-from hydrant.measure.drift import reference_of
-from hydrant.measure.watch import Watch
-from hydrant.runtime.observed import WATCHED, Observed, observed_rows
+from hydrant.monitoring.drift_monitor import Watch
+from hydrant.monitoring.drift_report import reference_of
 from hydrant.runtime.prediction import Prediction
+from hydrant.runtime.prediction_counts import WATCHED, Observed, observed_rows
 from hydrant.serving.metrics import Metrics
 from hydrant.serving.stats import Stats
 

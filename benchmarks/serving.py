@@ -34,8 +34,8 @@ import harness
 import hydrant
 import numpy as np
 from harness import has
-from hydrant.data.columns import Reading
-from hydrant.data.sources import named_rows
+from hydrant.data.data_options import Reading
+from hydrant.data.data_sources import named_rows
 from serving_systems import (
     PLAIN,
     Service,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..serving.offline.parts import merge_parts
+from ..runtime.offline.shard_parts import merge_parts
 from .options import Command
 from .terminal import print_beside, print_json
 

@@ -15,24 +15,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import atomic_file, check_file, destination
-from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
+from ..bundle.staging import atomic_file, check_file, destination
 from ..data.audio import has_sound_name
-from ..data.columns import Reading
+from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
+from ..data.data_options import Reading
 from ..data.images import is_image
-from ..data.readers import Row, stream_lines
+from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
 from ..runtime import Predictor, load
-from ..runtime.answers import about
-from ..runtime.words import AGGREGATIONS
-from ..serving.offline.ray_engine import Actors, ray_engine
-from ..serving.offline.run import Division, Outcome, predict_part
-from ..serving.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
-from ..serving.offline.shards import WHOLE, Shard
-from ..serving.offline.sources import Sources
-from ..serving.offline.tables import (
+from ..runtime.offline.input_stream import Sources
+from ..runtime.offline.offline_run import Division, Outcome, predict_part
+from ..runtime.offline.ray_engine import Actors, ray_engine
+from ..runtime.offline.row_files import (
     JsonLines,
     Sink,
     check_form,
@@ -44,11 +40,15 @@ from ..serving.offline.tables import (
     split,
     table_row,
 )
+from ..runtime.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
+from ..runtime.offline.shard_parts import WHOLE, Shard
+from ..runtime.predictor import about
+from ..runtime.words import AGGREGATIONS
 from . import shared
+from .argument_types import positive
 from .options import Command, call, value
 from .prediction_text import prediction_text
 from .terminal import log, print_beside, print_json, print_text, progress, standard_output
-from .words import positive
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 
@@ -208,14 +208,14 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     _check_texts([text for pair in pairs for text in pair], "text")
     inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
     scoring = _scoring(options)
-    told = scoring.told(predictor)
+    row_options = scoring.row_options(predictor)
     try:
         prediction = predictor.predict(inputs, batch_size=scoring.batch_size, on_error=scoring.on_error)
     except InputError as error:
         if len(inputs) == 1 or not str(error).startswith("input "):
             raise
         raise InputError(f"{error} (inputs count from 0; --skip-invalid predicts the others)") from error
-    rows = predictor.rows(prediction, inputs, **told)
+    rows = predictor.rows(prediction, inputs, **row_options)
     if options.output:
         with filed(options.output, _example(predictor, scoring, options, rows)) as table:
             table.write(rows)

@@ -17,9 +17,9 @@ from ..serving.server import Ready
 from ..serving.stats import Watching
 from ..serving.workers import serve
 from . import shared
+from .argument_types import count, positive, seconds
 from .options import Command, call, value
 from .terminal import log, print_json
-from .words import count, positive, seconds
 
 EXAMPLE = "hydrant serve out/ --port 8000"
 

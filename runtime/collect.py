@@ -10,8 +10,8 @@ import numpy as np
 
 from ..bundle.traced import AnyArchitecture
 from ..data.batching import WINDOW_BATCHES, item_batches
+from ..data.label_encoding import IGNORED, at_tokens, word_starts
 from ..data.processor import Processor
-from ..data.tags import IGNORED, at_tokens, word_starts
 from ..data.words import NO_WORD
 from ..errors import BackendError
 from ..progress import Progress, no_progress
@@ -57,24 +57,14 @@ def visit(
 
 @dataclass(frozen=True)
 class WordOutputs:
-    """Outputs of N words, in the order of the texts and of the words in each.
-
-    Attributes:
-        texts: [N], index of each word's text.
-        words: [N], index of the word in its text.
-        outputs: what was kept of each word, [N, …].
-    """
+    """Outputs of N words in the order of the texts [N] and of the words in each [N]; each output is [N, …]."""
 
     texts: np.ndarray
     words: np.ndarray
     outputs: dict[str, np.ndarray]
 
     def tagged(self, tags: np.ndarray) -> tuple[WordOutputs, np.ndarray]:
-        """The words that have a tag, n of them, and these tags [n].
-
-        Args:
-            tags: of every text [B, W] (``data.tags``).
-        """
+        """The words that have a tag among those of every text [B, W], n of them, and these tags [n]."""
         inside = self.words < tags.shape[1]
         found = np.where(inside, tags[self.texts, np.where(inside, self.words, 0)], IGNORED)
         kept = found != IGNORED
@@ -109,11 +99,7 @@ def collect_words(
     progress: Progress = no_progress,
     title: str = "predicting",
 ) -> WordOutputs:
-    """Run a model that tags tokens, and gather what ``reduce`` keeps at the first token of each word.
-
-    Args:
-        reduce: outputs at words → arrays whose first axis is these; of members [n, M, C].
-    """
+    """Run a model that tags tokens, and gather what ``reduce`` keeps at the first token of each word."""
     parts = [
         WordOutputs(seen.texts, seen.words, reduce(seen.outputs))
         for seen in visit_words(model, processor, architecture, inputs, batch_size, progress, title)

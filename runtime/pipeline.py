@@ -1,45 +1,50 @@
-"""``hydrant.pipeline``: a bundle that is called and answers as a pipeline of transformers, with more to say."""
+"""``hydrant.pipeline``: a bundle in the place of a pipeline of transformers; its answers contain more.
+
+The rules by which tokens become words and words become entities are those of transformers, so that its callers get what
+they know; ``predictor.spans`` reads tags as seqeval does. An entity is as sure as its least sure word: every
+uncertainty is the largest of its words, or tokens.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from ..bundle.precision import Precision
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
-from ..data.from_torch import image_array, is_tensor
-from ..data.given import given_inputs
-from ..data.records import is_record
-from ..data.text import is_pair
+from ..bundle.tasks import GIVES, Precision
+from ..data.python_inputs import given_inputs
+from ..data.raw_inputs import image_array, is_pair, is_record, is_tensor, is_words
+from ..data.words import Piece
 from ..errors import InputError, cut, is_whole
 from .loading import load
-from .prediction import Prediction
+from .prediction import Prediction, shortest
 from .predictor import BATCH_SIZE, Predictor
-from .token_pipeline import TokenPipeline
-
-Answer = dict[str, Any]
-"""A label, its score, and what is known of the input."""
+from .words import Aggregation, aggregated, flat, worst
 
 UNASKED = "unasked"
 """``top_k`` where nobody asked for a number: pipelines of transformers then answer in another shape."""
 
-MOST_LABELS = 5
+MAX_LABELS = 5
 """Labels of an image or sound where nobody asked for a number, as in transformers."""
 
-_FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classification": ("the mean of its members' softmax, and no logits", ("softmax",)),
     "score": ("one score", ("sigmoid", "none")),
     "multi_label": ("the mean of its members' sigmoids, and no logits", ("sigmoid",)),
 }
-"""By the task of a bundle what it gives, and the functions that lead from there to what may be asked for."""
+"""By the task of a bundle its output, and the functions that lead from there to what may be asked for."""
 
 SUPERSEDED = ("index", "label", "score", "confidence")
-"""What rows of predictions say in other words than a pipeline."""
+"""Keys of rows of predictions that a pipeline has under other names."""
+
+Strategy = Literal["none", "simple", "first", "average", "max"]
+
+AGGREGATIONS: dict[str, Aggregation] = {"simple": "first", "first": "first", "average": "mean", "max": "max"}
 
 
 def pipeline(
@@ -77,11 +82,15 @@ def pipeline(
         InputError: an option that cannot be used, or is of another task.
         BackendError, MissingExtraError, BundleError: as of ``load``.
     """
-    _check(top_k, batch_size)
+    _check_top_k(top_k)
     predictor = load(bundle, backend, threads=threads, precision=precision, trust=trust)
     try:
         if predictor.task == "tokens":
-            _check_unasked(top_k, function_to_apply)
+            if top_k != UNASKED or function_to_apply is not None:
+                raise InputError(
+                    "top_k and function_to_apply are of whole inputs, and this bundle gives a class for each token; "
+                    "leave them out"
+                )
             return TokenPipeline(predictor, aggregation_strategy, ignore_labels, batch_size)
         if aggregation_strategy != "none" or ignore_labels is not None:
             raise InputError(
@@ -94,7 +103,41 @@ def pipeline(
         raise
 
 
-class Pipeline:
+class _Pipeline:
+    """Answers one input, many, or a stream of them."""
+
+    def __init__(self, predictor: Predictor, batch_size: int | None) -> None:
+        self.predictor, self._batch_size = predictor, batch_size
+
+    def close(self) -> None:
+        """Release the bundle's backend; a stream that is being read ends with an error."""
+        self.predictor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _all(self, inputs: Any, whole: bool, batch_size: int | None, *options: Any) -> Any:
+        """A list of answers for inputs that are there as a whole, else an iterator, which reads on as it is asked."""
+        size = batch_size or self._batch_size
+        if whole:
+            return self._answers(inputs, 0, size or BATCH_SIZE, *options)
+        return self._stream(iter(given_inputs(inputs, self.predictor.modality)), size or 1, *options)
+
+    def _stream(self, items: Iterator[Any], size: int, *options: Any) -> Iterator[Any]:
+        first = 0
+        while chunk := list(islice(items, size)):
+            yield from self._answers(chunk, first, size, *options)
+            first += len(chunk)
+
+    @abstractmethod
+    def _answers(self, inputs: Any, first: int, size: int, *options: Any) -> list[Any]:
+        """One answer for each input; ``first`` is the index of the first one."""
+
+
+class Pipeline(_Pipeline):
     """Answers as a pipeline of transformers: its keys ``label`` and ``score``, in the same nesting.
 
     Every answer also has the input's uncertainties and decisions under the names of ``Prediction``:
@@ -120,15 +163,15 @@ class Pipeline:
         batch_size: int | None = None,
         function_to_apply: str | None = None,
     ) -> None:
-        _check(top_k, batch_size)
-        if predictor.task not in _FUNCTIONS:
+        super().__init__(predictor, batch_size)
+        _check_top_k(top_k)
+        if predictor.task not in FUNCTIONS:
             raise InputError(
                 f"this pipeline classifies whole inputs, and this bundle gives {GIVES[predictor.task]}; use "
                 "hydrant.pipeline or TokenPipeline"
             )
-        self.predictor = predictor
         self.task = f"{predictor.modality}-classification"
-        self._top_k, self._batch_size, self._function = top_k, batch_size, function_to_apply
+        self._top_k, self._function = top_k, function_to_apply
         self._squashes(function_to_apply)
 
     def __repr__(self) -> str:
@@ -165,75 +208,51 @@ class Pipeline:
             InputError: an input or option cannot be used.
             BackendError: the backend failed, or the pipeline was closed.
         """
-        _check(top_k, batch_size)
+        _check_top_k(top_k)
         if truncation is not True:
             raise InputError(
                 f"truncation is {cut(truncation)}; expected True, since texts are always cut to what the model reads"
             )
         unasked = top_k == UNASKED
-        shape = self._top_k if unasked else top_k
-        squash = self._squashes(function_to_apply or self._function)
-        size = batch_size or self._batch_size
+        options = self._top_k if unasked else top_k, self._squashes(function_to_apply or self._function)
         if self._is_one(inputs):
-            (answer,) = self._answers(self.predictor.predict([inputs]), shape, squash)
+            (answer,) = self._answers([inputs], 0, 1, *options)
             return [answer] if isinstance(inputs, str) and unasked and self.predictor.modality == "text" else answer
-        if _is_whole(inputs):
-            return self._answers(self.predictor.predict(inputs, batch_size=size or BATCH_SIZE), shape, squash)
-        return self._stream(iter(given_inputs(inputs, self.predictor.modality)), size or 1, shape, squash)
-
-    def close(self) -> None:
-        """Release the bundle's backend; a stream that is being read ends with an error."""
-        self.predictor.close()
-
-    def __enter__(self) -> Pipeline:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return self._all(inputs, _is_whole(inputs), batch_size, *options)
 
     def _is_one(self, inputs: Any) -> bool:
         """Whether this is one input, and not many."""
         pair = self.predictor.modality == "text" and is_pair(inputs)
         inputs = image_array(inputs) if is_tensor(inputs) else inputs
         grid = isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "USO"
-        image = hasattr(inputs, "convert") or (grid and (inputs.ndim == 2 or inputs.shape[2:] == (3,)))
         if self.predictor.modality == "audio":
             listed = isinstance(inputs, list) and isinstance(next(iter(inputs), None), float)
-            image = listed or (grid and inputs.ndim == 1)
-        return pair or image or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
-
-    def _stream(self, items: Iterator[Any], size: int, shape: Any, squash: bool) -> Iterator[Any]:
-        """Answers as inputs come, ``size`` of them at a time."""
-        first = 0
-        while chunk := list(islice(items, size)):
-            yield from self._answers(self.predictor.predict(chunk, batch_size=size, first=first), shape, squash)
-            first += len(chunk)
+            one = listed or (grid and inputs.ndim == 1)
+        else:
+            one = hasattr(inputs, "convert") or (grid and (inputs.ndim == 2 or inputs.shape[2:] == (3,)))
+        return pair or one or is_record(inputs) or isinstance(inputs, str | Path | bytes | bytearray)
 
     def _squashes(self, function: str | None) -> bool:
-        """Whether the bundle's score still goes through a sigmoid.
-
-        Raises:
-            InputError: a function that does not lead from what the bundle gives to what is asked for.
-        """
+        """Whether the bundle's score still goes through a sigmoid."""
         score = self.predictor.task == "score"
-        why, allowed = _FUNCTIONS[self.predictor.task]
+        gives, allowed = FUNCTIONS[self.predictor.task]
         name = str(function).lower()
         if function is not None and name not in allowed:
             raise InputError(
-                f"function_to_apply is {cut(function)}, and this bundle gives {why}; expected {' or '.join(allowed)}"
+                f"function_to_apply is {cut(function)}, and this bundle gives {gives}; expected {' or '.join(allowed)}"
             )
         done = self.predictor.activation == "sigmoid"
-        if score and done and name == "none" and function is not None:
+        if score and done and function is not None and name == "none":
             raise InputError(
                 "function_to_apply is 'none', but this bundle's scores stand behind the model's own sigmoid; leave it "
                 "out"
             )
         return score and not done and (name == "sigmoid" or (function is None and not self.predictor.regression))
 
-    def _answers(self, prediction: Prediction, top_k: int | str | None, squash: bool) -> list[Any]:
-        """One answer for each input, or one list of them."""
-        labels = self.predictor.labels
-        rows = prediction.rows(labels)
+    def _answers(self, inputs: Any, first: int, size: int, *options: Any) -> list[Any]:
+        top_k, squash = options
+        prediction = self.predictor.predict(inputs, batch_size=size, first=first)
+        labels, rows = self.predictor.labels, prediction.rows(self.predictor.labels)
         if prediction.score is not None:
             scores = _sigmoid(prediction.score) if squash else prediction.score
             found = [scores[:, None], np.zeros((len(rows), 1), np.int64)]
@@ -241,34 +260,174 @@ class Pipeline:
             order = np.argsort(-prediction.probabilities, axis=1, kind="stable")
             found = [np.take_along_axis(prediction.probabilities, order, axis=1), order]
         alone = top_k == UNASKED and self.predictor.modality == "text"
-        most = _most(top_k, self.predictor.modality)
+        count = _count(top_k, self.predictor.modality)
         answers: list[Any] = []
         for row, values, places in zip(rows, *found, strict=True):
-            about = _about(row, squash)
+            more = _uncertainties(row, squash)
             each = [
-                {"label": labels[place], "score": float(value), **about}
-                for value, place in zip(values[:most], places[:most], strict=True)
+                {"label": labels[place], "score": float(value), **more}
+                for value, place in zip(values[:count], places[:count], strict=True)
             ]
             answers.append(each[0] if alone else each)
         return answers
 
 
-def _most(top_k: Any, modality: str) -> int | None:
+class TokenPipeline(_Pipeline):
+    """Answers as the token classification pipeline of transformers: the same keys in the same nesting, and more.
+
+    Each answer also has ``predictive_entropy``, ``expected_entropy``, ``mutual_information``, ``disagreement``,
+    ``energy``, ``distance``, ``abstain`` and ``out_of_distribution``, as far as the bundle has them. Safe to use from
+    many threads.
+
+    Args:
+        predictor: that predicts; closed with the pipeline.
+        aggregation_strategy: ``"none"`` for tokens; ``"simple"`` for entities of tokens; ``"first"``, ``"average"`` or
+            ``"max"`` for entities of words, each with what its first token says, with the mean of its tokens'
+            probabilities, or with what its most probable token says.
+        ignore_labels: left out of the answers; without it ``"O"``.
+        batch_size: inputs per run; without it 32, and 1 for streams.
+
+    Attributes:
+        predictor: the same.
+        task: ``"token-classification"``.
+
+    Raises:
+        InputError: a bundle of another task, or an unknown option.
+    """
+
+    task = "token-classification"
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        aggregation_strategy: str = "none",
+        ignore_labels: Sequence[str] | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        super().__init__(predictor, batch_size)
+        if predictor.task != "tokens":
+            raise InputError(f"this pipeline needs a model that tags tokens, and this gives {GIVES[predictor.task]}")
+        self._strategy, self._ignored = _strategy(aggregation_strategy), _ignored(ignore_labels)
+
+    def __call__(
+        self,
+        inputs: Any,
+        *,
+        aggregation_strategy: str | None = None,
+        ignore_labels: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        is_split_into_words: bool = False,
+    ) -> Any:
+        """Tag one text, a list of them, or a stream.
+
+        Args:
+            inputs: a text, a list of texts, or a generator or data set of them.
+            aggregation_strategy: as of :class:`TokenPipeline`.
+            ignore_labels: as of :class:`TokenPipeline`.
+            batch_size: as of :class:`TokenPipeline`.
+            is_split_into_words: a text is a list of its words.
+
+        Returns:
+            For a text a list of answers, for a list of texts, or the words of one, a list of these; for a stream an
+            iterator. A token has ``entity``, ``score``, ``index``, ``word``, ``start`` and ``end``; an entity
+            ``entity_group`` in place of ``entity``, and no ``index``.
+
+        Raises:
+            InputError: an input or option cannot be used.
+            BackendError: the backend failed, or the pipeline was closed.
+        """
+        strategy = self._strategy if aggregation_strategy is None else _strategy(aggregation_strategy)
+        options = strategy, self._ignored if ignore_labels is None else _ignored(ignore_labels)
+        if isinstance(inputs, str):
+            return self._answers([inputs], 0, 1, *options)[0]
+        inputs = [inputs] if is_split_into_words and is_words(inputs) else inputs
+        return self._all(inputs, isinstance(inputs, list | tuple | np.ndarray), batch_size, *options)
+
+    def _answers(self, inputs: Any, first: int, size: int, *options: Any) -> list[Any]:
+        """Answers of texts; a blank text has no tokens, and so no answers."""
+        strategy, ignored = options
+        texts = [list(text) if is_words(text) else text for text in inputs]
+        found = self.predictor.predict(texts, batch_size=size, first=first, on_error="row")
+        blank = [isinstance(text, str) and not text.strip() for text in texts]
+        errors = [None] * len(texts) if found.error is None else found.error
+        for error, is_blank in zip(errors, blank, strict=True):
+            if error is not None and not is_blank:
+                raise InputError(error)
+        answers: list[Any] = []
+        for row, text in enumerate(texts):
+            pieces = [] if blank[row] else self.predictor.pieces([text])[0]
+            places = [place for place, piece in enumerate(pieces) if not piece.special]
+            named, tokens = [pieces[place] for place in places], flat(found, row)
+            if not places:
+                answers.append([])
+            elif strategy == "none":
+                each = self._tokens(tokens.take(np.array(places, np.int64)), named, places)
+                answers.append([answer for answer in each if answer["entity"] not in ignored])
+            else:
+                each = self._entities(tokens, named, places, strategy)
+                answers.append([answer for answer in each if answer["entity_group"] not in ignored])
+        return answers
+
+    def _tokens(self, found: Prediction, pieces: Sequence[Piece], places: Sequence[int]) -> list[dict[str, Any]]:
+        """One answer for each token."""
+        labels = self.predictor.labels
+        return [
+            {
+                "entity": labels[found.label[at]],
+                "score": float(found.confidence[at]),
+                "index": place,
+                "word": piece.token,
+                "start": piece.start,
+                "end": piece.end,
+                **_known(found, [at]),
+            }
+            for at, (place, piece) in enumerate(zip(places, pieces, strict=True))
+        ]
+
+    def _entities(
+        self, tokens: Prediction, pieces: Sequence[Piece], places: Sequence[int], strategy: str
+    ) -> list[dict[str, Any]]:
+        """One answer for each run of tokens, or of words, with tags of one type."""
+        simple, joined = strategy == "simple", self.predictor.joined
+        units = [[at] for at in range(len(pieces))] if simple else _words(pieces)
+        of_units = [np.array([places[at] for at in unit]) for unit in units]
+        found = aggregated(tokens, of_units, AGGREGATIONS[strategy], self.predictor.calibration)
+        labels = [self.predictor.labels[label] for label in found.label]
+        texts = [pieces[unit[0]].token if simple else joined([pieces[at].token for at in unit]) for unit in units]
+        return [
+            {
+                "entity_group": labels[run[0]].split("-", 1)[-1],
+                "score": float(np.mean(found.confidence[run])),
+                "word": joined([texts[at] for at in run]),
+                "start": pieces[units[run[0]][0]].start,
+                "end": pieces[units[run[-1]][-1]].end,
+                **_known(found, run),
+            }
+            for run in _runs(labels)
+        ]
+
+
+def _check_top_k(top_k: Any) -> None:
+    if top_k is not None and top_k != UNASKED and not is_whole(top_k, 1):
+        raise InputError(f"top_k is {cut(top_k)}; expected a whole number, 1 or more, or None")
+
+
+def _count(top_k: Any, modality: str) -> int | None:
     """Labels in an answer; ``None`` for all. Pipelines of images know no *all*, and take ``None`` for five."""
     if top_k == UNASKED:
-        return 1 if modality == "text" else MOST_LABELS
+        return 1 if modality == "text" else MAX_LABELS
     if top_k is None and modality == "image":
-        return MOST_LABELS
+        return MAX_LABELS
     return None if top_k is None else int(top_k)
 
 
-def _about(row: dict[str, Any], squash: bool) -> dict[str, Any]:
-    """What is known of an input beside its label; an interval goes through the sigmoid that its score went through."""
-    about = {name: value for name, value in row.items() if name not in SUPERSEDED}
+def _uncertainties(row: dict[str, Any], squash: bool) -> dict[str, Any]:
+    """A row without its label; an interval goes through the sigmoid that its score went through."""
+    more = {name: value for name, value in row.items() if name not in SUPERSEDED}
     for end in ("interval_low", "interval_high"):
-        if squash and end in about:
-            about[end] = float(_sigmoid(np.asarray(about[end])))
-    return about
+        if squash and end in more:
+            more[end] = float(_sigmoid(np.asarray(more[end])))
+    return more
 
 
 def _sigmoid(values: np.ndarray) -> np.ndarray:
@@ -282,21 +441,48 @@ def _is_whole(inputs: Any) -> bool:
     """Whether inputs are there all at once: lists, arrays, ready tensors, and tables but those of ``datasets``."""
     if isinstance(inputs, list | tuple | np.ndarray | Mapping) or is_tensor(inputs):
         return True
-    library = type(inputs).__module__.partition(".")[0]
-    return library in ("pandas", "polars", "pyarrow")
+    return type(inputs).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
 
 
-def _check_unasked(top_k: Any, function: Any) -> None:
-    """Refuse what is of whole inputs where tokens are tagged."""
-    if top_k != UNASKED or function is not None:
-        raise InputError(
-            "top_k and function_to_apply are of whole inputs, and this bundle gives a class for each token; leave them "
-            "out"
-        )
+def _strategy(strategy: Any) -> str:
+    if str(strategy).lower() not in get_args(Strategy):
+        raise InputError(f"aggregation_strategy is {cut(strategy)}; expected one of {', '.join(get_args(Strategy))}")
+    return str(strategy).lower()
 
 
-def _check(top_k: Any, batch_size: Any) -> None:
-    if top_k is not None and top_k != UNASKED and not is_whole(top_k, 1):
-        raise InputError(f"top_k is {cut(top_k)}; expected a whole number, 1 or more, or None")
-    if batch_size is not None and not is_whole(batch_size, 1):
-        raise InputError(f"batch_size is {cut(batch_size)}; expected a whole number, 1 or more, or None")
+def _ignored(labels: Sequence[str] | None) -> frozenset[str]:
+    if isinstance(labels, str):
+        raise InputError(f"ignore_labels is {cut(labels)}; expected a list of labels")
+    return frozenset(("O",) if labels is None else labels)
+
+
+def _words(pieces: Sequence[Piece]) -> list[list[int]]:
+    """Places of the tokens of each word."""
+    words: list[list[int]] = []
+    for at, piece in enumerate(pieces):
+        if words and piece.continues:
+            words[-1].append(at)
+        else:
+            words.append([at])
+    return words
+
+
+def _runs(labels: Sequence[str]) -> list[list[int]]:
+    """Places of each run of labels of one type, of which a ``B-`` begins a new one."""
+    runs: list[list[int]] = []
+    for at, label in enumerate(labels):
+        if runs and _type(label) == _type(labels[at - 1]) and not label.startswith("B-"):
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+    return runs
+
+
+def _type(label: str) -> str:
+    return label[2:] if label.startswith(("B-", "I-")) else label
+
+
+def _known(found: Prediction, places: list[int]) -> dict[str, Any]:
+    """The uncertainties and decisions of some tokens or words, as far as there are any."""
+    known = {name: value for name, value in worst(found, places).items() if value is not None}
+    return {name: value if isinstance(value, bool) else shortest(np.float32(value)) for name, value in known.items()}

@@ -1,4 +1,4 @@
-"""What a predictor returns."""
+"""Predictions: the outputs of a model, the decisions that a calibration makes of them, and their rows."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
 from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS, Task
-from ..data.text import is_pair
-from ..errors import InputError
+from ..data.raw_inputs import is_pair
+from ..errors import BackendError, InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
+from ..metrics.scores import interval
+from ..metrics.uncertainty import prediction_sets
 
 SCORE_FIELDS = OUTPUTS["score"]
-
 
 MEMBERS = MEMBER_OUTPUTS["tokens"]
 """Of tokens, the one field whose second axis is not theirs."""
 FIGURES = tuple(dict.fromkeys([*(name for names in OUTPUTS.values() for name in names), DISTANCE]))
 """What graphs of any task give of an input, but what members say each for themselves."""
-
-LABEL_FIELDS = ("probabilities", "label_entropy", "label_mutual_information", *SCORES[:3])
-"""What a multi-label model gives for certain (``SCORES`` but the disagreement)."""
-
 
 Given = np.ndarray | Any
 """An array that every prediction of one task has, and not those of others: there it is ``None``."""
@@ -145,8 +143,7 @@ class Prediction:
 
     def to_dict(self) -> dict[str, np.ndarray]:
         """The arrays that are there, by name."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: array for name, array in named.items() if array is not None}
+        return {name: array for name, array in vars(self).items() if array is not None}
 
     def rows(self, labels: Sequence[str]) -> list[dict[str, Any]]:
         """One JSON-ready dict for each input: label or labels by name, or score, the uncertainties and the decisions.
@@ -185,35 +182,19 @@ class Prediction:
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
         """From the outputs of a graph or backend (``bundle.tasks``), with or without those of the members."""
-        if "score" in outputs:
-            names = [name for name in (*SCORE_FIELDS, "distance", "member_scores") if name in outputs]
-            return cls(*[None] * 7, **{name: np.asarray(outputs[name], np.float32) for name in names})
-        probabilities = np.asarray(outputs["probabilities"], np.float32)
-        if "label_entropy" in outputs:
-            names = [*LABEL_FIELDS[1:], *(name for name in FURTHER_SCORES if name in outputs)]
-            named: dict[str, Any] = {field.name: None for field in fields(cls)}
-            named |= {name: np.asarray(outputs[name], np.float32) for name in names}
-            members = {"member_probabilities": outputs.get("member_probabilities")}
-            return cls(**{**named, **members, "probabilities": probabilities})
-        return cls(
-            probabilities=probabilities,
-            label=probabilities.argmax(axis=-1).astype(np.int64),
-            confidence=probabilities.max(axis=-1),
-            **{name: np.asarray(outputs[name], np.float32) for name in SCORES},
-            **{name: np.asarray(outputs[name], np.float32) for name in FURTHER_SCORES if name in outputs},
-            member_probabilities=outputs.get("member_probabilities"),
-        )
+        names = [field.name for field in fields(cls)]
+        arrays: dict[str, Any] = dict.fromkeys(names[:7])  # those without a default
+        arrays |= {name: np.asarray(outputs[name], np.float32) for name in names if name in outputs}
+        if "score" not in outputs and "label_entropy" not in outputs:
+            probabilities = arrays["probabilities"]
+            arrays["label"] = probabilities.argmax(axis=-1).astype(np.int64)
+            arrays["confidence"] = probabilities.max(axis=-1)
+        return cls(**arrays)
 
     def of_tokens(
         self, mask: np.ndarray, words: np.ndarray | None = None, offsets: np.ndarray | None = None
     ) -> Prediction:
-        """Of tokens, blank where there is padding.
-
-        Args:
-            mask: [B, T] bool, which tokens are real.
-            words: [B, T], as of the field.
-            offsets: [B, T, 2], as of the field.
-        """
+        """Of tokens with a mask [B, T], words [B, T] and offsets [B, T, 2]; blank where there is padding."""
         found: dict[str, Any] = {}
         for name, array in self.to_dict().items():
             real = mask[:, None, :, None] if name == MEMBERS else mask.reshape(*mask.shape, *[1] * (array.ndim - 2))
@@ -229,22 +210,19 @@ class Prediction:
             longest = max(part.mask.shape[1] for part in parts if part.mask is not None)
             parts = [part._lengthened(longest) for part in parts]
         joined: dict[str, Any] = {}
-        for field in fields(cls):
-            arrays = [getattr(part, field.name) for part in parts]
-            there = [array for array in arrays if array is not None]
-            if not there or len(there) == len(parts):  # as it is of nearly every field
-                joined[field.name] = np.concatenate(there) if there else None
-                continue
-            lacking = [part for part, array in zip(parts, arrays, strict=True) if array is None]
-            if not (field.name == "error" or all(part.failed.all() for part in lacking)):
-                joined[field.name] = None
-                continue
-            joined[field.name] = np.concatenate(
-                [
-                    _blank(field.name, there[0], len(part)) if array is None else array
-                    for part, array in zip(parts, arrays, strict=True)
-                ]
-            )
+        for name in vars(parts[0]):
+            arrays = [getattr(part, name) for part in parts]
+            like = next((array for array in arrays if array is not None), None)
+            absent = [part for part, array in zip(parts, arrays, strict=True) if array is None]
+            blank = name == "error" or all(part.failed.all() for part in absent)
+            joined[name] = None
+            if like is not None and (not absent or blank):
+                joined[name] = np.concatenate(
+                    [
+                        _blank(name, like, len(part)) if array is None else array
+                        for part, array in zip(parts, arrays, strict=True)
+                    ]
+                )
         return cls(**joined)
 
     def _lengthened(self, tokens: int) -> Prediction:
@@ -262,11 +240,7 @@ class Prediction:
         return replace(self, **found)
 
     def shortened(self, tokens: int) -> Prediction:
-        """Of tokens, the first of each text, where all behind them is padding; of whole inputs the same.
-
-        Args:
-            tokens: that stay.
-        """
+        """Of tokens, the first of each text, where all behind them is padding; of whole inputs the same."""
         if self.mask is None:
             return self
         kept = {
@@ -282,21 +256,14 @@ class Prediction:
         return Prediction(**taken)
 
     def among_failed(self, places: np.ndarray, errors: Mapping[int, str]) -> Prediction:
-        """These rows at their places [B] among inputs that failed.
-
-        Args:
-            places: of the rows in the result.
-            errors: why the input at each other place failed.
-        """
+        """These rows at their places [B] among inputs that failed, each with its error."""
         if not errors:
             return replace(self.take(np.argsort(places)), error=np.full(len(places), None, object))
         count = len(places) + len(errors)
-        spread: dict[str, Any] = {field.name: None for field in fields(self)}
-        for field in fields(self):
-            array = getattr(self, field.name)
-            if array is not None:
-                spread[field.name] = _blank(field.name, array, count)
-                spread[field.name][places] = array
+        spread: dict[str, Any] = dict(vars(self))
+        for name, array in self.to_dict().items():
+            spread[name] = _blank(name, array, count)
+            spread[name][places] = array
         spread["error"] = np.array([errors.get(place) for place in range(count)], object)
         return Prediction(**spread)
 
@@ -331,14 +298,14 @@ def prediction_rows(
         row |= _answer(prediction, index, labels)
         for name in (*SCORE_FIELDS, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
             if (score := getattr(prediction, name)) is not None:
-                row[name] = _float(score[index])
+                row[name] = shortest(score[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
         if prediction.out_of_distribution is not None:
             row["out_of_distribution"] = bool(prediction.out_of_distribution[index])
         if prediction.prediction_set is not None:
             row["prediction_set"] = [labels[choice] for choice in prediction.prediction_set[index].nonzero()[0]]
         if probabilities and prediction.score is None:
-            row["probabilities"] = dict(zip(labels, map(_float, prediction.probabilities[index]), strict=True))
+            row["probabilities"] = dict(zip(labels, map(shortest, prediction.probabilities[index]), strict=True))
     return rows
 
 
@@ -356,9 +323,9 @@ def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list
     return [
         {
             "label": labels[int(place)],
-            "probability": _float(prediction.probabilities[index, place]),
-            "entropy": _float(prediction.label_entropy[index, place]),
-            "mutual_information": _float(prediction.label_mutual_information[index, place]),
+            "probability": shortest(prediction.probabilities[index, place]),
+            "entropy": shortest(prediction.label_entropy[index, place]),
+            "mutual_information": shortest(prediction.label_mutual_information[index, place]),
         }
         for place in places
     ]
@@ -370,6 +337,41 @@ def _named(item: Any) -> str | list[str]:
     return item if isinstance(item, str) else str(item)
 
 
-def _float(value: Any) -> float:
+def shortest(value: Any) -> float:
     """A float32 as the shortest decimal that names it."""
     return float(str(value))
+
+
+def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
+    """The prediction with ``abstain``, ``out_of_distribution``, and ``prediction_set`` or interval, where calibrated.
+
+    That of a multi-label model says which labels are ``assigned``, calibrated or not.
+    """
+    conformal, flags = calibration.conformal, {}
+    if prediction.label_entropy is not None:
+        limits = UNFITTED if calibration.labels is None else calibration.labels.thresholds
+        prediction = replace(prediction, assigned=prediction.probabilities > np.asarray(limits, np.float32))
+    for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD)):
+        if (threshold := calibration.thresholds.get(name)) is not None:
+            flags[field] = beyond(prediction, threshold)
+    prediction = replace(prediction, **flags)
+    if conformal is not None:
+        sets = prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
+        prediction = replace(prediction, prediction_set=sets)
+    if (ends := calibration.intervals) is not None:
+        given = prediction.score, prediction.score_variance
+        low, high = interval(*given, ends.quantile, ends.floor, ends.bounds)
+        prediction = replace(prediction, interval_low=low, interval_high=high)
+    return prediction
+
+
+def beyond(prediction: Prediction, threshold: Threshold) -> np.ndarray:
+    """Which inputs lie on the uncertain side of a threshold, [B] bool, compared in float32."""
+    scores, value = getattr(prediction, threshold.score), np.float32(threshold.value)
+    if scores is None:
+        raise BackendError(
+            f"a threshold of this bundle stands on {threshold.score}, which its graph or engine does not give; export "
+            "it again with `hydrant export` (and build engines again), or calibrate on another score"
+        )
+    found: np.ndarray = scores < value if threshold.side == "below" else scores > value
+    return found

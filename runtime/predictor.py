@@ -11,29 +11,26 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import Calibration
+from ..bundle.data_overlap import FORMS, REMEDY, form_used
 from ..bundle.store import Bundle
 from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
-from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
-from ..data.given import are_tensors, given_inputs, kind_of, ordered
 from ..data.processor import load_processor
+from ..data.python_inputs import are_tensors, given_inputs, is_table, ordered
+from ..data.raw_inputs import is_pair
 from ..data.spec import InputSpec
-from ..data.tables import is_table
 from ..data.tensors import checked_tensors
-from ..data.text import is_pair
 from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
-from .blanks import blank_inputs, no_outputs
-from .closing import Closable
-from .decisions import decided
-from .prediction import Prediction, prediction_rows
+from .lifecycle import Closable
+from .prediction import Prediction, decided, prediction_rows
+from .warmup_inputs import blank_inputs, no_outputs
 from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 
 log = logging.getLogger(__name__)
-
 
 ANSWERS = {
     "classification": "{} classes",
@@ -44,7 +41,6 @@ ANSWERS = {
 """What a model of each task, or its prediction, answers with, in words."""
 
 BATCH_SIZE = 32
-
 
 SHORTEST = 4
 """Fewest tokens that a text is cut to."""
@@ -153,9 +149,9 @@ class Predictor(Closable):
             InputError: an input cannot be used; it is named by its index.
             BackendError: the backend gave values that are not finite, or the predictor was closed.
         """
+        _check(batch_size, on_error)
         with self._use():
             if are_tensors(inputs) and text_column is None:
-                _check_on_error(on_error)
                 parts = list(self._predict_tensors(inputs, batch_size))
             else:
                 columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
@@ -188,8 +184,7 @@ class Predictor(Closable):
         Raises:
             InputError, BackendError: as in ``predict``.
         """
-        _check_batch_size(batch_size)
-        _check_on_error(on_error)
+        _check(batch_size, on_error)
         if self._processor is None:
             raise InputError(
                 f"bundle {self.path} has no processor; give ready tensors as a dict, or fuse with a processor"
@@ -251,10 +246,10 @@ class Predictor(Closable):
         """
         self._check_own(prediction)
         repeated = None if inputs is None else self._repeated(inputs, len(prediction))
-        given = (prediction, repeated, self.labels, first, probabilities)
+        common = prediction, repeated, self.labels, first, probabilities
         if prediction.mask is None:
-            return prediction_rows(*given)
-        return token_rows(*given, aggregation, self.calibration)
+            return prediction_rows(*common)
+        return token_rows(*common, aggregation, self.calibration)
 
     def pieces(self, inputs: Sequence[Any]) -> list[list[Piece]]:
         """The tokens of texts, or of lists of words, as a model that tags tokens reads them: T of each.
@@ -302,13 +297,10 @@ class Predictor(Closable):
     def _release(self) -> None:
         self._running.close()
 
-    def _check_own(self, prediction: Any) -> None:
-        """Refuse what is no prediction, or one of another task or number of classes than this model's."""
-        if not isinstance(prediction, Prediction):
-            raise InputError(f"prediction is a {kind_of(prediction)}; expected what predictor.predict(…) returned")
-        own = ANSWERS[self.task].format(len(self.labels))
+    def _check_own(self, prediction: Prediction) -> None:
+        """Refuse a prediction of another task or number of classes than this model's."""
         classes = 0 if prediction.task == "score" else prediction.probabilities.shape[-1]
-        found = ANSWERS[prediction.task].format(classes)
+        found, own = ANSWERS[prediction.task].format(classes), ANSWERS[self.task].format(len(self.labels))
         if found != own:
             raise InputError(
                 f"prediction is of {found}, and this model answers with {own}: it was made by another; give it to the "
@@ -317,14 +309,12 @@ class Predictor(Closable):
 
     def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:
         """Inputs as a list, one for each prediction."""
-        if is_table(inputs) or isinstance(inputs, Mapping):
-            raise InputError(
-                f"inputs is a {kind_of(inputs)}; expected the list of the inputs that were predicted, such as a column "
-                "of it"
-            )
         found = list(ordered(inputs, self.modality))
-        if len(found) != count:
-            raise InputError(f"there are {len(found)} inputs for a prediction of {count}; expected one for each")
+        if is_table(inputs) or isinstance(inputs, Mapping) or len(found) != count:
+            raise InputError(
+                f"inputs holds {len(found)} inputs for a prediction of {count}; expected the list of the inputs that "
+                "were predicted, such as a column of a table"
+            )
         return found
 
     def _predict_window(
@@ -363,14 +353,12 @@ class Predictor(Closable):
                 return
 
     def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
-        _check_batch_size(batch_size)
         arrays = checked_tensors(inputs, self._architecture)
-        count = len(next(iter(arrays.values())))
-        for start in range(0, count, batch_size):
+        for start in range(0, len(next(iter(arrays.values()))), batch_size):
             yield self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
 
     def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
-        """Predict one batch; ``items`` are the prepared texts of tokens, which tell their words."""
+        """Predict one batch; ``items`` are the prepared texts of tokens, with their words."""
         prediction = Prediction.from_outputs(self._running.run(arrays))
         if (name := prediction.not_finite()) is not None:
             raise BackendError(
@@ -383,7 +371,7 @@ class Predictor(Closable):
         return decided(prediction, self.calibration)
 
     def nothing(self) -> Prediction:
-        """The prediction of no inputs at all, which tells the arrays of every other: their names, types and axes."""
+        """The prediction of no inputs at all, with the names, types and axes of the arrays of every other."""
         shape = self._architecture
         found = Prediction.from_outputs(no_outputs(self._running.outputs, shape.task, len(self.labels), self.members))
         if shape.every_token:
@@ -401,11 +389,35 @@ def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray
     return words, offsets
 
 
-def _check_on_error(on_error: str) -> None:
+def _check(batch_size: int, on_error: str) -> None:
+    if not is_whole(batch_size, 1):
+        raise InputError(f"batch_size is {batch_size!r:.60}; expected a whole number, 1 to {LARGEST}")
     if on_error not in ("raise", "row"):
         raise InputError(f"on_error is {cut(on_error)}; expected 'raise' or 'row'")
 
 
-def _check_batch_size(batch_size: int) -> None:
-    if not is_whole(batch_size, 1):
-        raise InputError(f"batch_size is {batch_size!r:.60}; expected a whole number, 1 to {LARGEST}")
+def about(predictor: Predictor) -> dict[str, Any]:
+    """The ``backend`` that ran, and the ``fallbacks`` that were skipped, each with its reason."""
+    skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
+    return {"backend": predictor.backend, "fallbacks": skipped}
+
+
+def answer(
+    predictor: Predictor,
+    prediction: Prediction,
+    inputs: Sequence[Any],
+    *,
+    probabilities: bool = False,
+    aggregation: Aggregation | None = None,
+) -> dict[str, Any]:
+    """The backend, and under ``predictions`` one JSON-ready dict for each input."""
+    of_words = aggregation_of(predictor, aggregation)
+    rows = predictor.rows(prediction, inputs, probabilities=probabilities, aggregation=of_words)
+    return {**about(predictor), "predictions": rows}
+
+
+def aggregation_of(predictor: Predictor, asked: Aggregation | None) -> Aggregation:
+    """How token predictions are aggregated into words, where a request may leave it out."""
+    if asked is not None and predictor.task != "tokens":
+        raise InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
+    return asked or "first"

@@ -14,12 +14,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..bundle.calibration import Calibration
-from ..data.words import NO_WORD, is_words
+from ..data.raw_inputs import is_words
+from ..data.words import NO_WORD
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans
-from .decisions import decided
-from .prediction import Prediction
+from .prediction import Prediction, decided, shortest
 
 Aggregation = Literal["first", "mean", "max"]
 
@@ -129,7 +129,7 @@ def token_rows(
         row["words"] = [
             {**_place(text, words, at), **answer} for at, answer in enumerate(_answers(words, labels, probabilities))
         ]
-        row["spans"] = [_told(span, text) for span in spans_of(words, labels)]
+        row["spans"] = [_row(span, text) for span in spans_of(words, labels)]
     return rows
 
 
@@ -139,18 +139,23 @@ def _words(prediction: Prediction, row: int, aggregation: Aggregation, calibrati
     owners, offsets = prediction.words[row], prediction.offsets[row]
     index = np.unique(owners[owners != NO_WORD])
     tokens = [np.flatnonzero(owners == word) for word in index]
-    said = flat(prediction, row)
-    if aggregation == "mean":
-        found = mean_of(said, tokens)
-    else:
-        confidence = np.nan_to_num(said.confidence, nan=-1.0)
-        best = [of[0] if aggregation == "first" else of[np.argmax(confidence[of])] for of in tokens]
-        found = said.take(np.array(best, np.int64))
-    if calibration is not None:
-        found = decided(found, calibration)
+    found = aggregated(flat(prediction, row), tokens, aggregation, calibration)
     start = np.array([offsets[of[0], 0] for of in tokens], np.int64)
     end = np.array([offsets[of[-1], 1] for of in tokens], np.int64)
     return Words(index, start, end, found)
+
+
+def aggregated(
+    tokens: Prediction, units: Sequence[np.ndarray], aggregation: Aggregation, calibration: Calibration | None
+) -> Prediction:
+    """The prediction of each unit of some tokens of a text, with its decisions."""
+    if aggregation == "mean":
+        found = _mean_of(tokens, units)
+    else:
+        confidence = np.nan_to_num(tokens.confidence, nan=-1.0)
+        best = [of[0] if aggregation == "first" else of[np.argmax(confidence[of])] for of in units]
+        found = tokens.take(np.array(best, np.int64))
+    return found if calibration is None else decided(found, calibration)
 
 
 def flat(prediction: Prediction, row: int) -> Prediction:
@@ -165,26 +170,31 @@ _OF_TOKENS = ("mask", "words", "offsets", "error")
 """Fields that words do not have."""
 
 
-def mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
-    """Each word's mean probabilities and scores, summed in float64; its label is the class of the largest mean."""
+def _mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
+    """Each unit's mean probabilities and scores, summed in float64; its label is the class of the largest mean."""
     names = ("probabilities", *UNCERTAINTIES, "member_probabilities")
-    given = {name: array for name, array in flat.to_dict().items() if name in names}
     means = {
         name: np.array([array[of].mean(axis=0, dtype=np.float64) for of in tokens], np.float32).reshape(
             len(tokens), *array.shape[1:]
         )
-        for name, array in given.items()
+        for name, array in flat.to_dict().items()
+        if name in names
     }
     return Prediction.from_outputs(means)
 
 
+def worst(found: Prediction, places: slice | list[int]) -> dict[str, Any]:
+    """The largest of each uncertainty, and whether any is abstained from or flagged; ``None`` where there is none."""
+    scores = {name: getattr(found, name) for name in UNCERTAINTIES}
+    flags = {name: getattr(found, name) for name in ("abstain", "out_of_distribution")}
+    return {
+        **{name: None if array is None else float(array[places].max()) for name, array in scores.items()},
+        **{name: None if array is None else bool(array[places].any()) for name, array in flags.items()},
+    }
+
+
 def _span(words: Words, label: str, first: int, last: int) -> Span:
     found, part = words.prediction, slice(first, last + 1)
-    largest = {name: _largest(getattr(found, name), part) for name in UNCERTAINTIES}
-    flags: dict[str, Any] = {
-        name: None if (flag := getattr(found, name)) is None else bool(flag[part].any())
-        for name in ("abstain", "out_of_distribution")
-    }
     return Span(
         label,
         int(words.start[first]),
@@ -192,42 +202,30 @@ def _span(words: Words, label: str, first: int, last: int) -> Span:
         int(words.index[first]),
         int(words.index[last]),
         float(found.confidence[part].min()),
-        **largest,
-        **flags,
+        **worst(found, part),
     )
 
 
-def _largest(scores: np.ndarray | None, part: slice) -> Any:
-    return None if scores is None else float(scores[part].max())
-
-
 def _answers(words: Words, labels: Sequence[str], probabilities: bool) -> Iterator[dict[str, Any]]:
-    """What is said of each word."""
     found = words.prediction
     for at in range(len(words)):
         answer: dict[str, Any] = {"label": labels[found.label[at]]}
         for name in ("confidence", *UNCERTAINTIES):
             if (scores := getattr(found, name)) is not None:
-                answer[name] = _float(scores[at])
+                answer[name] = shortest(scores[at])
         if probabilities:
-            answer["probabilities"] = dict(zip(labels, map(_float, found.probabilities[at]), strict=True))
+            answer["probabilities"] = dict(zip(labels, map(shortest, found.probabilities[at]), strict=True))
         yield answer
 
 
 def _place(text: str | None, words: Words, at: int) -> dict[str, Any]:
     start, end = int(words.start[at]), int(words.end[at])
-    told = {} if text is None else {"text": text[start:end]}
-    return {"word": int(words.index[at]), **told, "start": start, "end": end}
+    said = {} if text is None else {"text": text[start:end]}
+    return {"word": int(words.index[at]), **said, "start": start, "end": end}
 
 
-def _told(span: Span, text: str | None) -> dict[str, Any]:
+def _row(span: Span, text: str | None) -> dict[str, Any]:
     """A span as a JSON object, float32 values as the shortest decimals that name them."""
-    facts = {
-        name: _float(np.float32(value)) if isinstance(value, float) else value for name, value in span.to_json().items()
-    }
+    facts = span.to_json()
+    facts |= {name: shortest(np.float32(value)) for name, value in facts.items() if isinstance(value, float)}
     return facts if text is None else {"label": facts.pop("label"), "text": text[span.start : span.end], **facts}
-
-
-def _float(value: Any) -> float:
-    """A float32 as the shortest decimal that names it."""
-    return float(str(value))

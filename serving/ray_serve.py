@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.signals import signals_to
+from ..bundle.staging import signals_to
 from ..bundle.store import Bundle
 from ..errors import BackendError, InputError, cut, require
+from ..runtime.offline.ray_cluster import Pool, check_room, cluster
 from .observers import configure_log
-from .ray_cluster import Pool, check_room, cluster
 from .serve_settings import ServeSettings
 from .server import Announce, Monitor, assembled, bound
 from .service import Service, found_bundles

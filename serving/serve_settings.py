@@ -8,7 +8,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
-from ..bundle.precision import Precision
+from ..bundle.tasks import Precision
 from ..errors import InputError, check_plain, cut, is_whole
 from .record import Recording
 from .stats import Watching

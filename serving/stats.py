@@ -20,9 +20,9 @@ import numpy as np
 
 from ..bundle.calibration import ABSTAIN, OOD
 from ..bundle.reference import RATES
-from ..measure.watch import Alarm, Counts, Watch, check_limits
-from ..runtime.observed import Observed, is_counted, observed
+from ..monitoring.drift_monitor import Alarm, Counts, Watch, check_limits
 from ..runtime.prediction import Prediction
+from ..runtime.prediction_counts import Observed, is_counted, observed
 from .observers import ALWAYS, Observer, Served
 
 log = logging.getLogger(__name__)

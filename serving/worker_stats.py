@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from ..bundle.calibration import Calibration
-from ..runtime.observed import is_counted, observed
 from ..runtime.prediction import Prediction
+from ..runtime.prediction_counts import is_counted, observed
 from .metrics import Metrics, Recorded
 from .observers import Observer, Served
 from .stats import Stats, Watching

@@ -14,7 +14,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from ..bundle.signals import signals_to
+from ..bundle.staging import signals_to
 from ..errors import HydrantError, InputError, require
 from .observers import configure_log
 from .serve_settings import ServeSettings

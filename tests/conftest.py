@@ -21,7 +21,7 @@ import torch
 import transformers
 from cpp import build, missing
 from golden import make_golden
-from hydrant.bundle.owned import locked
+from hydrant.bundle.staging import locked
 from hydrant.serving.observers import RareWarnings
 from one_thread import use_one_thread
 from support import make_model, make_tokenizer, run_cli

@@ -13,18 +13,17 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
-from hydrant.data import kept
 from hydrant.data.batching import item_batches
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
 from hydrant.data.processor import Processor, load_processor
-from hydrant.data.samples import model_inputs
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_model
 from hydrant.families.checkpoint import load_processor as checkpoint_processor
 from hydrant.families.registry import architecture_of
-from hydrant.tuning.examples import Source
+from hydrant.serving.triton.model_files import batching
+from hydrant.tuning.tuning_data import Source
 from support import CLASSES
 
 BATCH = 4
@@ -98,7 +97,7 @@ USES: dict[str, Callable[[Path, Path], Any]] = {
 def test_every_image_is_prepared_once_and_one_batch_is_alive(
     use: str, vit_checkpoint: Path, image_bundle: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
     USES[use](vit_checkpoint, image_bundle)
     assert [watch.times[id(image)] for image in IMAGES] == [1] * len(IMAGES)
     assert watch.most <= BATCH
@@ -109,7 +108,7 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
 ) -> None:
     found = []
     for limit in (0, 5 * BATCH * 12 * 12 * 3 * 4, 2**30):  # all in the file, five batches in memory, all in memory
-        monkeypatch.setattr(kept, "MEMORY_BYTES", limit)
+        monkeypatch.setattr(batching, "MEMORY_BYTES", limit)
         made = plan(vit_checkpoint, (IMAGES[:30], LABELS[:30]), method=Circuit(ood=(IMAGES[30:], None)))
         found.append(made.to_json())
     assert found[0] == found[1] == found[2]
@@ -117,7 +116,7 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
 
 def test_inputs_of_checks_are_bounded_too(vit_checkpoint: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     processor, spec = processor_of(vit_checkpoint)
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
     made, described = model_inputs(processor, spec, (IMAGES, None), seed=3)
     sizes = [len(batch["pixel_values"]) for batch in made]
     assert sizes == [1, 2, 5, 16, 1, 2, 5, 8]

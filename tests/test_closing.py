@@ -16,30 +16,23 @@ from backends import OnCpu
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
 from hydrant import (
     Bundle,
-    Figures,
-    HydrantError,
     Reading,
-    Timing,
-    evaluate,
     export_onnx,
     fuse,
     load,
-    profile,
     save_bundle,
     verify,
 )
 from hydrant.errors import BackendError, BundleError
 from hydrant.families.checkpoint import load_processor
-from hydrant.measure import subjects
-from hydrant.measure.subjects import Subject, Succession
 from hydrant.runtime.backends.openvino import OpenVinoBackend
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.reference import TorchBackend
-from hydrant.runtime.backends.registry import OPENERS, open_graph
+from hydrant.runtime.backends.registry import OPENERS
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
-from hydrant.runtime.closing import Closable
-from support import make_inputs, make_model, make_tokenizer, random_plan
+from hydrant.runtime.lifecycle import Closable
+from support import make_inputs, random_plan
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -63,12 +56,8 @@ def engine(bundle: Bundle) -> EngineBackend:
     return EngineBackend(bundle, "tensorrt", open_device=lambda _: Device(), memory_kind=HOST)
 
 
-def succession(bundle: Bundle) -> Succession:
-    return Succession([OnnxRuntimeBackend(bundle), OnnxRuntimeBackend(bundle)])
-
-
 KINDS: list[Callable[[Bundle], Backend]] = [
-    TorchBackend, OnnxRuntimeBackend, OpenVinoBackend, OnCpu, engine, succession
+    TorchBackend, OnnxRuntimeBackend, OpenVinoBackend, OnCpu, engine
 ]  # fmt: skip
 
 
@@ -215,54 +204,6 @@ def test_verify_closes_what_it_opened_before_a_failure(
     monkeypatch.setitem(OPENERS, "openvino", damaged)
     with pytest.raises(BundleError, match="the graph was altered"):
         verify(path, reading=Reading(examples=4))
-    assert_closed(opened, 2)
-
-
-def test_bisect_closes_the_graph_that_it_ran(
-    path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = OnnxRuntimeBackend.run
-    monkeypatch.setattr(OnnxRuntimeBackend, "run", lambda self, batch: {
-        name: 1 - array for name, array in run(self, batch).items()
-    })  # fmt: skip
-    report = verify(path, "onnxruntime", reading=Reading(examples=4), bisect=True)
-    assert report.backends[0].bisection is not None
-    assert_closed(opened, 3)
-
-
-def test_profile_closes_the_members_that_it_opened_before_a_failure(
-    path: Path, opened: list[Backend], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    graphs = iter([open_graph, damaged])
-
-    def second_is_damaged(*arguments: Any) -> Backend:
-        return next(graphs)(*arguments)
-
-    monkeypatch.setattr(subjects, "open_graph", second_is_damaged)
-    with pytest.raises(BundleError, match="the graph was altered"):
-        profile(path, "onnxruntime", timing=Timing(batch=[1], sequence=[8]), baseline=["deep-ensemble"], memory=False)
-    assert_closed(opened, 2)
-    assert next(graphs, None) is None
-
-
-def test_a_member_that_cannot_be_closed_does_not_keep_the_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Subject("deep-ensemble", "onnxruntime", "fp32", path / "model.fp32.onnx", 3)
-    members = subject.open(Bundle.open(path), None)
-    assert isinstance(members, Succession)
-    monkeypatch.setattr(members._backends[1], "_release", damaged)
-    with pytest.raises(BundleError):
-        members.close()
-    assert all(backend._released for backend in members._backends)
-
-
-def test_evaluate_closes_a_bundle_that_cannot_be_compared(
-    path: Path, text_csv: Path, opened: list[Backend], tmp_path: Path
-) -> None:
-    labels = list("abcdz")
-    other = make_model("bert", id2label=dict(enumerate(labels)), label2id={name: i for i, name in enumerate(labels)})
-    save_bundle(fuse(other), tmp_path / "other", make_tokenizer(tmp_path / "source"))
-    with pytest.raises(HydrantError, match="knows other classes"):
-        evaluate(path, text_csv, compare=[tmp_path / "other"], figures=Figures(bootstrap=0))
     assert_closed(opened, 2)
 
 

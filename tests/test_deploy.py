@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +62,6 @@ def instructions() -> list[tuple[str, str]]:
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines]
 
 
-def test_every_recipe_is_told_of() -> None:
-    told = re.findall(r"\]\((\w[\w.-]*)\)", (FOLDER / "README.md").read_text())
-    there = {path.name for path in FOLDER.iterdir()} - {"README.md", "Dockerfile.dockerignore"}
-    assert sorted(told) == sorted(there)
-    page = (CHECKOUT / "docs/how-to/deploy.md").read_text()
-    assert all(f"examples/deploy/{name}" in page for name in there)
-
-
 # The image
 
 
@@ -115,23 +104,6 @@ def test_the_image_asks_after_its_own_health(service: Running) -> None:
         assert done.returncode == status, done.stderr
 
 
-def test_the_image_is_built_of_the_package_alone() -> None:
-    patterns = [
-        line for line in (FOLDER / "Dockerfile.dockerignore").read_text().splitlines() if line and line[0] != "#"
-    ]
-    tables = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    packages = {
-        name.removeprefix("hydrant").strip(".").split(".")[0] for name in tables["tool"]["setuptools"]["packages"]
-    }
-    needed = {*packages - {""}, "pyproject.toml", "README.md", "LICENSE", "constraints.txt", "py.typed", "__init__.py"}
-    needed.add(".ci")
-    for name in needed:  # the last pattern that fits decides
-        last = next((each for each in patterns[::-1] if fnmatch(name, each.removeprefix("!"))), "!")
-        assert last.startswith("!"), name
-    assert all((CHECKOUT / name).exists() for name in needed)
-    assert {"tests", "docs", "benchmarks"} <= set(patterns)
-
-
 # Kubernetes
 
 
@@ -161,26 +133,6 @@ def test_probes_ask_what_the_service_answers_without_a_token(service: Running, n
     assert container["readinessProbe"]["httpGet"]["path"].endswith("/ready")
 
 
-@pytest.mark.parametrize("name", ["kubernetes.yaml", "kserve.yaml"])
-def test_containers_have_few_rights_and_know_their_size(name: str) -> None:
-    pod, container = container_of(name)
-    rights = {**pod.get("securityContext", {}), **container["securityContext"]}
-    assert rights["runAsNonRoot"]
-    assert str(rights["runAsUser"]) == dict(instructions())["USER"].split(":")[0]
-    assert not rights["allowPrivilegeEscalation"]
-    assert rights["capabilities"] == {"drop": ["ALL"]}
-    assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
-    _, settings = settings_of(container["args"])
-    assert str(settings.threads) == container["resources"]["requests"]["cpu"]
-    assert rights["readOnlyRootFilesystem"]
-    sizes = {"Mi": 2**20, "Gi": 2**30}
-    usual, most = (
-        int(each[:-2]) * sizes[each[-2:]]
-        for each in (container["resources"]["requests"]["memory"], container["resources"]["limits"]["memory"])
-    )
-    assert usual + 25 * settings.max_bytes <= most, "the largest body of JSON, while it is read"
-
-
 def test_what_is_mounted_is_what_is_served() -> None:
     pod, container = container_of("kubernetes.yaml")
     options, settings = settings_of(container["args"])
@@ -197,70 +149,7 @@ def test_what_is_mounted_is_what_is_served() -> None:
     assert settings.timeout == container_of("kserve.yaml")[0]["timeout"]
 
 
-def test_objects_name_each_other() -> None:
-    found = kinds("kubernetes.yaml")
-    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    selectors = [
-        found["Deployment"]["spec"]["selector"]["matchLabels"], found["Service"]["spec"]["selector"],
-        found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
-    ]  # fmt: skip
-    assert selectors == [labels] * 3
-    inside = container_of("kubernetes.yaml")[1]["ports"]
-    assert [each["targetPort"] for each in found["Service"]["spec"]["ports"]] == [each["name"] for each in inside]
-    target = found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
-    assert (target["kind"], target["name"]) == ("Deployment", found["Deployment"]["metadata"]["name"])
-    assert found["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == found["Deployment"]["spec"]["replicas"]
-    for name in ("kubernetes.yaml", "kserve.yaml"):
-        assert container_of(name)[1]["image"].endswith(f"/hydrant:{hydrant.__version__}")
-
-
 # systemd
-
-
-def unit(name: str) -> tuple[configparser.ConfigParser, list[str]]:
-    found = configparser.ConfigParser(strict=False, interpolation=None, allow_no_value=True)
-    found.optionxform = str  # type: ignore[assignment,method-assign]
-    found.read_string((FOLDER / name).read_text())
-    return found, shlex.split(found["Service"]["ExecStart"])
-
-
-def test_the_unit_of_serve_runs_a_command_that_there_is() -> None:
-    found, command = unit("hydrant.service")
-    assert command[0].endswith("/bin/hydrant")
-    options, settings = settings_of(command[1:])
-    assert found["Service"]["SocketBindAllow"] == f"tcp:{settings.port}"
-    assert float(found["Service"]["TimeoutStopSec"]) > settings.timeout
-    name = found["Service"]["LoadCredential"].split(":")[0]
-    assert str(options.token_file) == "${CREDENTIALS_DIRECTORY}/" + name
-    assert settings.loopback
-
-
-def test_the_unit_of_the_runner_has_options_that_there_are() -> None:
-    found, command = unit("hydrant-run.service")
-    assert command[0].endswith("/bin/hydrant-run")
-    source = (CHECKOUT / "runtime/cpp/program/arguments.cpp").read_text()
-    known = dict(re.findall(r'^    \{"(--[\w-]+)", (nullptr|"\w+")', source, flags=re.M))
-    given = {word: after for word, after in zip(command, [*command[1:], ""], strict=True) if word.startswith("--")}
-    assert set(given) == {"--serve", "--host", "--port", "--threads", "--max-bytes", "--max-pixels"}
-    for option, after in given.items():
-        assert option in known
-        assert (known[option] == "nullptr") == after.startswith("--")
-    assert found["Service"]["SocketBindAllow"] == f"tcp:{given['--port']}"
-    assert given["--host"] == "127.0.0.1"
-
-
-@pytest.mark.parametrize("name", ["hydrant.service", "hydrant-run.service"])
-def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd-analyze is not installed")
-    text = (FOLDER / name).read_text()
-    (tmp_path / name).write_text(re.sub(r"/opt/hydrant/bin/[\w-]+", "/bin/true", text))
-    done = subprocess.run([analyze, "verify", str(tmp_path / name)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    limit = ["security", "--offline=true", "--threshold=20", str(tmp_path / name)]  # tenths: 2.0 of 10
-    done = subprocess.run([analyze, *limit], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 # Prometheus

@@ -21,11 +21,11 @@ from hydrant.bundle.signature import sign
 from hydrant.bundle.store import Bundle
 from hydrant.cli.main import main
 from hydrant.errors import InputError
-from hydrant.serving.offline.chunks import Chunks
-from hydrant.serving.offline.ray_engine import Actors, Scorer, Work
-from hydrant.serving.offline.run import Division, local_engine, predict_part
-from hydrant.serving.offline.scoring import Scoring
-from hydrant.serving.offline.sources import Sources, Survey
+from hydrant.runtime.offline.chunks import Chunks
+from hydrant.runtime.offline.input_stream import Sources, Survey
+from hydrant.runtime.offline.offline_run import Division, local_engine, predict_part
+from hydrant.runtime.offline.ray_engine import Actors, Scorer, Work
+from hydrant.runtime.offline.scoring import Scoring
 from hydrant.serving.ray_serve import _start
 from hydrant.serving.serve_settings import ServeSettings
 from support import make_model, make_tokenizer, random_plan, run_cli

@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import copy_folder, write_atomically
-from ..bundle.owned import alone_in, discard, owned_folder, sweep
+from ..bundle.staging import alone_in, copy_folder, discard, owned_folder, sweep, write_atomically
 from ..bundle.strict_json import to_json_bytes
 from ..errors import HydrantError, InputError, cut, is_whole, literal
 
@@ -23,15 +22,7 @@ SCHEMA = 1
 
 
 class Workspace:
-    """A folder with ``make.json``, which lists the stages that are done, and what these made.
-
-    Args:
-        folder: created if it is not there.
-        digests: of model, data and options; a folder of others is refused.
-
-    Raises:
-        InputError: the folder holds something else, or another making.
-    """
+    """A folder with ``make.json``, which lists the stages that are done, and what these made; of one making alone."""
 
     def __init__(self, folder: Path, digests: dict[str, str]) -> None:
         self.folder, self._digests = folder, digests
@@ -53,11 +44,7 @@ class Workspace:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep others who make the same out for as long as the block runs, where the system has locks.
-
-        Raises:
-            InputError: another process is at it, or was until now.
-        """
+        """Keep others who make the same out for as long as the block runs, where the system has locks."""
         with ExitStack() as stack:
             try:
                 free = stack.enter_context(alone_in(self.folder))
@@ -73,9 +60,7 @@ class Workspace:
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Do a stage, unless it is done, and return what it recorded (JSON-compatible).
 
-        Raises:
-            HydrantError: its work raised one. Where no stage is done the folder is deleted, so that the next call may
-                be of something else; otherwise the message of an ``InputError`` says that it stays.
+        Where no stage is done a failure deletes the folder, so that the next call may be of something else.
         """
         if name not in self._stages:
             try:
@@ -108,11 +93,7 @@ class Workspace:
             self._write(self.folder)
 
     def told(self, name: str, line: Callable[[dict[str, Any]], str]) -> str:
-        """What a stage did, in words.
-
-        Raises:
-            InputError: an earlier call did it, and what that recorded was damaged since.
-        """
+        """What a stage did, in words; a record of an earlier call that was damaged since is refused."""
         try:
             return line(self._stages[name])
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:

@@ -18,9 +18,7 @@ from ...errors import InputError, cut
 CUDA = 2
 """DLPack's number for memory of an NVIDIA GPU."""
 
-
 _CODES = {"i": 0, "u": 1, "f": 2}
-
 
 _NAME = b"dltensor"
 
@@ -49,18 +47,13 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 
-
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-
 
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
-
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
-
 _new_capsule = ctypes.pythonapi.PyCapsule_New
-
 
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
 
@@ -68,11 +61,9 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p
 # a destructor gets an object that is no longer referenced, so these take its bare address
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 
-
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
-
 
 _exported: dict[int, tuple[Any, ...]] = {}
 """What must live until a consumer is done: address of the managed tensor → it, its shape, its array."""
@@ -80,14 +71,7 @@ _exported: dict[int, tuple[Any, ...]] = {}
 
 @dataclass(frozen=True)
 class Borrowed:
-    """A tensor of another library, readable while this object lives.
-
-    Attributes:
-        address: of its first element.
-        shape: sizes.
-        dtype: of its elements.
-        capsule: keeps the memory.
-    """
+    """A tensor of another library, readable while this object lives; ``capsule`` keeps its memory."""
 
     address: int
     shape: tuple[int, ...]
@@ -130,19 +114,11 @@ def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtyp
 
 
 class DeviceArray:
-    """A float32 array on a device, for libraries that read DLPack or ``__cuda_array_interface__``.
-
-    The memory is released when the last reader is done.
-
-    Attributes:
-        address: of its first element.
-        shape: sizes.
-        dtype: float32.
-    """
+    """A float32 array on a device, for readers of DLPack or ``__cuda_array_interface__``; the last one releases it."""
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, address: int, shape: tuple[int, ...], release: Callable[[], None], device: int = CUDA) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...], release: Callable[[], object], device: int = CUDA) -> None:
         self.shape = shape
         self.address, self._release, self._device = address, release, device
 

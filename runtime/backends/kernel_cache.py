@@ -7,13 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import write_atomically
+from ...bundle.staging import write_atomically
 from ...errors import BackendError, HydrantError
 
 log = logging.getLogger(__name__)
 
-
-MOST_BYTES = 2**30
+MAX_BYTES = 2**30
 
 
 def cache_folder() -> Path:
@@ -24,11 +23,7 @@ def cache_folder() -> Path:
 
 
 def private_folder(*names: str) -> Path | None:
-    """A folder below :func:`cache_folder` that only this user can write to; it is made where it is missing.
-
-    Returns:
-        The folder; ``None`` where it cannot be made.
-    """
+    """A folder below :func:`cache_folder` that only this user can write to; ``None`` where it cannot be made."""
     folder = cache_folder()
     for name in ("", *names):
         folder = folder / name
@@ -49,14 +44,12 @@ def private_folder(*names: str) -> Path | None:
 class KernelCache:
     """The runtime cache of one engine. It saves time only: nothing about it is ever an error."""
 
-    def __init__(self, config: Any, digest: str) -> None:
+    def __init__(self, digest: str, *configs: Any) -> None:
         self._path = cache_folder() / f"{digest}.cache"
-        self._cache = config.create_runtime_cache()
+        self._cache = configs[0].create_runtime_cache()
         self._before = self._read()
-
-    def give_to(self, config: Any) -> None:
-        """Let the execution contexts of a configuration use the cache."""
-        config.set_runtime_cache(self._cache)
+        for config in configs:  # whose execution contexts use it
+            config.set_runtime_cache(self._cache)
 
     def save(self) -> None:
         """Write the cache, if it has grown or changed since it was read."""
@@ -69,13 +62,12 @@ class KernelCache:
             log.info("the kernel cache %s was not written: %s", self._path, error)
 
     def _read(self) -> bytes:
-        """What the file holds, if the library accepts it for this version and GPU."""
+        """The content of the file, if the library accepts it for this version and GPU."""
         try:
             status = self._path.stat()
-            if hasattr(os, "getuid") and status.st_uid != os.getuid():
-                raise HydrantError("it belongs to another user")
-            if not 0 < status.st_size <= MOST_BYTES:
-                raise HydrantError(f"it has {status.st_size} bytes")
+            mine = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+            if not (mine and 0 < status.st_size <= MAX_BYTES):
+                raise HydrantError(f"it belongs to another user, or has {status.st_size} bytes")
             data = self._path.read_bytes()
             if not self._cache.deserialize(data):
                 raise HydrantError("it is from another version, driver or GPU")

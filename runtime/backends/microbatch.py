@@ -8,24 +8,24 @@ each of them anew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import numpy as np
 
 from ...bundle.store import Bundle
 from ...bundle.traced import Traced
 from ...cost.estimate import cost_of
+from ...errors import BackendError, cut
+from .protocol import Backend, Batch, joined
 
 log = logging.getLogger(__name__)
 
-
 ROWS = 800
 """Rows (inputs × tokens × streams) of one run, about: measured in ``benchmarks/graph_latency.py``."""
-
-
-Batch = Mapping[str, np.ndarray]
 
 
 @cache
@@ -38,10 +38,8 @@ def _say(size: int, chunk: int) -> None:
 class Microbatch:
     """How many inputs go into one run.
 
-    Attributes:
-        tokens: of one image; ``None`` for text, whose tensors tell.
-        streams: mean number of activation streams over the layers: 1 before the fork, M from it on; 0 for a graph
-            whose batches are never cut.
+    ``tokens`` of one image (``None`` for text, whose tensors tell); mean number of activation ``streams`` over the
+    layers: 1 before the fork, M from it on, 0 for a graph whose batches are never cut.
     """
 
     tokens: int | None
@@ -73,8 +71,38 @@ class Microbatch:
         pieces = -(-size // chunk)
         chunk = -(-size // pieces)  # parts of nearly equal size
         _say(size, chunk)
-        parts = [
-            function({name: array[start : start + chunk] for name, array in inputs.items()})
-            for start in range(0, size, chunk)
-        ]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return joined(
+            [
+                function({name: array[start : start + chunk] for name, array in inputs.items()})
+                for start in range(0, size, chunk)
+            ]
+        )
+
+
+class GraphBackend(Backend):
+    """A graph on a CPU, which runs batches in parts; ``runtime`` names the library in messages."""
+
+    name: str
+    runtime: ClassVar[str]
+
+    def __init__(self, precision: str, outputs: Iterable[str], microbatch: Microbatch) -> None:
+        super().__init__(self.name, precision, outputs)
+        self._microbatch = microbatch
+
+    def chunk(self, inputs: Batch) -> int:
+        """Inputs per run of the graph."""
+        return self._microbatch.chunk(inputs)
+
+    def _run(self, inputs: Batch) -> dict[str, np.ndarray]:
+        return self._microbatch.run(self._run_part, inputs)
+
+    def _run_part(self, inputs: Batch) -> dict[str, np.ndarray]:
+        try:
+            return self._infer(inputs)
+        except Exception as error:  # the libraries' exceptions share no public base class
+            shapes = {name: list(array.shape) for name, array in inputs.items()}
+            raise BackendError(f"{self.runtime} failed on inputs of shape {shapes}: {cut(error, 200)}") from error
+
+    @abstractmethod
+    def _infer(self, inputs: Batch) -> dict[str, np.ndarray]:
+        """Run the graph on one part."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,8 +12,8 @@ import numpy as np
 from ...bundle.store import Bundle
 from ...errors import BackendError, BundleError, cut, require
 from .graph_file import graph_file
-from .microbatch import Microbatch
-from .protocol import Backend
+from .microbatch import GraphBackend, Microbatch
+from .protocol import Batch
 
 PRECISIONS = ("fp32", "bf16", "int8")
 """What this backend runs, in the order of preference; BF16 computes the float32 graph in bfloat16."""
@@ -26,10 +25,11 @@ class _Own(threading.local):
     request: Any = None
 
 
-class OpenVinoGraph(Backend):
+class OpenVinoGraph(GraphBackend):
     """An ONNX graph compiled by OpenVINO for the CPU."""
 
     name = "openvino"
+    runtime = "OpenVINO"
 
     def __init__(self, graph: Path, precision: str, microbatch: Microbatch, threads: int | None = None) -> None:
         openvino = _library()
@@ -49,27 +49,15 @@ class OpenVinoGraph(Backend):
             ) from error
         self._indices = {output.any_name: index for index, output in enumerate(self._compiled.outputs)}
         self._own = _Own()  # a request serves one thread at a time
-        self._microbatch = microbatch
-        super().__init__(self.name, precision, self._indices)
+        super().__init__(precision, self._indices, microbatch)
 
-    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Inputs that go into one run."""
-        return self._microbatch.chunk(inputs)
-
-    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return self._microbatch.run(self._run_part, inputs)
+    def _infer(self, inputs: Batch) -> dict[str, np.ndarray]:
+        request = self._own.request = self._own.request or self._compiled.create_infer_request()
+        request.infer({name: np.ascontiguousarray(array) for name, array in inputs.items()})
+        return {name: request.get_output_tensor(index).data.copy() for name, index in self._indices.items()}
 
     def _release(self) -> None:
         del self._compiled, self._own
-
-    def _run_part(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        request = self._own.request = self._own.request or self._compiled.create_infer_request()
-        try:
-            request.infer({name: np.ascontiguousarray(array) for name, array in inputs.items()})
-        except Exception as error:  # as in __init__
-            shapes = {name: list(array.shape) for name, array in inputs.items()}
-            raise BackendError(f"OpenVINO failed on inputs of shape {shapes}: {cut(error, 200)}") from error
-        return {name: request.get_output_tensor(index).data.copy() for name, index in self._indices.items()}
 
 
 class OpenVinoBackend(OpenVinoGraph):

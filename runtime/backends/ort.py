@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ...bundle.store import Bundle
-from ...errors import BackendError, BundleError, cut, require
+from ...errors import BundleError, cut, require
 from .graph_file import graph_file
-from .microbatch import Microbatch
-from .protocol import Backend
+from .microbatch import GraphBackend, Microbatch
+from .protocol import Batch
 
 PRECISIONS = ("fp32", "int8", "fp16")
 """What ONNX Runtime's CPU kernels run, in the order of preference; BF16 has none."""
 
 
-class OnnxRuntimeGraph(Backend):
+class OnnxRuntimeGraph(GraphBackend):
     """An ONNX graph in an ONNX Runtime session with the CPU execution provider."""
 
     name = "onnxruntime"
+    runtime = "ONNX Runtime"
 
     def __init__(self, graph: Path, precision: str, microbatch: Microbatch, threads: int | None = None) -> None:
         self._session = open_session(graph, threads)
-        self._microbatch = microbatch
-        super().__init__(self.name, precision, (output.name for output in self._session.get_outputs()))
+        super().__init__(precision, (output.name for output in self._session.get_outputs()), microbatch)
 
-    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Inputs that go into one run of the session."""
-        return self._microbatch.chunk(inputs)
-
-    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return self._microbatch.run(self._run_part, inputs)
+    def _infer(self, inputs: Batch) -> dict[str, np.ndarray]:
+        return dict(zip(self.outputs, self._session.run(self.outputs, dict(inputs)), strict=True))
 
     def _release(self) -> None:
         del self._session
-
-    def _run_part(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        try:
-            return dict(zip(self.outputs, self._session.run(self.outputs, dict(inputs)), strict=True))
-        except Exception as error:  # onnxruntime's exceptions share no public base class
-            shapes = {name: list(array.shape) for name, array in inputs.items()}
-            raise BackendError(f"ONNX Runtime failed on inputs of shape {shapes}: {cut(error, 200)}") from error
 
 
 class OnnxRuntimeBackend(OnnxRuntimeGraph):
@@ -58,11 +47,7 @@ class OnnxRuntimeBackend(OnnxRuntimeGraph):
 def open_session(model: Path | bytes, threads: int | None = None, profile: Path | None = None) -> Any:
     """An ONNX Runtime session on the CPU."""
     ort = require("onnxruntime", "onnxruntime", "run the ONNX graph")
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # failures are raised, and said once
-    options.add_session_config_entry("session.force_spinning_stop", "1")  # idle sessions leave the cores to others
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    options = session_options(ort, threads)
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
@@ -70,8 +55,18 @@ def open_session(model: Path | bytes, threads: int | None = None, profile: Path 
         return ort.InferenceSession(
             model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # as above
+    except Exception as error:  # onnxruntime's exceptions share no public base class
         what = "the model" if isinstance(model, bytes) else model
         raise BundleError(
             f"ONNX Runtime {ort.__version__} cannot load {what}: {cut(error, 200)}; export it again"
         ) from error
+
+
+def session_options(ort: ModuleType, threads: int | None) -> Any:
+    """Options of a session that prints nothing, and leaves the cores to others while it is idle."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # failures are raised, and said once
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    return options

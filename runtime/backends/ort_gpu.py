@@ -19,35 +19,29 @@ from ...errors import BackendError, cut, require
 from .dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from .graph_file import graph_file
 from .kernel_cache import private_folder
-from .protocol import Backend
-from .tensorrt.profiles import Part, run_parts
+from .ort import session_options
+from .protocol import Backend, joined
 
 PRECISIONS = ("fp16", "fp32")
 """What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
 
-
 TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
 """ONNX Runtime's name → type of an input of hydrant's graphs."""
-
 
 CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
 """Of the CUDA provider: products of float32 in float32. Its default rounds their factors to 10 bits (TF32)."""
 
-
 ROWS = 32
 """Largest batch of one run of the TensorRT provider, which compiles for a range of batches."""
-
 
 TOKENS = 64
 """Length of texts that the TensorRT provider's kernels are chosen for."""
 
 
 class OnnxRuntimeCudaBackend(Backend):
-    """One of the bundle's graphs in ONNX Runtime, with its CUDA execution provider.
+    """One of the bundle's graphs in ONNX Runtime's CUDA execution provider.
 
-    Attributes:
-        provider, library: of ONNX Runtime, and the file that holds it.
-        place, memory_kind: ONNX Runtime's name and DLPack's number for the memory of tensors that stay on the GPU.
+    Tensors that stay on the GPU have the ``place`` of ONNX Runtime, and the ``memory_kind`` of DLPack.
     """
 
     name = "onnxruntime-cuda"
@@ -83,7 +77,7 @@ class OnnxRuntimeCudaBackend(Backend):
             self._start(binding, {name: list(each.shape) for name, each in tensors.items()})
             binding.synchronize_outputs()
             return {
-                name: DeviceArray(value.data_ptr(), tuple(value.shape()), _Kept(value), self.memory_kind)
+                name: DeviceArray(value.data_ptr(), tuple(value.shape()), [value].clear, self.memory_kind)
                 for name, value in zip(self.outputs, binding.get_outputs(), strict=True)
             }
 
@@ -93,9 +87,11 @@ class OnnxRuntimeCudaBackend(Backend):
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         size, chunk = len(next(iter(inputs.values()))), self.chunk(inputs)
-        parts = [Part(0, start, min(start + chunk, size), 0, None) for start in range(0, size, chunk)]
-        return run_parts(
-            parts, lambda part: self._run_part({name: each[part.start : part.stop] for name, each in inputs.items()})
+        return joined(
+            [
+                self._run_part({name: each[start : start + chunk] for name, each in inputs.items()})
+                for start in range(0, size, chunk)
+            ]
         )
 
     def _release(self) -> None:
@@ -110,11 +106,7 @@ class OnnxRuntimeCudaBackend(Backend):
         if hasattr(self._ort, "preload_dlls"):
             with suppress(Exception):  # looks for CUDA among Python packages; what is not there may be elsewhere
                 self._ort.preload_dlls()
-        settings = self._ort.SessionOptions()
-        settings.log_severity_level = 4  # failures are raised, and said once
-        settings.add_session_config_entry("session.force_spinning_stop", "1")  # idle sessions leave the cores to others
-        if threads is not None:
-            settings.intra_op_num_threads = threads
+        settings = session_options(self._ort, threads)
         providers = [(self.provider, options), *self._others(), "CPUExecutionProvider"]
         try:
             # without the keyword it tries again on the CPU, and prints so
@@ -195,9 +187,6 @@ def profile_options(architecture: Architecture) -> dict[str, str]:
     """The TensorRT provider's ranges: 1 to :data:`ROWS` inputs, and 1 to as many tokens as the model reads.
 
     Without them it compiles anew for every batch that is larger than all before.
-
-    Returns:
-        Option → ``"input_ids:1x1,attention_mask:1x1"`` and so on.
     """
     sizes = {
         "min": (1, 1),
@@ -214,16 +203,6 @@ def profile_options(architecture: Architecture) -> dict[str, str]:
         f"trt_profile_{name}_shapes": ",".join(f"{each}:{shape(*size)}" for each in architecture.input_names)
         for name, size in sizes.items()
     }
-
-
-class _Kept:
-    """Keeps an output of ONNX Runtime until it is called."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __call__(self) -> None:
-        self._value = None
 
 
 def _why_not(ort: ModuleType, library: str) -> str | None:

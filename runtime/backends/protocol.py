@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import BackendError
-from ..closing import Closable
+from ..lifecycle import Closable
 from .dlpack import DeviceArray
 
 Batch = Mapping[str, np.ndarray]
+
+
+def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Outputs of parts of a batch, along the batch."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 class Backend(Closable):
@@ -44,14 +51,11 @@ class Backend(Closable):
         )
 
     def timings(self, inputs: Batch) -> dict[str, float]:  # noqa: ARG002
-        """Milliseconds of the parts of one run on a GPU, by name; empty, and nothing runs, where they are not told.
-
-        ``h2d`` (from host memory to the GPU), ``compute``, ``d2h`` (back), and ``enqueue`` on the CPU.
-        """
+        """Milliseconds of ``h2d``, ``compute`` and ``d2h`` on a GPU, and of ``enqueue`` on the CPU; empty on a CPU."""
         return {}
 
     def chunk(self, inputs: Batch) -> int:
-        """How many inputs go into one run of what is below: the batch, or less where that is faster."""
+        """Inputs per run of the library: the batch, or less where that is faster."""
         return len(next(iter(inputs.values())))
 
     @abstractmethod

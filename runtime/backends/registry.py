@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,59 +16,26 @@ from .protocol import Backend
 Opener = Callable[[Bundle, int | None, str | None], Backend]
 
 
-def _open_tensorrt(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:  # noqa: ARG001
-    from .tensorrt.engine import EngineBackend
+def _opener(module: str, kind: str, *library: str) -> Opener:
+    """Import a backend's module when the backend is opened."""
 
-    return EngineBackend(bundle, "tensorrt", precision)
+    def opener(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
+        backend = getattr(importlib.import_module(f".{module}", __package__), kind)
+        return backend(bundle, *library, precision=precision, **({} if library else {"threads": threads}))
 
-
-def _open_tensorrt_rtx(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:  # noqa: ARG001
-    from .tensorrt.engine import EngineBackend
-
-    return EngineBackend(bundle, "tensorrt-rtx", precision)
-
-
-def _open_onnxruntime_tensorrt(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
-    from .ort_gpu import OnnxRuntimeTensorRtBackend
-
-    return OnnxRuntimeTensorRtBackend(bundle, threads, precision)
-
-
-def _open_onnxruntime_cuda(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
-    from .ort_gpu import OnnxRuntimeCudaBackend
-
-    return OnnxRuntimeCudaBackend(bundle, threads, precision)
-
-
-def _open_onnxruntime(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
-    from .ort import OnnxRuntimeBackend
-
-    return OnnxRuntimeBackend(bundle, threads, precision)
-
-
-def _open_openvino(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
-    from .openvino import OpenVinoBackend
-
-    return OpenVinoBackend(bundle, threads, precision)
-
-
-def _open_torch(bundle: Bundle, threads: int | None, precision: str | None) -> Backend:
-    from .reference import TorchBackend
-
-    return TorchBackend(bundle, threads, precision)
+    return opener
 
 
 OPENERS: dict[str, Opener] = {
-    "tensorrt": _open_tensorrt,
-    "tensorrt-rtx": _open_tensorrt_rtx,
-    "onnxruntime-tensorrt": _open_onnxruntime_tensorrt,
-    "onnxruntime-cuda": _open_onnxruntime_cuda,
-    "onnxruntime": _open_onnxruntime,
-    "openvino": _open_openvino,
-    "torch": _open_torch,
+    "tensorrt": _opener("tensorrt.engine", "EngineBackend", "tensorrt"),
+    "tensorrt-rtx": _opener("tensorrt.engine", "EngineBackend", "tensorrt-rtx"),
+    "onnxruntime-tensorrt": _opener("ort_gpu", "OnnxRuntimeTensorRtBackend"),
+    "onnxruntime-cuda": _opener("ort_gpu", "OnnxRuntimeCudaBackend"),
+    "onnxruntime": _opener("ort", "OnnxRuntimeBackend"),
+    "openvino": _opener("openvino", "OpenVinoBackend"),
+    "torch": _opener("reference", "TorchBackend"),
 }
 """Every backend, in the order in which ``"auto"`` tries them."""
-
 
 MODULES = {
     **ENGINE_MODULES,
@@ -79,10 +47,8 @@ MODULES = {
 }
 """Backend → module of its library."""
 
-
 ON_GPU = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
 """Backends that need an NVIDIA GPU."""
-
 
 RUNS_GRAPHS = ("onnxruntime", "openvino")
 """Backends that run any graph, one without a bundle, too."""
@@ -104,13 +70,10 @@ def reasons(skipped: Sequence[tuple[str, str]]) -> str:
 def open_backend(
     bundle: Bundle, name: str = "auto", threads: int | None = None, precision: str | None = None
 ) -> tuple[Backend, list[tuple[str, str]]]:
-    """Open a backend by name, or with ``"auto"`` the first that can run here.
+    """Open a backend by name, or with ``"auto"`` the first that can run here; also (name, reason) of the skipped ones.
 
     Only absence makes ``"auto"`` go on to the next one (a GPU, library or file that is not there, or an engine that
     does not fit); a file that was altered is an error.
-
-    Returns:
-        The backend, and (name, reason) of each one that was skipped.
     """
     if name != "auto":
         if name not in OPENERS:
@@ -130,10 +93,8 @@ def open_backend(
 
 def open_graph(graph: Path, name: str, precision: str, microbatch: Microbatch, threads: int | None = None) -> Backend:
     """Open a graph that belongs to no bundle."""
-    if name == "openvino":
-        from .openvino import OpenVinoGraph
-
-        return OpenVinoGraph(graph, precision, microbatch, threads)
+    from .openvino import OpenVinoGraph
     from .ort import OnnxRuntimeGraph
 
-    return OnnxRuntimeGraph(graph, precision, microbatch, threads)
+    kind = OpenVinoGraph if name == "openvino" else OnnxRuntimeGraph
+    return kind(graph, precision, microbatch, threads)

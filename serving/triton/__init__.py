@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .repository import TritonModels, triton_repository
-from .settings import TritonSettings
+from .triton_settings import TritonSettings
 
 __all__ = ["TritonModels", "TritonSettings", "triton_repository"]

@@ -1,7 +1,8 @@
 """The models of a generated repository, as Triton's Python backend runs them: ``model.py`` there names one of these.
 
 Triton makes one for each instance, calls ``initialize`` once, and ``execute`` with the requests of a batch, to get one
-response for each of them, which holds tensors or an error.
+response for each of them, which holds tensors or an error. A request holds one or more inputs. Those of all requests
+are predicted at once; an invalid request fails alone.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,16 @@ import numpy as np
 
 from ...bundle.calibration import Calibration
 from ...bundle.store import Bundle
-from ...data.processor import load_processor
+from ...data.batching import Prepared
+from ...data.processor import Processor, load_processor
 from ...errors import BackendError, BundleError, HydrantError, InputError, listing
 from ...runtime.loading import load
-from ...runtime.prediction import Prediction
+from ...runtime.prediction import Prediction, decided
 from ...runtime.predictor import Predictor
-from .answers import Given, decided_requests, predicted, prepared, read_inputs
-from .tensors import SPANS, answer_arrays, graph_outputs
+from .triton_tensors import SPANS, answer_arrays, graph_outputs
 
 BUNDLE, LINK = "bundle", "bundle.path"
-"""In a version's folder: the bundle, or a file that says where it lies."""
+"""In a version's folder: the bundle, or a file with its path."""
 
 BACKEND, PRECISION, THREADS = "hydrant.backend", "hydrant.precision", "hydrant.threads"
 """Parameters of ``config.pbtxt`` by which the whole predictor is opened."""
@@ -35,15 +37,20 @@ BACKEND, PRECISION, THREADS = "hydrant.backend", "hydrant.precision", "hydrant.t
 SHORTEST, LONGEST = "hydrant.shortest", "hydrant.longest"
 """Parameters of the step before the graph: tokens of the shortest and of the longest text that an engine takes."""
 
+MULTIPLE = 16
+"""Texts are padded to a multiple of so many tokens: Triton batches requests of equal shapes only."""
+
 Arrays = Mapping[str, np.ndarray]
 Answer = Arrays | HydrantError
+Inputs = list[Any] | dict[str, np.ndarray]
+"""The inputs of a request: raw ones, or the graph's own tensors."""
 
 
 class PythonModel(ABC):
-    """What every model does: read tensors, answer each request by itself, and tell what is wrong with it."""
+    """Reads the tensors of requests, and writes the answer or the error of each."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Open what stands in the version's folder."""
+        """Open the bundle in the version's folder."""
         self._triton = importlib.import_module("triton_python_backend_utils")
         config = json.loads(args["model_config"])
         self._inputs, self._outputs = ([entry["name"] for entry in config[key]] for key in ("input", "output"))
@@ -113,21 +120,21 @@ class Whole(PythonModel):
 
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
         """Predict all requests together."""
-        given = _each(read_inputs, requests)
-        good = [item for item in given if not isinstance(item, HydrantError)]
-        found = iter(predicted(self._predictor, good) if good else [])
-        return [item if isinstance(item, HydrantError) else self._tensors(item, next(found)) for item in given]
+        read = _each(read_inputs, requests)
+        valid = [inputs for inputs in read if not isinstance(inputs, HydrantError)]
+        found = iter(predicted(self._predictor, valid))
+        return [inputs if isinstance(inputs, HydrantError) else self._tensors(inputs, next(found)) for inputs in read]
 
     def finalize(self) -> None:
         """Close the predictor."""
         self._predictor.close()
 
-    def _tensors(self, given: Given, found: Prediction | HydrantError) -> Answer:
+    def _tensors(self, inputs: Inputs, found: Prediction | HydrantError) -> Answer:
         if isinstance(found, HydrantError):
             return found
         arrays = answer_arrays(found, self._predictor.labels)
-        if SPANS in self._outputs and isinstance(given, list):
-            rows = self._predictor.rows(found, given)
+        if SPANS in self._outputs and isinstance(inputs, list):
+            rows = self._predictor.rows(found, inputs)
             arrays[SPANS] = np.array([[json.dumps(row["spans"]).encode()] for row in rows], object)
         return arrays
 
@@ -135,24 +142,35 @@ class Whole(PythonModel):
 class Prepare(PythonModel):
     """Raw inputs → the graph's tensors: the step of an ensemble before the graph."""
 
+    _processor: Processor
+
     def open(self, bundle: Bundle) -> None:
         """Load the tokenizer or image processor."""
         spec = bundle.any_architecture()
-        self._shortest, self._longest = self.number(SHORTEST) or 1, self.number(LONGEST)
-        if self._longest is not None and self._longest < spec.max_sequence:
-            spec = replace(spec, positions=spec.positions - (spec.max_sequence - self._longest))
+        self._shortest, longest = self.number(SHORTEST) or 1, self.number(LONGEST)
+        if longest is not None and longest < spec.max_sequence:
+            spec = replace(spec, positions=spec.positions - (spec.max_sequence - longest))
         if (folder := bundle.processor_folder()) is None:
             raise BundleError(f"{bundle.path} has no processor; write the model again with `hydrant triton --force`")
         self._spec, self._processor = spec, load_processor(folder, spec)
 
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
-        """Prepare each request by itself."""
+        """Prepare each request by itself; texts are padded to a multiple of :data:`MULTIPLE` tokens."""
         return _each(self._prepared, requests)
 
     def _prepared(self, arrays: Arrays) -> Arrays:
-        given = read_inputs(arrays)
-        assert isinstance(given, list)  # the configuration has raw inputs only
-        return prepared(self._processor, self._spec, given, self._shortest)
+        inputs, spec = read_inputs(arrays), self._spec
+        assert isinstance(inputs, list)  # the configuration has raw inputs only
+        _, tensors = Prepared(inputs, self._processor, spec).batch(np.arange(len(inputs)))
+        if spec.modality == "image":
+            return tensors
+        tokens = next(iter(tensors.values())).shape[1]
+        room = max(self._shortest, min(padded_length(tokens), spec.max_sequence)) - tokens
+        fill = {"input_ids": spec.padding_token}
+        return {
+            name: np.pad(array, ((0, 0), (0, room)), constant_values=fill.get(name, 0))
+            for name, array in tensors.items()
+        }
 
 
 class Decide(PythonModel):
@@ -164,20 +182,107 @@ class Decide(PythonModel):
 
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
         """Decide all requests together."""
-        found = decided_requests([graph_outputs(arrays) for arrays in requests], self._calibration)
+        found = self._decided([graph_outputs(arrays) for arrays in requests])
         return [item if isinstance(item, HydrantError) else answer_arrays(item, self._labels) for item in found]
+
+    def _decided(self, requests: Sequence[Arrays]) -> list[Prediction | HydrantError]:
+        """Predictions with the decisions of the bundle; where one request is invalid, each by itself."""
+        joined = {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
+        try:
+            found = Prediction.from_outputs(joined)
+            if (name := found.not_finite()) is not None:
+                raise BackendError(
+                    f"the graph gave values of {name} that are not finite; check the inputs, or compare backends with "
+                    "`hydrant verify`"
+                )
+            return list(_split(decided(found, self._calibration), map(_count, requests)))
+        except HydrantError as error:
+            if len(requests) == 1:
+                return [error]
+            return [answer for request in requests for answer in self._decided([request])]
+
+
+def read_inputs(arrays: Arrays) -> Inputs:
+    """The inputs of a request: from ``text`` and ``text_pair``, or ``image``, each [B, 1] of bytes; or its tensors."""
+    if "image" in arrays:
+        return [bytes(item) for item in arrays["image"].reshape(-1)]  # never a path
+    if "text" not in arrays:
+        return dict(arrays)
+    texts = _decoded(arrays["text"], "text")
+    if "text_pair" not in arrays:
+        return texts
+    return list(zip(texts, _decoded(arrays["text_pair"], "text_pair"), strict=True))
+
+
+def predicted(predictor: Predictor, requests: Sequence[Inputs]) -> list[Prediction | HydrantError]:
+    """The prediction of each request, as if it were the only one."""
+    joined = _joined(requests) if len(requests) > 1 else None
+    found = None if joined is None else _alone(predictor, joined, "row")
+    if not isinstance(found, Prediction):
+        return [_alone(predictor, request) for request in requests]
+    answers: list[Prediction | HydrantError] = []
+    for part, request in zip(_split(found, map(_count, requests)), requests, strict=True):
+        if part.failed.any():
+            answers.append(_alone(predictor, request))
+        elif part.mask is not None and isinstance(request, list):  # without what texts of other requests needed
+            answers.append(part.shortened(int(part.mask.sum(axis=1).max())))
+        else:
+            answers.append(part)
+    return answers
+
+
+def padded_length(tokens: int) -> int:
+    """The multiple of :data:`MULTIPLE` that so many tokens are padded to."""
+    return -(-tokens // MULTIPLE) * MULTIPLE
 
 
 def bundle_folder(folder: Path) -> Path:
-    """Where the bundle of a version lies."""
+    """The folder of a version's bundle."""
     link = folder / LINK
     if (folder / BUNDLE).is_dir() or not link.is_file():
         return folder / BUNDLE
     return Path(link.read_text(encoding="utf-8").rstrip("\n"))
 
 
+def _decoded(array: np.ndarray, name: str) -> list[str]:
+    texts = []
+    for index, item in enumerate(array.reshape(-1)):
+        try:
+            texts.append(item if isinstance(item, str) else bytes(item).decode())
+        except UnicodeDecodeError as error:
+            raise InputError(f"input {index} has a {name} that is not UTF-8 ({error.reason}); encode it") from error
+    return texts
+
+
+def _joined(requests: Sequence[Inputs]) -> Inputs | None:
+    """The inputs of all requests, where they can be predicted together."""
+    if all(isinstance(request, list) for request in requests):
+        return [item for request in requests for item in request]
+    tensors = [request for request in requests if isinstance(request, dict)]
+    shapes = [{name: (array.dtype, array.shape[1:]) for name, array in request.items()} for request in tensors]
+    if len(tensors) < len(requests) or any(shape != shapes[0] for shape in shapes):
+        return None
+    return {name: np.concatenate([request[name] for request in tensors]) for name in shapes[0]}
+
+
+def _count(inputs: Inputs | Arrays) -> int:
+    return len(inputs) if isinstance(inputs, list) else len(next(iter(inputs.values())))
+
+
+def _split(found: Prediction, counts: Iterable[int]) -> list[Prediction]:
+    """A prediction as those of several requests."""
+    return [found.take(slice(start, end)) for start, end in pairwise(np.cumsum([0, *counts]).tolist())]
+
+
+def _alone(predictor: Predictor, request: Inputs, on_error: str = "raise") -> Prediction | HydrantError:
+    try:
+        return predictor.predict(request, batch_size=max(1, _count(request)), on_error=on_error)
+    except HydrantError as error:
+        return error
+
+
 def _each(function: Callable[[Arrays], Any], requests: Sequence[Arrays]) -> list[Any]:
-    """What a function makes of each request, or the error that it raises."""
+    """The result of a function for each request, or the error that it raises."""
     found: list[Any] = []
     for request in requests:
         try:

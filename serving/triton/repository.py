@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,23 +14,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import folders_above, place_folders, sha256_of
 from ...bundle.manifest import MANIFEST
-from ...bundle.owned import locked, owned_folder, sweep
-from ...bundle.signals import uninterrupted
+from ...bundle.staging import folders_above, locked, owned_folder, place_folders, sha256_of, sweep, uninterrupted
 from ...bundle.store import Bundle, resolve
+from ...data.specs import Spec, decode
 from ...errors import InputError, cut, is_whole, listing
-from .config import CONFIG, MARKER, Model, marker
-from .engine import Engine, checked_engine, find_engine
-from .ensemble import ensemble_models
-from .readme import readme
-from .settings import Device, TritonSettings, check_device
-from .source import RUN_BY, Source, read_source
-from .whole import whole_model
+from ...version import __version__
+from .model_files import CONFIG, ENVIRONMENT, PERF, SHORT, TOKENS, Model, Source, template
+from .triton_forms import Engine, engine_for, ensemble_models, whole_model
+from .triton_settings import Device, TritonSettings, check_device
+from .triton_tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
 README = "README.md"
+
+MARKER = "hydrant-triton.json"
+"""File in a version's folder by which it is known to be ours, with its tensors."""
+
+RUN_BY = {"cpu": ("fp32", "int8", "fp16"), "gpu": ("fp16", "fp32")}
+"""Precisions that ONNX Runtime runs on each device, the first choice first, as hydrant's own backends have them."""
+
+RELEASE = "24.12"
+"""First release of Triton whose Python backend reads NumPy 2; its Python is 3.12."""
 
 STAGE = "hydrant-triton"
 """Purpose of the hidden folder in which models are staged."""
@@ -37,7 +44,7 @@ STAGE = "hydrant-triton"
 
 @dataclass(frozen=True)
 class TritonModels:
-    """What was written.
+    """The models that were written.
 
     Attributes:
         path: of the repository.
@@ -106,13 +113,19 @@ def triton_repository(
     if not is_whole(version, 1, 2**31 - 1):
         raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
     bundle, repository = resolve(bundle), Path(output)
+    if (repository.exists() or repository.is_symlink()) and not repository.is_dir():
+        raise InputError(f"{repository} exists and is not a folder; choose another output folder")
     if repository.resolve().is_relative_to(bundle.path.resolve()):
         raise InputError(f"{repository} lies in the bundle, which keeps its own files; choose another output folder")
-    name = _checked_name(bundle.path.resolve().name if name is None else name)
+    name = bundle.path.resolve().name if name is None else name
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
+        raise InputError(
+            f"name is {cut(name)}; expected letters, digits, '_', '-' and '.', since folders and addresses are called "
+            "so; give another with --name (name=…)"
+        )
     models, source, engine = _models(bundle, device, name, int(version), settings)
     asked = models[-1]
     models[-1] = replace(asked, files={**asked.files, README: readme(source, models, int(version), engine)})
-    _check_places(repository, models, int(version), force)
     size = _write(repository, models, int(version), bundle, force)
     return TritonModels(
         repository,
@@ -131,57 +144,28 @@ def triton_repository(
 def _models(
     bundle: Bundle, device: str, name: str, version: int, settings: TritonSettings
 ) -> tuple[list[Model], Source, Engine | None]:
-    """The models to write, the one that clients ask last, what they are made from, and the engine among them."""
-    if device == "cpu":
-        source = read_source(bundle, *_precisions(settings, device))
-        return [whole_model(source, name, settings)], source, None
-    engine = _engine(bundle, settings)
-    if engine is None:
-        source = read_source(bundle, *_precisions(settings, device))
-    else:
-        source = read_source(bundle, engine.facts.precision)
+    """The models to write, the one that clients ask last, their source, and the engine among them."""
+    engine = engine_for(bundle, settings) if device == "gpu" else None
+    if engine is not None:
+        source = Source.read(bundle, engine.facts.precision)
         if settings.max_batch > engine.max_batch:
             log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
             settings = replace(settings, max_batch=engine.max_batch)
+    else:
+        precisions = RUN_BY[device] if settings.precision is None else [settings.precision]
+        if not set(precisions) <= set(RUN_BY[device]):
+            raise InputError(
+                f"ONNX Runtime does not run precision {settings.precision} on the device {device}; expected one of "
+                f"{', '.join(RUN_BY[device])}"
+            )
+        source = Source.read(bundle, *precisions)
+    if device == "cpu":
+        return [whole_model(source, name, settings)], source, None
     return ensemble_models(source, name, version, settings, engine), source, engine
-
-
-def _precisions(settings: TritonSettings, device: str) -> Sequence[str]:
-    """Precisions of graphs that ONNX Runtime runs there, the first choice first."""
-    if settings.precision is None:
-        return RUN_BY[device]
-    if settings.precision not in RUN_BY[device]:
-        raise InputError(
-            f"ONNX Runtime does not run precision {settings.precision} on the device {device}; expected one of "
-            f"{', '.join(RUN_BY[device])}"
-        )
-    return [settings.precision]
-
-
-def _engine(bundle: Bundle, settings: TritonSettings) -> Engine | None:
-    if settings.graph_backend == "onnxruntime":
-        return None
-    if settings.graph_backend == "tensorrt":
-        return checked_engine(bundle, settings.precision)
-    found, reasons = find_engine(bundle, settings.precision)
-    for reason in [] if found else reasons:
-        log.warning("ONNX Runtime runs the graph: %s", reason)
-    return found
-
-
-def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
-        raise InputError(
-            f"name is {cut(name)}; expected letters, digits, '_', '-' and '.', since folders and addresses are called "
-            "so; give another with --name (name=…)"
-        )
-    return name
 
 
 def _check_places(repository: Path, models: Iterable[Model], version: int, force: bool) -> None:
     """Refuse what may not be replaced, and a version that does not fit those beside it."""
-    if (repository.exists() or repository.is_symlink()) and not repository.is_dir():
-        raise InputError(f"{repository} exists and is not a folder; choose another output folder")
     for model in models:
         place = repository / model.name
         if place.is_symlink() or (place.exists() and not place.is_dir()):
@@ -195,62 +179,57 @@ def _check_places(repository: Path, models: Iterable[Model], version: int, force
             )
 
 
-def _versions(place: Path) -> dict[int, Any]:
-    """Versions of a model that stand in its folder, with what their markers say."""
+class Marker(Spec, frozen=True):
+    """The facts beside a version that this command wrote."""
+
+    schema: int
+    hydrant: str
+    model: str
+    part: str
+    version: int
+    bundle: dict[str, str]
+    interface: dict[str, Any]
+
+
+def _versions(place: Path) -> dict[int, Marker]:
+    """The versions of a model in its folder."""
     if not place.is_dir() or not any(place.iterdir()):
         return {}
     numbers = sorted(int(child.name) for child in place.iterdir() if child.name.isdecimal() and child.is_dir())
-    found = {number: _marker(place / str(number) / MARKER) for number in numbers}
-    if not found or not all(found.values()):
+    try:
+        markers = [
+            decode((place / str(number) / MARKER).read_bytes(), Marker, MARKER, InputError) for number in numbers
+        ]
+    except (OSError, InputError):
+        markers = []
+    if not markers:
         raise InputError(
             f"{place} exists, and holds something else than this command makes (no {MARKER} in a version); choose "
             "another --name (name=…)"
         )
-    return found
+    return dict(zip(numbers, markers, strict=True))
 
 
-def _marker(path: Path) -> dict[str, Any] | None:
-    try:
-        facts = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return facts if isinstance(facts, dict) and isinstance(facts.get("interface"), dict) else None
-
-
-def _check_version(place: Path, facts: dict[str, Any], model: Model, replaced: bool) -> None:
+def _check_version(place: Path, marker: Marker, model: Model, replaced: bool) -> None:
     """Refuse to put a model beside a version, or into its place, that is of another kind."""
-    if facts.get("part") != model.part:
+    if marker.part != model.part:
         raise InputError(
-            f"{place} is of another form ({cut(facts.get('part'))}, and this one is {model.part!r}); choose another "
+            f"{place} is of another form ({cut(marker.part)}, and this one is {model.part!r}); choose another "
             "--name (name=…), or remove that model and its steps"
         )
-    ours, theirs = json.loads(json.dumps(model.interface())), facts["interface"]
-    if replaced or ours == theirs:
-        return
-    key = next(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
-    raise InputError(
-        f"{place} has other {key} than this bundle: {_difference(theirs.get(key), ours.get(key))}; all versions of a "
-        "model share one config.pbtxt: choose another --name (name=…)"
-    )
+    ours, theirs = json.loads(json.dumps(model.interface())), marker.interface
+    if not replaced and (key := next((key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)), "")):
+        raise InputError(
+            f"{place} has other {key} than this bundle: {_only(theirs.get(key), ours.get(key))} there, "
+            f"{_only(ours.get(key), theirs.get(key))} here; all versions of a model share one config.pbtxt: choose "
+            "another --name (name=…)"
+        )
 
 
-def _difference(theirs: Any, ours: Any) -> str:
-    """What only one of two has: of lists the items, of other values these."""
-    if not isinstance(theirs, list) or not isinstance(ours, list):
-        return f"{cut(theirs)} there, {cut(ours)} here"
-    there, here = (
-        [_told(item) for item in one if item not in other] for one, other in ((theirs, ours), (ours, theirs))
-    )
-    if not there and not here:
-        return "the same in another order"
-    return f"{listing(there)} there, {listing(here)} here"
-
-
-def _told(item: Any) -> str:
-    """A tensor, or a label, in words."""
-    if not isinstance(item, list):
-        return cut(item)
-    return " ".join(str(part) for part in item[:3])
+def _only(one: Any, other: Any) -> str:
+    """The items of only one of two lists, or all, if these have others in another order."""
+    items, others = (value if isinstance(value, list) else [value] for value in (one, other))
+    return listing([item for item in items if item not in others] or items)
 
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:
@@ -270,7 +249,7 @@ def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bund
             size = 0
             for model in models:
                 place, staged = repository / model.name, stage / model.name
-                size += _fill(staged / str(version), {**model.version_files, MARKER: marker(model, facts)})
+                size += _fill(staged / str(version), {**model.version_files, MARKER: model.marker(facts)})
                 _fill(staged, {CONFIG: model.config_text().encode(), **model.files})
                 if not set(_versions(place)) <= {version}:
                     _keep_others(place, staged, version)
@@ -317,3 +296,68 @@ def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:
         else:
             shutil.copyfile(content, place)
     return sum((folder / name).stat().st_size for name in files)
+
+
+def readme(source: Source, models: Sequence[Model], version: int, engine: Engine | None) -> bytes:
+    """The page of a model: how to install, start, ask, measure and roll back."""
+    asked, steps = models[-1], ", ".join(f"`{model.name}`" for model in models[:-1])
+    graph = "" if not steps else " and its ONNX Runtime backend" if engine is None else " and its TensorRT backend"
+    rollback = ENSEMBLE_ROLLBACK.format(name=asked.name, version=version) if steps else ROLLBACK
+    return template(
+        "README.md.txt",
+        name=asked.name,
+        hydrant=__version__,
+        form=f"an ensemble of {steps}, which stand beside it" if steps else "the whole predictor in its Python backend",
+        release=RELEASE,
+        needs=f"its Python backend{graph}",
+        libraries="hydrant's core" if steps else "hydrant and ONNX Runtime",
+        extra="" if steps else "[onnxruntime]",
+        environment=ENVIRONMENT,
+        engine="" if engine is None else _engine_lines(engine),
+        request=_request(source, asked),
+        outputs=_tensor_lines(asked.outputs),
+        data=PERF if PERF in asked.files else "zero",
+        next=version + 1,
+        rollback=rollback,
+        models=", then ".join(f"`{model.name}`" for model in models),
+    )
+
+
+ENSEMBLE_ROLLBACK = """The steps serve all their versions, the ensemble the one
+that its `config.pbtxt` names, {version}. The folder of each version has the `config.pbtxt` of its ensemble: to roll
+back, copy that of the older one over `config.pbtxt`, and load `{name}` again."""
+
+ROLLBACK = """All versions are served, and requests that name
+none go to the largest. To roll back, name the older one, or remove the folder of the newer one and load the model
+again."""
+
+
+def _engine_lines(engine: Engine) -> str:
+    facts = engine.facts
+    later = " or later (`--backend-config=tensorrt,version-compatible=true`)" if facts.version_compatible else ""
+    return (
+        f"- `model.plan` is the engine {engine.name}, {facts.precision}: TensorRT {facts.version}{later},\n"
+        f"  compute capability {', '.join(facts.compute_capabilities)}. For others, build it again with\n"
+        "  `hydrant build` in that environment, and write the model again.\n"
+    )
+
+
+def _tensor_lines(specs: Sequence[TensorSpec]) -> str:
+    kinds = {spec.name: "BYTES" if spec.datatype == "TYPE_STRING" else spec.datatype[5:] for spec in specs}
+    return "\n".join(f"- `{spec.name}`: {kinds[spec.name]} [batch, {', '.join(map(str, spec.dims))}]" for spec in specs)
+
+
+def _request(source: Source, asked: Model) -> str:
+    """A request with curl, where it is short enough to be typed; else the inputs."""
+    if source.architecture.modality == "image":
+        return _tensor_lines(asked.inputs)
+    if source.raw:
+        names = [spec.name for spec in asked.inputs if not spec.optional or source.pairs]
+        tensors = [{"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [SHORT]} for name in names]
+    else:
+        tensors = [
+            {"name": spec.name, "datatype": "INT64", "shape": [1, TOKENS], "data": [int("mask" in spec.name)] * TOKENS}
+            for spec in asked.inputs
+        ]
+    address = f"http://127.0.0.1:8000/v2/models/{asked.name}/infer"
+    return f"```sh\ncurl -s {address} -d {shlex.quote(json.dumps({'inputs': tensors}))}\n```"

@@ -1,27 +1,36 @@
-"""Choosing one of a bundle's engines for this library and GPU; where none fits, with the command that rebuilds one."""
+"""One of a bundle's engines for this library and GPU: chosen, checked and loaded; or the command that rebuilds one."""
 
 from __future__ import annotations
 
 import hashlib
-import re
+import logging
 import shlex
+from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
 
 from ....bundle.graphs import check_graph
 from ....bundle.store import Bundle, onnx_name
-from ....engines.gpu import platform_name, this_gpu
+from ....engines.gpu import make_logger, platform_name, without_place
 from ....engines.metadata import (
-    MODULES,
     PRECISIONS,
     EngineFile,
     Profile,
+    Shape,
     engine_names,
     engine_path,
     graph_digest,
     metadata_path,
     read_metadata,
 )
-from ....errors import BackendError, BundleError, cut, listing, require
+from ....errors import BackendError, BundleError, cut, listing
+from .profiles import DTYPES
+
+log = logging.getLogger(__name__)
 
 NO_RTX = {
     "7.5": "(Turing), for which TensorRT-RTX compiles no float32 products, and the classifier's are",
@@ -34,13 +43,7 @@ NO_RTX = {
 
 @dataclass(frozen=True)
 class Machine:
-    """What runs engines here.
-
-    Attributes:
-        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
-        version: of the library.
-        capability: compute capability of the GPU; ``None`` where there is none, and all else is judged.
-    """
+    """The library and GPU that run engines here; ``capability`` is ``None`` without a GPU, and all else is judged."""
 
     library: str
     version: str
@@ -49,17 +52,43 @@ class Machine:
 
 @dataclass(frozen=True)
 class Chosen:
-    """An engine that fits.
-
-    Attributes:
-        name: of the engine in the bundle.
-        facts: what its metadata holds.
-        rebuild: the command that builds it again.
-    """
+    """An engine that fits, with its metadata, and the command that builds it again."""
 
     name: str
     facts: EngineFile
     rebuild: str
+
+
+class NativeLog:
+    """Keeps the library's latest errors; its warnings go to the log at INFO."""
+
+    def __init__(self) -> None:
+        self._errors: deque[str] = deque(maxlen=8)
+
+    def add(self, severity: str, text: str) -> None:
+        """Keep an error, pass a warning on."""
+        if "ERROR" in severity:
+            self._errors.append(without_place(text))
+        elif severity == "WARNING":
+            log.info("%s", text.strip())
+
+    def last(self) -> str:
+        """The latest errors, for a message; they are forgotten."""
+        text = "; ".join(dict.fromkeys(self._errors)) or "no reason given"
+        self._errors.clear()
+        return cut(text, 300)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An engine (``ICudaEngine``) in memory: types of its inputs, shapes of its outputs with −1 for the batch."""
+
+    trt: ModuleType
+    engine: Any
+    inputs: dict[str, np.dtype[Any]]
+    outputs: dict[str, Shape]
+    messages: NativeLog
+    keep: tuple[Any, ...]
 
 
 def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> Chosen:
@@ -73,11 +102,11 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
             f"backend {machine.library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
         )
     _check_target(bundle, machine, precision or PRECISIONS[0])
-    found = [(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
+    engines = [(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
     fitting = [
         (name, facts)
-        for name, facts in found
-        if facts.library == machine.library and facts.precision == (precision or facts.precision)
+        for name, facts in engines
+        if facts.library == machine.library and precision in (None, facts.precision)
     ]
     if not fitting:
         wanted = f"{machine.library} engine" + (f" in {precision}" if precision else "")
@@ -98,12 +127,6 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
     raise reasons[0]
 
 
-def engine_here(bundle: Bundle, library: str, precision: str) -> Chosen:
-    """The engine that a backend of this process runs."""
-    trt = require(MODULES[library], library, "run engines")
-    return choose_engine(bundle, Machine(library, str(trt.__version__), this_gpu()), precision)
-
-
 def read_engine(bundle: Bundle, chosen: Chosen) -> bytes:
     """The bytes of an engine, after they were compared with the manifest and the metadata."""
     path = bundle.file(engine_path(chosen.name))
@@ -115,6 +138,34 @@ def read_engine(bundle: Bundle, chosen: Chosen) -> bytes:
             f"{cut(chosen.facts.engine_sha256[:12])}; rebuild it with `{chosen.rebuild}`"
         )
     return data
+
+
+def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None) -> Loaded:
+    """Deserialise an engine; engine host code stays disallowed."""
+    messages = NativeLog()
+    logger = make_logger(trt, messages.add)
+    try:
+        runtime = trt.Runtime(logger)
+        if hasattr(runtime, "engine_host_code_allowed"):
+            runtime.engine_host_code_allowed = False
+        engine = runtime.deserialize_cuda_engine(data)
+        if engine is None:
+            raise BackendError(
+                f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {messages.last()}; rebuild it "
+                f"with `{chosen.rebuild}`"
+            )
+        if graph is not None:
+            _refit(trt, engine, logger, graph, chosen, messages)
+        inputs, outputs = _tensors(trt, engine, chosen)
+        _check_profiles(engine, chosen, set(inputs))
+    except (BackendError, BundleError):
+        raise
+    except Exception as error:  # whatever the library's binding raises
+        raise BackendError(
+            f"{trt.__name__} {trt.__version__} failed on engine {chosen.name}: {cut(error, 200)}; rebuild it with "
+            f"`{chosen.rebuild}`"
+        ) from error
+    return Loaded(trt, engine, inputs, outputs, messages, (runtime, logger))
 
 
 def build_command(bundle: Bundle, library: str, precision: str, *options: str) -> str:
@@ -131,7 +182,11 @@ def rebuild_command(bundle: Bundle, name: str, facts: EngineFile) -> str:
 def _options(name: str, facts: EngineFile) -> list[str]:
     """The options of ``hydrant build`` that its metadata tells of."""
     words = [word for profile in facts.profiles for word in ("--batch", _axis(profile, 0))]
-    sequences = [_axis(profile, 1) for profile in facts.profiles if _is_text(profile)]
+    sequences = [
+        _axis(profile, 1)
+        for profile in facts.profiles
+        if all(len(shape) == 2 for shapes in profile.values() for shape in shapes)
+    ]
     for sequence in sequences[:1] if len(set(sequences)) == 1 else sequences:
         words += ["--sequence", sequence]
     if name != f"{facts.library}-{facts.precision}":
@@ -156,26 +211,18 @@ def _axis(profile: Profile, axis: int) -> str:
     return ":".join(str(shape[axis]) for shape in shapes if len(shape) > axis)
 
 
-def _is_text(profile: Profile) -> bool:
-    return all(len(shape) == 2 for shapes in profile.values() for shape in shapes)
-
-
 def _order(bundle: Bundle, name: str, facts: EngineFile) -> tuple[int, int, int, str]:
-    """What engines are sorted by: precision, longest text (0 for images) and largest batch of any profile, name."""
-    most = [largest for profile in facts.profiles for _, _, largest in profile.values()]
-    rows = max((shape[0] for shape in most if shape), default=0)
-    tokens = max((shape[1] for shape in most if len(shape) == 2), default=0)
-    return _rank(bundle, name, facts), -tokens, -rows, name
-
-
-def _rank(bundle: Bundle, name: str, facts: EngineFile) -> int:
+    """Sort key of engines: precision, longest text (0 for images) and largest batch of any profile, name."""
     if facts.precision not in PRECISIONS:
         raise BundleError(
             f"{bundle.path / metadata_path(name)} has precision {cut(facts.precision)}; "
             f"expected {', '.join(PRECISIONS)}; "
             f"rebuild it with `{build_command(bundle, facts.library, PRECISIONS[0])}`"
         )
-    return PRECISIONS.index(facts.precision)
+    most = [largest for profile in facts.profiles for _, _, largest in profile.values()]
+    rows = max((shape[0] for shape in most if shape), default=0)
+    tokens = max((shape[1] for shape in most if len(shape) == 2), default=0)
+    return PRECISIONS.index(facts.precision), -tokens, -rows, name
 
 
 def _check_target(bundle: Bundle, machine: Machine, precision: str) -> None:
@@ -234,11 +281,58 @@ def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str)
 def _gpu_fits(facts: EngineFile, capability: str) -> bool:
     """An engine whose builder could not tell its GPU is left to the library to judge."""
     if facts.hardware_compatibility == "ampere+":
-        return _numbers(capability) >= (8, 0)
+        return float(capability) >= 8
     return not facts.compute_capabilities or capability in facts.compute_capabilities
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """``"10.13.3.9"`` → ``(10, 13, 3, 9)``; empty for what is no version."""
-    found = re.match(r"\d{1,6}(?:\.\d{1,6})*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, chosen: Chosen, messages: NativeLog) -> None:
+    """Give a stripped engine the weights of its graph."""
+    refitter = trt.Refitter(engine, logger)
+    parser = trt.OnnxParserRefitter(refitter, logger)
+    if not parser.refit_from_file(str(graph)):
+        said = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
+        raise BackendError(
+            f"{trt.__name__} cannot take the weights of engine {chosen.name} from {graph.name}: "
+            f"{cut(said, 200) if said else messages.last()}; rebuild it with `{chosen.rebuild}`"
+        )
+    if not refitter.refit_cuda_engine():
+        raise BackendError(
+            f"{trt.__name__} cannot put the weights of {graph.name} into engine {chosen.name}: {messages.last()}; "
+            f"rebuild it with `{chosen.rebuild}`"
+        )
+
+
+def _tensors(trt: ModuleType, engine: Any, chosen: Chosen) -> tuple[dict[str, np.dtype[Any]], dict[str, Shape]]:
+    """Inputs with their types and outputs with their shapes; others than hydrant's graphs have are refused."""
+    inputs: dict[str, np.dtype[Any]] = {}
+    outputs: dict[str, Shape] = {}
+    for index in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(index)
+        kind = engine.get_tensor_dtype(name).name
+        shape = tuple(engine.get_tensor_shape(name))
+        if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT:
+            right, expected = kind in DTYPES, "INT64 or FLOAT"
+            if right:
+                inputs[name] = DTYPES[kind]
+        else:
+            right, expected = kind == "FLOAT" and shape[:1] == (-1,) and -1 not in shape[1:], "FLOAT [-1, …]"
+            outputs[name] = shape
+        if not right:
+            raise BundleError(
+                f"engine {chosen.name} has {cut(name)} as {kind} {list(shape)}; expected {expected}; rebuild it with "
+                f"`{chosen.rebuild}`"
+            )
+    return inputs, outputs
+
+
+def _check_profiles(engine: Any, chosen: Chosen, inputs: set[str]) -> None:
+    """The metadata's profiles must be the engine's: buffers are sized by them."""
+    found = [
+        {name: tuple(tuple(shape) for shape in engine.get_tensor_profile_shape(name, index)) for name in inputs}
+        for index in range(engine.num_optimization_profiles)
+    ]
+    if found != list(chosen.facts.profiles):
+        raise BundleError(
+            f"engine {chosen.name} has the optimization profiles {cut(found, 200)}, but its metadata says "
+            f"{cut(list(chosen.facts.profiles), 200)}; rebuild it with `{chosen.rebuild}`"
+        )

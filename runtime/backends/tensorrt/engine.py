@@ -15,14 +15,12 @@ import numpy as np
 from ....bundle.store import Bundle, onnx_name
 from ....engines.metadata import MODULES
 from ....errors import BackendError, HydrantError, InputError, MissingExtraError, cut, require
-from ..dlpack import CUDA, Borrowed, DeviceArray, borrow, check_borrowed
+from ..dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from ..kernel_cache import KernelCache
 from ..protocol import Backend
-from .choose import Chosen, Machine, choose_engine, read_engine
+from .choose import Chosen, Loaded, Machine, choose_engine, load_engine, read_engine
 from .cuda import Cuda
-from .device import Device
 from .lane import Lane
-from .load import Loaded, load_engine
 from .profiles import Part, Profiles, checked_inputs, output_bytes, padded, run_parts
 
 
@@ -38,16 +36,20 @@ class EngineBackend(Backend):
         library: str,
         precision: str | None = None,
         *,
-        open_device: Callable[[str], Device] = Cuda,
+        open_device: Callable[[str], Cuda] = Cuda,
         memory_kind: int = CUDA,
     ) -> None:
         trt = require(MODULES[library], library, "run engines")
-        device, absent = _opened(open_device, library)
+        device, absent = None, None
+        try:
+            device = open_device(library)
+        except (BackendError, MissingExtraError) as error:  # what else is wrong with the engine is reported first
+            absent = error
         capability = device.compute_capability() if device else None
         chosen = choose_engine(bundle, Machine(library, str(trt.__version__), capability), precision)
         data = read_engine(bundle, chosen)
         if device is None:
-            raise absent
+            raise absent or BackendError("no GPU")
         self._device, self._memory_kind = device, memory_kind
         self._padding = bundle.architecture().padding_token
         self._profiles = Profiles(chosen.facts.profiles, chosen.rebuild)
@@ -69,9 +71,16 @@ class EngineBackend(Backend):
             tensors = {name: borrow(name, each, lane.stream, self._memory_kind) for name, each in inputs.items()}
             check_borrowed(tensors, loaded.inputs)
             shapes = {name: each.shape for name, each in tensors.items()}
-            profile = self._exact(tensors)
-            rows = next(iter(shapes.values()))[0]
-            outputs = {name: self._array(shape) for name, shape in lane.output_shapes(rows).items()}
+            if (profile := self._profiles.exact(shapes)) is None:
+                found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
+                raise InputError(
+                    f"no profile of the engine takes {found} as they are; "
+                    "`run` pads and splits NumPy arrays, or rebuild the engine for these shapes with `hydrant build`"
+                )
+            outputs = {}
+            for name, shape in lane.output_shapes(next(iter(shapes.values()))[0]).items():
+                address = self._device.allocate(math.prod(shape) * 4)
+                outputs[name] = DeviceArray(address, shape, partial(self._device.free, address), self._memory_kind)
             addresses = {name: each.address for name, each in tensors.items()}
             addresses |= {name: each.address for name, each in outputs.items()}
             lane.run_at(profile, shapes, addresses)
@@ -114,18 +123,14 @@ class EngineBackend(Backend):
         try:
             yield lane, self._contexts.loaded
         except InputError:
-            self._give_back(lane)
+            self._idle.append(lane)
             raise
         except BaseException as error:
             lane.close()
             if isinstance(error, HydrantError) or not isinstance(error, Exception):
                 raise
             raise BackendError(f"{self.name} failed: {cut(error, 200)}") from error  # what the library's binding raises
-        self._give_back(lane)
-
-    def _give_back(self, lane: Lane) -> None:
-        with self._lock:
-            self._idle.append(lane)
+        self._idle.append(lane)
 
     def _new_lane(self) -> Lane:
         loaded = self._contexts.loaded
@@ -138,29 +143,9 @@ class EngineBackend(Backend):
             captures=self._contexts.captures,
         )
 
-    def _exact(self, tensors: Mapping[str, Borrowed]) -> int:
-        """The profile that takes tensors as they are."""
-        profile = self._profiles.exact({name: each.shape for name, each in tensors.items()})
-        if profile is None:
-            found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
-            raise InputError(
-                f"no profile of the engine takes {found} as they are; "
-                "`run` pads and splits NumPy arrays, or rebuild the engine for these shapes with `hydrant build`"
-            )
-        return profile
-
-    def _array(self, shape: tuple[int, ...]) -> DeviceArray:
-        """Memory of the GPU for an output."""
-        address = self._device.allocate(math.prod(shape) * 4)
-        return DeviceArray(address, shape, partial(self._device.free, address), self._memory_kind)
-
 
 class _Contexts:
-    """Makes execution contexts of an engine; those of TensorRT-RTX cache kernels, and capture CUDA graphs when told to.
-
-    Attributes:
-        loaded: the engine.
-        captures: whether a context can capture by itself.
+    """Makes execution contexts of an engine; those of TensorRT-RTX cache kernels, and can capture CUDA graphs.
 
     Lanes keep it, as the library's configuration must outlive the contexts made with it.
     """
@@ -181,9 +166,7 @@ class _Contexts:
                 self._plain.cuda_graph_strategy = strategies.DISABLED
                 self._capturing.cuda_graph_strategy = strategies.WHOLE_GRAPH_CAPTURE
             if hasattr(self._plain, "create_runtime_cache"):
-                self._cache = KernelCache(self._plain, chosen.facts.engine_sha256)
-                self._cache.give_to(self._plain)
-                self._cache.give_to(self._capturing)
+                self._cache = KernelCache(chosen.facts.engine_sha256, self._plain, self._capturing)
         except Exception as error:  # whatever the library's binding raises
             raise BackendError(
                 f"{loaded.trt.__name__} cannot prepare engine {chosen.name}: {cut(error, 200)}; rebuild it with "
@@ -202,14 +185,6 @@ class _Contexts:
         """Keep the kernels for the next process."""
         if self._cache is not None:
             self._cache.save()
-
-
-def _opened(open_device: Callable[[str], Device], library: str) -> tuple[Device | None, HydrantError]:
-    """The GPU, or why there is none: what else is wrong with the engine is told first."""
-    try:
-        return open_device(library), BackendError("")
-    except (BackendError, MissingExtraError) as error:
-        return None, error
 
 
 def _weights(bundle: Bundle, chosen: Chosen) -> Path | None:

@@ -9,51 +9,36 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....engines.metadata import Shape
 from ....errors import BackendError
-from .device import Device, Holdings
-from .load import Loaded
+from .choose import Loaded
+from .cuda import Cuda, Holdings
 
 log = logging.getLogger(__name__)
-
 
 GRAPHS = 4
 """Most shapes of a lane with a CUDA graph, each in a context of its own; the one not used for longest makes room."""
 
-
 SEEN = 64
 """Shapes that a lane remembers to have met once."""
-
 
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
 
-@dataclass(frozen=True)
-class Buffer:
-    """A tensor's bytes in page-locked host memory, and its address on the GPU."""
+class Buffer(NamedTuple):
+    """A tensor's bytes in page-locked host memory, their address, and that on the GPU."""
 
     host: np.ndarray
+    address: int
     device: int
 
-    @property
-    def address(self) -> int:
-        """Of the bytes in host memory."""
-        return int(self.host.ctypes.data)
 
-
-@dataclass(frozen=True)
-class Captured:
-    """A context that runs one shape in the lane's buffers, and nothing else.
-
-    Attributes:
-        context: whose shapes and addresses never change again.
-        graph: captured from it; ``None`` where the library captures by itself.
-    """
+class Captured(NamedTuple):
+    """A context whose shapes and addresses never change again; no ``graph`` where the library captures by itself."""
 
     context: Any
     graph: int | None
@@ -69,7 +54,7 @@ class Lane:
     def __init__(
         self,
         loaded: Loaded,
-        device: Device,
+        device: Cuda,
         input_bytes: Mapping[str, int],
         output_bytes: Mapping[str, int],
         new_context: Callable[[bool], Any],
@@ -230,10 +215,11 @@ class Lane:
         return context
 
     def _buffer(self, size: int) -> Buffer:
-        return Buffer(self._held.host(size), self._held.memory(size))
+        host = self._held.host(size)
+        return Buffer(host, int(host.ctypes.data), self._held.memory(size))
 
 
-def _free(device: Device, captured: Captured) -> None:
+def _free(device: Cuda, captured: Captured) -> None:
     """Give a graph back; its context goes with the last reference to it."""
     if captured.graph is not None:
         with suppress(BackendError):  # a device that reports an earlier failure again
@@ -241,7 +227,7 @@ def _free(device: Device, captured: Captured) -> None:
 
 
 def _release(
-    device: Device,
+    device: Cuda,
     stream: int,
     captured: OrderedDict[Key, Captured],
     contexts: dict[int, Any],

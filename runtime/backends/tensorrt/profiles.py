@@ -12,9 +12,7 @@ import numpy as np
 
 from ....engines.metadata import Profile, Shape
 from ....errors import BackendError
-
-Batch = Mapping[str, np.ndarray]
-
+from ..protocol import Batch, joined
 
 DTYPES: dict[str, np.dtype[Any]] = {"INT64": np.dtype(np.int64), "FLOAT": np.dtype(np.float32)}
 """Types of an engine's inputs; all outputs are float32."""
@@ -22,14 +20,7 @@ DTYPES: dict[str, np.dtype[Any]] = {"INT64": np.dtype(np.int64), "FLOAT": np.dty
 
 @dataclass(frozen=True)
 class Range:
-    """What one optimization profile takes.
-
-    Attributes:
-        index: of the profile in the engine.
-        rows: smallest and largest batch.
-        tokens: shortest and longest text; ``None`` for images.
-        most: numbers in the inputs at their largest.
-    """
+    """The smallest and largest batch and text of an optimization profile; ``most`` numbers in its largest inputs."""
 
     index: int
     rows: tuple[int, int]
@@ -62,13 +53,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a batch that go into one run.
-
-    Attributes:
-        profile: that runs them.
-        start, stop: of the rows.
-        rows, tokens: after padding; ``tokens`` is ``None`` for images.
-    """
+    """Rows ``start`` to ``stop`` of a batch that go into one run of a profile, and their numbers after padding."""
 
     profile: int
     start: int
@@ -212,9 +197,7 @@ def run_parts(parts: Sequence[Part], run: Callable[[Part], dict[str, np.ndarray]
     for part in parts:
         found = run(part)
         outputs.append({name: array[: part.stop - part.start] for name, array in found.items()})
-    if len(outputs) == 1:
-        return outputs[0]
-    return {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
+    return joined(outputs)
 
 
 def _within(shape: Shape, sizes: tuple[Shape, Shape, Shape]) -> bool:

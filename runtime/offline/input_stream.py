@@ -1,0 +1,160 @@
+"""The rows of several files, patterns, folders, data sets and URLs as one stream, to be read from any row on.
+
+The number of a row, its index, is its place in this stream: it depends on the names in their order alone.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...bundle.staging import sha256_of
+from ...data.data_options import DataOptions
+from ...data.data_sources import matches, named_rows, source_name
+from ...data.images import has_image_name
+from ...data.raw_inputs import Row
+from ...errors import InputError, listing
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Data by their names, in order; ``missing`` lets rows without a text through (``data.data_files.file_rows``)."""
+
+    names: tuple[str, ...]
+    columns: DataOptions
+    missing: bool = False
+
+    @classmethod
+    def named(cls, names: Sequence[str], columns: DataOptions = DataOptions(), *, missing: bool = False) -> Sources:
+        """Data as the user names them; a pattern of tables becomes the files that it matches, by their names."""
+        found = [each for name in names for each in _files(name)]
+        if not found:
+            raise InputError("no inputs are named; expected at least one file, folder, pattern, data set or URL")
+        twice = [name for name, count in Counter(map(_place, found)).items() if count > 1]
+        if twice:
+            raise InputError(
+                f"{listing(twice, 3)}: named more than once among the inputs, so its rows would be there twice; name "
+                "every file once (patterns may overlap)"
+            )
+        return cls(tuple(found), columns, missing)
+
+    def check_kept(self, *outputs: Path | None) -> None:
+        """Refuse outputs that are among the inputs, whose rows would be gone."""
+        inputs = {_place(name) for name in self.names}
+        for output in outputs:
+            if output is not None and output.is_file() and os.path.realpath(output) in inputs:
+                raise InputError(f"{output} is one of the inputs, and would be replaced; choose another output")
+
+    def __str__(self) -> str:
+        return listing(map(source_name, self.names), 3)
+
+    def rows(self, first: int = 0, end: int | None = None) -> Iterator[Row]:
+        """The rows of some of the sources."""
+        for name in self.names[first:end]:
+            if has_image_name(name) and os.path.isfile(name):  # noqa: PTH113 - of a long name, Path's raises
+                yield Row(Path(name), Path(name).parent.name or None, name)
+            else:
+                yield from named_rows(name, self.columns, missing=self.missing)
+
+    def survey(self) -> Survey:
+        """Count and digest of all rows; everything is read once, and remote data are loaded."""
+        counts, digest = [0] * len(self.names), hashlib.sha256()
+        for place in range(len(self.names)):
+            for row in self.rows(place, place + 1):
+                for piece in _bytes(row.input):
+                    digest.update(piece)
+                counts[place] += 1
+        return Survey(tuple(counts), digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Rows of each source, and SHA-256 of all inputs in order."""
+
+    counts: tuple[int, ...]
+    digest: str
+
+    @property
+    def total(self) -> int:
+        """Rows of all sources."""
+        return sum(self.counts)
+
+
+class Cursor:
+    """Reads runs of rows; going forward nothing is read twice, and sources in front of what is wanted are not read."""
+
+    def __init__(self, sources: Sources, survey: Survey) -> None:
+        self._sources = sources
+        self._begins = list(accumulate(survey.counts, initial=0))  # of each source, and the end of the last
+        self._source, self._next = -1, -1  # the source that is read, and its next row
+        self._stream: Iterator[Row] = iter(())
+
+    def rows(self, wanted: range) -> Iterator[Row]:
+        """Consecutive rows by their indices."""
+        for index in wanted:
+            source = bisect_right(self._begins, index) - 1
+            if source != self._source or index < self._next:
+                self._stream, self._source = self._sources.rows(source, source + 1), source
+                self._next = self._begins[source]
+            while self._next < index:
+                self._read()
+            yield self._read()
+
+    def _read(self) -> Row:
+        """The next row; the last one of a source must be its last still."""
+        row = next(self._stream, None)
+        self._next += 1
+        last = self._next == self._begins[self._source + 1]
+        if row is None or (last and next(self._stream, None) is not None):
+            counted = self._begins[self._source + 1] - self._begins[self._source]
+            raise InputError(
+                f"{source_name(self._sources.names[self._source])} no longer holds the {counted} rows that were "
+                "counted; leave the data as they are while they are read, and run the command again"
+            )
+        return row
+
+
+def _files(name: str) -> list[str]:
+    """The files that a pattern of tables matches; anything else stays a name."""
+    if os.path.exists(name) or "://" in name or not glob.has_magic(name):  # noqa: PTH110 - of a long name, Path's raises
+        return [name]
+    found = [path for path in matches(name) if path.is_file()]
+    return [name] if not found or any(has_image_name(path.name) for path in found) else [str(path) for path in found]
+
+
+def _place(name: str) -> str:
+    return os.path.realpath(name) if os.path.exists(name) else name  # noqa: PTH110
+
+
+def _bytes(value: Any) -> Iterable[bytes]:
+    """An input as bytes that no other input has; of the file of an image or a sound its name and digest."""
+    match value:
+        case str():
+            data = value.encode("utf-8", "surrogatepass")
+            yield b"s%d:" % len(data) + data
+        case bytes():
+            yield b"b%d:" % len(value) + value
+        case Path():
+            yield from _bytes((str(value), sha256_of(value) if value.is_file() else None))
+        case tuple() | list():
+            yield b"l%d:" % len(value)
+            for part in value:
+                yield from _bytes(part)
+        case dict():
+            yield from _bytes([part for item in value.items() for part in item])
+        case np.ndarray():
+            yield from _bytes((str(value.dtype), str(value.shape), value.tobytes()))
+        case _ if hasattr(value, "tobytes"):  # an image of Pillow
+            yield from _bytes((str(getattr(value, "mode", "")), str(getattr(value, "size", "")), value.tobytes()))
+        case _:
+            yield from _bytes(("of another kind", repr(value)))

@@ -1,0 +1,102 @@
+"""A Ray cluster: the one that RAY_ADDRESS names, or one of this machine alone that ends with the work."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import LARGEST, BackendError, InputError, cut, require
+
+log = logging.getLogger(__name__)
+
+OBJECTS = 256 * 2**20
+"""Bytes of shared memory of a cluster that is started here: only small messages go through it."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Processes of Ray that come and go, and what each takes; ``cpus`` is ``None`` for what :meth:`share` gives.
+
+    ``called`` is the name of one of them in the options.
+    """
+
+    least: int
+    most: int
+    cpus: float | None
+    gpus: float
+    called: str
+
+    @classmethod
+    def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:
+        """Parse an option.
+
+        >>> Pool.parse("1:8", None, 0.0, "actor").most
+        8
+        """
+        found = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", str(words))
+        least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= least <= most:
+            raise InputError(
+                f"{called}s is {cut(words)}; expected a number of 1 or more, or the fewest and the most, as 1:8"
+            )
+        for name, value, smallest in (("cpus", cpus, 0.01), ("gpus", gpus, 0.0)):
+            if value is not None and not (isinstance(value, int | float) and smallest <= value <= LARGEST):
+                raise InputError(f"{called}_{name} is {cut(value)}; expected a number of {smallest:g} or more")
+        return cls(least, most, cpus, gpus, called)
+
+    def share(self, cpus: float) -> float:
+        """CPUs of each process in a cluster of so many: one, or less, so that some of one is left to others.
+
+        >>> [Pool.parse("2", None, 0.0, "actor").share(cpus) for cpus in (2, 3, 64)]
+        [0.75, 1.0, 1.0]
+        """
+        if self.cpus is not None:
+            return self.cpus
+        return 1.0 if self.least < cpus else max(0.01, math.floor(100 * (cpus - 0.5) / self.least) / 100)
+
+
+def check_room(resources: Mapping[str, float], pool: Pool) -> None:
+    """Refuse what a cluster of this machine alone cannot hold; Ray would wait for ever."""
+    if "RAY_ADDRESS" in os.environ:
+        return  # a cluster may grow
+    for name, each in (("CPU", pool.share(resources.get("CPU", 1.0))), ("GPU", pool.gpus)):
+        found, wanted = resources.get(name, 0.0), each * pool.least
+        if wanted > found:
+            raise InputError(
+                f"{pool.least} {pool.called}(s) take {wanted:g} {name}s, and this machine has {found:g}; give fewer, "
+                f"or a smaller --{pool.called}-{name.lower()}s, or name a cluster with RAY_ADDRESS"
+            )
+
+
+@contextmanager
+def cluster(purpose: str) -> Iterator[Any]:
+    """The module ``ray``, connected to a cluster until the block ends; a process that is connected already stays so.
+
+    Ray's report of its usage is switched off where the user has not decided on it.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not log.isEnabledFor(logging.INFO):
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C++ part warns of what it mends itself
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without GPUs keep the variables they had
+    ray = require("ray", "ray", purpose)
+    if ray.is_initialized():
+        yield ray
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": OBJECTS}
+    try:
+        options = {"address": address} if address else {"address": "local", **own}
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises many kinds: no such address, no memory, no sockets
+        where = f"reach the Ray cluster {address} (RAY_ADDRESS)" if address else "start Ray on this machine"
+        raise BackendError(f"cannot {where}: {cut(error, 200)}; `ray status` tells what runs") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

@@ -1,0 +1,189 @@
+"""Chunks by the actors of Ray Data, each with a predictor of its own.
+
+Numbers of chunks go through Ray, and their rows come back. An actor reads its inputs itself, by the readers
+of every other command: bundle and data must be there under the same names on every machine. Chunks come back in any
+order and are kept by the process that started the work, each whole; a chunk whose actor died is given to another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import platform
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...bundle.store import Bundle
+from ...errors import BackendError, HydrantError, InputError, cut, require
+from ..loading import load
+from ..predictor import Predictor
+from .chunks import Chunks
+from .input_stream import Cursor, Sources, Survey
+from .offline_run import Engine
+from .ray_cluster import Pool, check_room, cluster
+from .row_files import json_line
+from .scoring import Scoring, answers
+
+log = logging.getLogger(__name__)
+
+PURPOSE = "predict on many machines"
+
+RETRIES = 10
+"""How often a chunk is given to another actor when the one that had it died; more often, it is the chunk that kills."""
+
+WAITING = 2
+"""Chunks that an actor is given at a time, so that it never waits for the next."""
+
+
+STARTING_S = 900
+"""Seconds that the fewest actors may take to start, for clusters that get machines first."""
+
+
+@dataclass(frozen=True)
+class Actors:
+    """The pool of actors of Ray.
+
+    Attributes:
+        actors: how many actors, or the fewest and the most, as ``1:8``; they come and go with the work.
+        actor_cpus: CPUs that each actor takes, and threads within it; without it one, or less where the cluster has
+            fewer CPUs than actors.
+        actor_gpus: GPUs that each actor takes, which may be a part of one.
+
+    Raises:
+        InputError: no such numbers.
+    """
+
+    actors: str = "1"
+    actor_cpus: float | None = None
+    actor_gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.pool  # noqa: B018 - checks itself
+
+    @property
+    def pool(self) -> Pool:
+        """How many there are, and what each takes."""
+        return Pool.parse(self.actors, self.actor_cpus, self.actor_gpus, "actor")
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of every actor, which travels to other machines; ``manifest`` is that of ``Bundle.stated``."""
+
+    bundle: str
+    manifest: dict[str, Any]
+    loading: dict[str, Any]
+    sources: Sources
+    survey: Survey
+    scoring: Scoring
+
+
+class Scorer:
+    """An actor: loads the bundle once, then answers for chunks."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._cursor = Cursor(work.sources, work.survey)
+        self._predictor: Predictor | None = None
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Rows of chunks, as JSON lines, or the problem that each has."""
+        rows, problems = [], []
+        for start, stop in zip(batch["start"].tolist(), batch["stop"].tolist(), strict=True):
+            data, problem = b"", ""
+            try:
+                data = self._lines(range(start, stop))
+            except HydrantError as error:  # an exception would not say in one line what it is about
+                problem = str(error)
+            rows.append(data)
+            problems.append(problem)
+        return {
+            "chunk": batch["chunk"],
+            "rows": np.array(rows, object),
+            "problem": np.array(problems, object),
+        }
+
+    def _lines(self, wanted: range) -> bytes:
+        windows = answers(self._loaded(), self._cursor.rows(wanted), self._work.scoring, wanted.start)
+        return b"".join(json_line(answer) for window in windows for answer in window)
+
+    def _loaded(self) -> Predictor:
+        if self._predictor is None:
+            bundle = Bundle.open(self._work.bundle)
+            if bundle.stated() != self._work.manifest:
+                raise InputError(
+                    f"bundle {self._work.bundle} is another one on {platform.node()} than where the work was started; "
+                    "copy it there"
+                )
+            self._predictor = load(bundle, **self._work.loading)
+        return self._predictor
+
+
+def ray_engine(
+    bundle: str | Path, loading: dict[str, Any], sources: Sources, scoring: Scoring, actors: Actors
+) -> Engine:
+    """Chunks by actors, at the same time, on the cluster that ``RAY_ADDRESS`` names or on this machine."""
+    require("ray", "ray", PURPOSE)
+
+    def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
+        if not missing:
+            return
+        manifest = Bundle.open(bundle).stated()
+        with contextlib.redirect_stdout(sys.stderr), cluster(PURPOSE) as ray:  # Ray prints what became of workers
+            share = actors.pool.share(ray.cluster_resources().get("CPU", 1.0))
+            check_room(ray.cluster_resources(), actors.pool)
+            options = {"threads": max(1, int(share)), **{k: v for k, v in loading.items() if v is not None}}
+            work = Work(str(Path(bundle).resolve()), manifest, options, sources, survey, scoring)
+            for found in _streamed(ray, chunks, missing, work, actors.pool, share):
+                if found["problem"]:
+                    raise InputError(str(found["problem"]))
+                chunks.keep(int(found["chunk"]), bytes(found["rows"]))
+                yield int(found["chunk"])
+
+    return run
+
+
+def _streamed(
+    ray: Any, chunks: Chunks, missing: list[int], work: Work, pool: Pool, share: float
+) -> Iterable[dict[str, Any]]:
+    """What actors give back for chunks, as it comes."""
+    data = require("ray.data", "ray", PURPOSE)
+    for handler in logging.getLogger("ray.data").handlers:
+        if not isinstance(handler, logging.FileHandler):
+            handler.setLevel(logging.INFO if log.isEnabledFor(logging.INFO) else logging.ERROR)
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.wait_for_min_actors_s = STARTING_S
+    items = [
+        {"chunk": number, "start": chunks.rows_of(number).start, "stop": chunks.rows_of(number).stop}
+        for number in missing
+    ]
+    strategy = data.ActorPoolStrategy(
+        min_size=min(pool.least, len(missing)),
+        max_size=min(pool.most, len(missing)),
+        max_tasks_in_flight_per_actor=WAITING,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray tells users that it will take restarts by other names from 2.64 on
+        stream = data.from_items(items, override_num_blocks=len(items)).map_batches(
+            Scorer,
+            fn_constructor_args=(work,),
+            compute=strategy,
+            batch_size=1,
+            num_cpus=share,
+            num_gpus=pool.gpus,
+            max_restarts=-1,
+            max_task_retries=RETRIES,
+        )
+    try:
+        yield from stream.iter_rows()
+    except ray.exceptions.RayError as error:
+        raise BackendError(
+            f"Ray gave up: {cut(error, 300)}; the chunks that are there stay, run the command again"
+        ) from error

@@ -1,0 +1,258 @@
+"""Rows of predictions as files, JSON lines, CSV or Parquet by the ending of the name: written and joined as streams."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ...bundle.staging import atomic_file, destination
+from ...errors import InputError, cut, require
+from .scoring import Answer, Scoring
+
+GROUP = 16_384
+"""Rows of a row group of Parquet; as many are held in memory."""
+
+PURPOSE = "write and join Parquet"
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """A row as a line of JSON; characters that UTF-8 has no bytes for are escaped."""
+    try:
+        return (json.dumps(row, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON may name
+        return (json.dumps(row) + "\n").encode()
+
+
+@contextmanager
+def _fitting(*errors: type[BaseException]) -> Iterator[None]:
+    """Refuse rows of other types than a prediction's, or nested deeper than can be written: damaged ones were kept."""
+    try:
+        yield
+    except errors as error:
+        raise InputError(
+            f"a row does not fit its table ({cut(error, 200)}); if an interrupted run kept it, remove its folder "
+            "(OUTPUT.chunks), and run the command again"
+        ) from error
+
+
+class Table:
+    """A file of rows that is being written; ``join`` puts several such files behind each other."""
+
+    def __init__(self, handle: IO[bytes], example: Answer) -> None:
+        self._handle, self._example = handle, example
+
+    def write(self, rows: Iterable[Answer]) -> None:
+        """Add rows."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write the end of the file; the handle stays open."""
+
+    @classmethod
+    def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
+        """Write the rows of several files to one."""
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, handle)
+
+
+class JsonLines(Table):
+    """One JSON object a line."""
+
+    def write(self, rows: Iterable[Answer]) -> None:
+        """Add rows."""
+        with _fitting(RecursionError):
+            lines = b"".join(map(json_line, rows))
+        self._handle.write(lines)
+        self._handle.flush()
+
+
+class Csv(Table):
+    """A header and a line a row, UTF-8; lists and objects as JSON text, nothing where there is no value."""
+
+    def __init__(self, handle: IO[bytes], example: Answer) -> None:
+        super().__init__(handle, example)
+        self._line(example)
+
+    def write(self, rows: Iterable[Answer]) -> None:
+        """Add rows."""
+        for row in rows:
+            with _fitting(RecursionError):
+                cells = [_cell(row.get(name)) for name in self._example]
+            self._line(cells)
+
+    def _line(self, cells: Iterable[Any]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        self._handle.write(text.getvalue().encode(errors="backslashreplace"))
+
+    @classmethod
+    def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
+        """As of :class:`Table`."""
+        header = None
+        for part in parts:
+            with part.open("rb") as file:
+                names = file.readline()
+                if header is None:
+                    header = names
+                    handle.write(names)
+                _check_columns(names == header, part, parts[0])
+                shutil.copyfileobj(file, handle)
+
+
+class Parquet(Table):
+    """Columns of their types; lists of objects as JSON text."""
+
+    def __init__(self, handle: IO[bytes], example: Answer) -> None:
+        super().__init__(handle, example)
+        self._arrow = require("pyarrow", "fuse", PURPOSE)
+        names = {name: _arrow_type(self._arrow, name, value) for name, value in example.items()}
+        self._schema = self._arrow.schema(list(names.items()))
+        self._texts = {name for name, kind in names.items() if kind == self._arrow.string()}
+        self._writer = require("pyarrow.parquet", "fuse", PURPOSE).ParquetWriter(handle, self._schema)
+        self._rows: list[Answer] = []
+
+    def write(self, rows: Iterable[Answer]) -> None:
+        """Add rows."""
+        for row in rows:
+            self._rows.append(row)
+            if len(self._rows) == GROUP:
+                self._flush()
+
+    def close(self) -> None:
+        """Write the last rows and the end of the file."""
+        try:
+            self._flush()
+        finally:
+            self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            rows, self._rows = self._rows, []
+            with _fitting(RecursionError, OverflowError, TypeError, ValueError, self._arrow.ArrowException):
+                columns = {
+                    name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in rows]
+                    for name in self._example
+                }
+                table = self._arrow.Table.from_pydict(columns, schema=self._schema)
+            self._writer.write_table(table)
+
+    @classmethod
+    def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
+        """As of :class:`Table`."""
+        parquet = require("pyarrow.parquet", "fuse", PURPOSE)
+        schema = parquet.read_schema(parts[0])
+        with parquet.ParquetWriter(handle, schema) as writer:
+            for part in parts:
+                with parquet.ParquetFile(part) as file:
+                    _check_columns(schema.equals(file.schema_arrow), part, parts[0])
+                    for batch in file.iter_batches(GROUP):
+                        writer.write_batch(batch)
+
+
+Sink = Callable[[list[Answer]], object]
+"""Takes rows."""
+
+ERRORS: Answer = {"index": 0, "input": "", "error": ""}
+"""Columns of a file of failed rows."""
+
+FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
+"""Forms by the endings of names."""
+
+LINES = ("", ".jsonl", ".ndjson", ".json", ".log", ".txt")
+"""Endings of files that are expected to hold lines."""
+
+
+def form_of(path: Path | None) -> type[Table]:
+    """The form of a file by the ending of its name: CSV, Parquet, and JSON lines for any other."""
+    return JsonLines if path is None else FORMS.get(path.suffix.lower(), JsonLines)
+
+
+def check_form(path: Path) -> None:
+    """Refuse a name that promises another form than is written, as that of a spreadsheet does."""
+    if path.suffix.lower() not in (*FORMS, *LINES) and destination(path) is not None:
+        raise InputError(
+            f"{cut(path)} ends in {cut(path.suffix)}, which is not written here; expected .csv, .parquet, or "
+            ".jsonl for JSON lines"
+        )
+
+
+@contextmanager
+def opened(form: type[Table], handle: IO[bytes], example: Answer) -> Iterator[Table]:
+    """A table that is ended when the block ends."""
+    table = form(handle, example)
+    try:
+        yield table
+    except BaseException:
+        with contextlib.suppress(Exception):  # what was written is thrown away; pyarrow must not end it later
+            table.close()
+        raise
+    table.close()
+
+
+@contextmanager
+def filed(path: Path, example: Answer) -> Iterator[Table]:
+    """A table at ``path``, of the form that its ending names; it is there whole when the block ends, or not at all."""
+    with atomic_file(path) as handle, opened(form_of(path), handle, example) as table:
+        yield table
+
+
+@contextmanager
+def failures(path: Path | None) -> Iterator[Table | None]:
+    """A table of failed rows, as :func:`filed`; none where they are not kept apart."""
+    with contextlib.nullcontext() if path is None else filed(path, ERRORS) as table:
+        yield table
+
+
+def table_row(usual: Answer, scoring: Scoring, errors: Path | None) -> Answer:
+    """A row with the columns of a table."""
+    return {**usual, "error": None} if scoring.skip_invalid and errors is None else usual
+
+
+def split(rows: list[Answer], target: Sink, aside: Table | None) -> int:
+    """Write rows, those of failed inputs to their own table if there is one; the count of these."""
+    failed = [row for row in rows if "error" in row]
+    if aside is None:
+        target(rows)
+    else:
+        target([row for row in rows if "error" not in row])
+        aside.write(failed)
+    return len(failed)
+
+
+def _check_columns(same: bool, part: Path, first: Path) -> None:
+    if not same:
+        raise InputError(f"{part} has other columns than {first}; expected parts of one run with the same options")
+
+
+def _cell(value: Any) -> Any:
+    """A value as a cell of CSV."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+
+def _text(value: Any) -> str | None:
+    """A value of a column of texts."""
+    if isinstance(value, list | dict):
+        value = json.dumps(value, ensure_ascii=False)
+    return None if value is None else str(value).encode(errors="backslashreplace").decode()
+
+
+def _arrow_type(arrow: Any, name: str, value: Any) -> Any:
+    """The type of a column, by its name and by a value of it."""
+    if name == "prediction_set":
+        return arrow.list_(arrow.string())
+    if name == "probabilities":
+        return arrow.struct([(label, arrow.float64()) for label in value])
+    if name in ("abstain", "out_of_distribution") or isinstance(value, bool):
+        return arrow.bool_()
+    kinds = {int: arrow.int64(), float: arrow.float64()}
+    return kinds.get(type(value), arrow.string())

@@ -1,0 +1,101 @@
+"""Rows of data → rows of predictions, some batches at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...data.batching import WINDOW_BATCHES
+from ...data.raw_inputs import Row, is_words
+from ...errors import InputError
+from ..predictor import BATCH_SIZE, Predictor, aggregation_of
+from ..words import Aggregation
+
+Answer = dict[str, Any]
+"""One row of a prediction, ready for JSON (``Predictor.rows``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """How inputs are predicted, and what their rows contain.
+
+    Attributes:
+        batch_size: inputs per run of the model.
+        skip_invalid: give an input that cannot be used an ``error`` in its row, and go on.
+        probabilities: also give the probability of every class or label; a score has none.
+        aggregation: how token predictions are aggregated into words (``Predictor.words``); ``None`` for the usual one.
+    """
+
+    batch_size: int = BATCH_SIZE
+    skip_invalid: bool = False
+    probabilities: bool = False
+    aggregation: Aggregation | None = None
+
+    @property
+    def on_error(self) -> str:
+        """The argument of ``Predictor.predict``."""
+        return "row" if self.skip_invalid else "raise"
+
+    def row_options(self, predictor: Predictor) -> dict[str, Any]:
+        """Arguments of ``Predictor.rows``."""
+        return {"probabilities": self.probabilities, "aggregation": aggregation_of(predictor, self.aggregation)}
+
+
+def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: int = 0) -> Iterator[list[Answer]]:
+    """Predictions of a stream of rows, in order, some batches at a time, with each row's index."""
+    options = scoring.row_options(predictor)
+    while window := list(islice(rows, scoring.batch_size * WINDOW_BATCHES)):
+        inputs = [row.input for row in window]
+        try:
+            prediction = predictor.predict(
+                inputs, batch_size=scoring.batch_size, first=first, on_error=scoring.on_error
+            )
+        except InputError:
+            _name_the_row(predictor, window, first)
+            raise
+        yield predictor.rows(prediction, [_shown(row) for row in window], first=first, **options)
+        first += len(window)
+
+
+def tensor_answers(
+    predictor: Predictor, tensors: Mapping[str, Any], scoring: Scoring, name: str
+) -> Iterator[list[Answer]]:
+    """Predictions of ready tensors, all at once; nothing where there are none."""
+    try:
+        prediction = predictor.predict(tensors, batch_size=scoring.batch_size)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    shown = [f"{name}, row {index}" for index in range(len(prediction))]
+    if shown:
+        yield predictor.rows(prediction, shown, **scoring.row_options(predictor))
+
+
+def example_answer(predictor: Predictor, scoring: Scoring) -> Answer:
+    """The row of a blank input: the keys that every usable input has, with values of their types."""
+    nothing = predictor.nothing()
+    blank = replace(nothing.among_failed(np.zeros(0, np.int64), {0: ""}), error=None)
+    [answer] = predictor.rows(blank, [""], **scoring.row_options(predictor))
+    return answer
+
+
+def _shown(row: Row) -> Any:
+    """An input as its row shows it: texts and paths themselves, anything else by its place."""
+    if isinstance(row.input, list) and is_words(row.input):
+        return row.input
+    parts = row.input if isinstance(row.input, tuple) else (row.input,)
+    texts = all(isinstance(part, str | Path) or (part is None and len(parts) > 1) for part in parts)
+    return row.input if texts else row.where
+
+
+def _name_the_row(predictor: Predictor, rows: Sequence[Row], first: int) -> None:
+    """Raise again for the first row that cannot be used, with its place in the data."""
+    for index, row in enumerate(rows, start=first):
+        try:
+            predictor.predict([row.input], first=index)
+        except InputError as error:
+            raise InputError(f"{row.where}: {error}; --skip-invalid goes on without such inputs") from error

@@ -1,0 +1,150 @@
+"""Decisions, scores and labels that are counted when traffic is monitored; of a prediction or of its rows."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..bundle.calibration import Calibration
+from ..bundle.reference import RATES
+from ..errors import InputError, cut
+from ..metrics.gates import FURTHER_SCORES, SCORES
+from .prediction import Prediction
+from .words import spans_of, words_of
+
+WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
+"""Scores of an input, or of a span, by the names of a prediction's fields and of its rows."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Some inputs, without those that failed; for token classification, scores and labels of spans.
+
+    Decisions [N] by :data:`bundle.reference.RATES`, a text decided like its least certain span; scores by
+    :data:`WATCHED`, one value for each input or span; and how often each label was given.
+    """
+
+    inputs: int = 0
+    decisions: Mapping[str, np.ndarray] = field(default_factory=dict)
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    failed: int = 0
+
+
+def is_counted(prediction: Prediction) -> bool:
+    """Whether :func:`observed` counts something: not of tokens whose words are not known."""
+    return prediction.mask is None or (prediction.words is not None and prediction.offsets is not None)
+
+
+def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None = None) -> Observed:
+    """The counts of a prediction; of tokens from ready tensors, whose words are not known, nothing."""
+    if prediction.mask is not None:
+        return _of_tokens(prediction, labels, calibration)
+    if failed := int(prediction.failed.sum()):
+        prediction = prediction[~prediction.failed]
+    given = {name: getattr(prediction, name) for name in (*WATCHED, *RATES)}
+    counts: Mapping[str, int] = {}
+    if prediction.label is not None:
+        places, times = np.unique(prediction.label, return_counts=True)
+        counts = {labels[int(place)]: int(time) for place, time in zip(places, times, strict=True)}
+    elif prediction.assigned is not None:
+        times = prediction.assigned.sum(axis=0)
+        counts = {labels[int(place)]: int(times[place]) for place in np.flatnonzero(times)}
+    return Observed(
+        len(prediction),
+        {name: given[name] for name in RATES if given[name] is not None},
+        {name: given[name] for name in WATCHED if given[name] is not None},
+        counts,
+        failed,
+    )
+
+
+def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None) -> Observed:
+    if not is_counted(prediction):
+        return Observed()
+    assert prediction.words is not None
+    rows = [
+        {"spans": [span.to_json() for span in spans_of(words, labels)]}
+        for words, failed in zip(words_of(prediction, "first", calibration), prediction.failed, strict=True)
+        if not failed
+    ]
+    limits = {} if calibration is None else calibration.thresholds
+    decided = [name for name, threshold in zip(RATES, ("abstain", "ood"), strict=True) if threshold in limits]
+    return _of_spans(rows, decided, int(prediction.failed.sum()), WATCHED)
+
+
+def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where: Sequence[str]) -> Observed:
+    """The counts of rows as `hydrant predict --output` writes them."""
+    names = set(names)
+    found, tagged = [], None
+    for row, place in zip(rows, where, strict=True):
+        if row.get("error") is None:
+            tagged = "spans" in row if tagged is None else tagged
+            _check_row(row, tagged, names, place)
+            found.append(row)
+    failed = len(rows) - len(found)
+    decided, scores = ([name for name in known if name in names] for known in (RATES, WATCHED))
+    if tagged:
+        return _of_spans(found, decided, failed, scores)
+    counts: Counter[str] = Counter()
+    for row in found:
+        counts.update(_labels(row))
+    return Observed(
+        len(found),
+        {name: np.array([row[name] for row in found], bool) for name in decided},
+        {name: np.array([row[name] for row in found], np.float32) for name in scores},
+        counts,
+        failed,
+    )
+
+
+def _labels(row: Mapping[str, Any]) -> list[str]:
+    if "labels" in row:
+        return [str(each["label"]) for each in row["labels"]]
+    return [str(row["label"])] if "label" in row else []
+
+
+def _of_spans(
+    rows: Sequence[Mapping[str, Any]], decided: Sequence[str], failed: int, scores: Sequence[str]
+) -> Observed:
+    spans = [span for row in rows for span in row["spans"]]
+    names = [name for name in scores if spans and spans[0].get(name) is not None]
+    return Observed(
+        len(rows),
+        {name: np.array([any(span[name] for span in row["spans"]) for row in rows], bool) for name in decided},
+        {name: np.array([span[name] for span in spans], np.float32) for name in names},
+        Counter(str(span["label"]) for span in spans if "label" in span),
+        failed,
+    )
+
+
+def _check_row(row: Mapping[str, Any], tagged: bool, names: set[str], where: str) -> None:
+    """Refuse a row that is not as `hydrant predict --output` writes those of one model."""
+    if ("spans" in row) is not tagged:
+        words = ("spans, and rows before it have none", "no spans, and rows before it have")[tagged]
+        raise InputError(f"{where} has {words}; expected rows as `hydrant predict --output` writes those of one model")
+    spans, labels = row["spans"] if tagged else [row], row.get("labels", [])
+    if not isinstance(spans, list):
+        raise InputError(f"{where} has spans {cut(spans)}; expected a list, as `hydrant predict --output` writes it")
+    for each in spans:
+        known = each if isinstance(each, Mapping) else {}
+        for name in sorted(names):
+            value = known.get(name)
+            if not (isinstance(value, bool) if name in RATES else _is_number(value)):
+                has = f"{name} {cut(value)}" if name in known else f"no {name}"
+                raise InputError(
+                    f"{where} has {has}; expected {'true or false' if name in RATES else 'a finite number'}"
+                )
+        if not isinstance(each, Mapping) or isinstance(each.get("label"), list | Mapping):
+            raise InputError(f"{where} has the label {cut(known.get('label'))}; expected a name")
+    if not isinstance(labels, list) or not all(isinstance(each, Mapping) and "label" in each for each in labels):
+        raise InputError(f"{where} has labels {cut(labels)}; expected a list of objects, each with its label")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,0 +1,264 @@
+"""The two forms of a model in Triton.
+
+For the CPU it is one model, the whole predictor in Triton's Python backend. For the GPU it is an ensemble: inputs →
+tensors (Python) → graph (ONNX Runtime or TensorRT) → decisions (Python). Triton batches requests of equal shapes only,
+so the first step pads texts to multiples of 16 tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...bundle.store import ARCHITECTURE, CALIBRATION, Bundle
+from ...engines.metadata import PRECISIONS, EngineFile, engine_names, engine_path, graph_digest, read_metadata
+from ...errors import InputError
+from .model_files import (
+    CONFIG,
+    TOKENS,
+    Model,
+    Source,
+    batching,
+    beside,
+    excerpt,
+    ones_files,
+    python_config,
+    python_model,
+    raw_samples,
+    tensor_sample,
+    warm_files,
+    whole_bundle,
+)
+from .models import BACKEND, BUNDLE, LINK, LONGEST, PRECISION, SHORTEST, THREADS, padded_length
+from .pbtxt import Message, Word, entries
+from .triton_settings import TritonSettings
+from .triton_tensors import LABELS, TensorSpec, label_lines
+
+log = logging.getLogger(__name__)
+
+LIBRARY = "tensorrt"
+
+WARM_TOKENS = (16, 64, 128)
+"""Lengths of the texts that the graph is warmed up with, beside the longest."""
+
+FLOAT32 = {
+    "execution_accelerators": {
+        "gpu_execution_accelerator": [{"name": "cuda", "parameters": entries({"use_tf32": "0"})}],
+    },
+}
+"""Products of float32 in float32, which is not the default of ONNX Runtime on a GPU."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that Triton can run, and its metadata."""
+
+    name: str
+    facts: EngineFile
+
+    @property
+    def max_batch(self) -> int:
+        """Inputs that fit every profile."""
+        return min(_axis(self.facts, 0, 2))
+
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """Tokens of the shortest and the longest text that a profile takes; ``None`` for images."""
+        if any(len(shape) != 2 for profile in self.facts.profiles for shapes in profile.values() for shape in shapes):
+            return None
+        return min(_axis(self.facts, 1, 0)), max(_axis(self.facts, 1, 2))
+
+    def limits(self) -> dict[str, Any]:
+        """What a configuration says of the engine, so that engines of several versions of a model must share it."""
+        return {"max_batch": self.max_batch, "tokens": self.tokens, "profiles": len(self.facts.profiles)}
+
+
+def engine_for(bundle: Bundle, settings: TritonSettings) -> Engine | None:
+    """The first engine that Triton can run, in the order of precisions; ``None`` where ONNX Runtime runs the graph."""
+    if settings.graph_backend == "onnxruntime":
+        return None
+    engines = [Engine(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
+    reasons, precision = [], settings.precision
+    for engine in sorted(engines, key=lambda each: (_rank(each.facts), each.name)):
+        if precision not in (None, engine.facts.precision):
+            continue
+        if (reason := _unusable(bundle, engine.facts)) is None:
+            bundle.file(engine_path(engine.name))
+            return engine
+        reasons.append(f"engine {engine.name} {reason}")
+    if settings.graph_backend == "tensorrt":
+        why = "; ".join(reasons) or f"it has no {LIBRARY} engine{f' in {precision}' if precision else ''}"
+        raise InputError(
+            f"bundle {bundle.path} has no engine for Triton's TensorRT backend: {why}; build one with `hydrant build "
+            f"{bundle.path} --backend {LIBRARY} --precision {precision or PRECISIONS[0]} --batch 1:8:32`, with the "
+            "release of TensorRT that Triton has, or use graph_backend onnxruntime"
+        )
+    for reason in reasons:
+        log.warning("ONNX Runtime runs the graph: %s", reason)
+    return None
+
+
+def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:
+    """The predictor as one model."""
+    parameters: dict[str, Any] = {BACKEND: "auto", PRECISION: settings.precision, THREADS: settings.threads}
+    content: dict[str, bytes | Path] = {"model.py": python_model("Whole", "The whole predictor of a bundle")}
+    if settings.linked:
+        content[LINK] = f"{source.bundle.path.resolve()}\n".encode()
+    else:
+        content |= whole_bundle(source.bundle, BUNDLE)
+    if source.raw:
+        samples = raw_samples(source, settings)
+    else:
+        samples = [tensor_sample(source.inputs, 0 if source.architecture.modality == "image" else TOKENS, 1)]
+    config = {**python_config(settings, settings.instances, parameters), "model_warmup": samples}
+    files = {**beside(source), **warm_files(source)}
+    return Model(name, "whole", config, source.requests, source.answers, content, files, source.bundle.labels)
+
+
+def ensemble_models(
+    source: Source, name: str, version: int, settings: TritonSettings, engine: Engine | None
+) -> list[Model]:
+    """The steps, each called by the ensemble's name and its own, and last the ensemble of them."""
+    if source.task == "tokens":
+        raise InputError(
+            f"bundle {source.bundle.path} tags tokens, whose words and spans the steps of an ensemble do not hand on; "
+            "use --device cpu, whose Python model runs the whole predictor on any backend that the machine has"
+        )
+    steps = [_graph(source, f"{name}_graph", settings, engine), _decide(source, f"{name}_decide", settings)]
+    if source.raw:
+        steps.insert(0, _prepare(source, f"{name}_prepare", settings, engine))
+    return [*steps, _ensemble(source, name, version, settings, steps)]
+
+
+def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine | None) -> Model:
+    limits = (None, None) if engine is None or engine.tokens is None else engine.tokens
+    config = python_config(settings, 1, dict(zip((SHORTEST, LONGEST), limits, strict=True)))
+    config["model_warmup"] = raw_samples(source, settings)
+    content = {
+        "model.py": python_model("Prepare", "Texts or images as the graph's tensors"),
+        **excerpt(source.bundle, BUNDLE, [ARCHITECTURE], processor=True),
+    }
+    tensors, known = _between(source.inputs), _limits(engine)
+    return Model(name, "prepare", config, source.requests, tensors, content, warm_files(source), limits=known)
+
+
+def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine | None) -> Model:
+    lengths = _lengths(source, engine)
+    group: dict[str, Any] = {"kind": Word("KIND_GPU"), "count": settings.instances}
+    content: dict[str, bytes | Path]
+    runs: dict[str, Any]
+    if engine is None:
+        content = {"model.onnx": source.bundle.file(source.graph)}
+        if source.bundle.has(f"{source.graph}.data"):
+            content[f"{source.graph}.data"] = source.bundle.file(f"{source.graph}.data")  # as the graph calls it
+        runs = {"backend": "onnxruntime", "default_model_filename": "model.onnx", "optimization": FLOAT32}
+    else:
+        content = {"model.plan": source.bundle.file(engine_path(engine.name))}
+        runs = {"backend": "tensorrt", "default_model_filename": "model.plan"}
+        group["profile"] = [str(index) for index in range(len(engine.facts.profiles))]
+    samples = [
+        tensor_sample(source.inputs, tokens, batch)
+        for tokens in lengths or (0,)
+        for batch in dict.fromkeys((1, settings.max_batch))
+    ]
+    config = {
+        **runs,
+        **batching(settings),
+        "instance_group": [group],
+        "version_policy": {"all": {}},
+        "model_warmup": samples,
+    }
+    files, known = ones_files(lengths), _limits(engine)
+    return Model(name, "graph", config, source.inputs, source.outputs, content, files, limits=known)
+
+
+def _decide(source: Source, name: str, settings: TritonSettings) -> Model:
+    labels = source.bundle.labels
+    content = {
+        "model.py": python_model("Decide", "The graph's outputs with their decisions"),
+        **excerpt(source.bundle, BUNDLE, [CALIBRATION]),
+    }
+    config, files = python_config(settings, 1, {}), {LABELS: label_lines(labels)}
+    return Model(name, "decide", config, _between(source.outputs), source.answers, content, files, labels)
+
+
+def _ensemble(source: Source, name: str, version: int, settings: TritonSettings, steps: Iterable[Model]) -> Model:
+    config = {
+        "platform": "ensemble",
+        "max_batch_size": settings.max_batch,
+        "version_policy": {"specific": {"versions": [version]}},
+        "ensemble_scheduling": {"step": [_step(model, version, source.raw) for model in steps]},
+    }
+    labels = source.bundle.labels
+    made = Model(name, "ensemble", config, source.requests, source.answers, {}, beside(source), labels)
+    return replace(made, version_files={CONFIG: made.config_text().encode()})
+
+
+def _step(model: Model, version: int, raw: bool) -> Message:
+    """A step, with the names of its tensors between the steps; at both ends they keep their own."""
+    before = {"prepare": "", "graph": "tensors." if raw else "", "decide": "scores."}[model.part]
+    behind = {"prepare": "tensors.", "graph": "scores.", "decide": ""}[model.part]
+    return {
+        "model_name": model.name,
+        "model_version": version,
+        "input_map": entries({spec.name: f"{before}{spec.name}" for spec in model.inputs}),
+        "output_map": entries({spec.name: f"{behind}{spec.name}" for spec in model.outputs}),
+    }
+
+
+def _limits(engine: Engine | None) -> dict[str, Any]:
+    return {} if engine is None else engine.limits()
+
+
+def _between(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
+    """A graph's tensors as the steps beside it see them: [B, 1] where the graph has [B]."""
+    return [TensorSpec(spec.name, spec.datatype, spec.dims) for spec in specs]
+
+
+def _lengths(source: Source, engine: Engine | None) -> list[int]:
+    """Tokens of the texts that the graph is warmed up with; none for images."""
+    if source.architecture.modality == "image":
+        return []
+    least, most = (1, source.architecture.max_sequence) if engine is None or engine.tokens is None else engine.tokens
+    most = min(most, source.architecture.max_sequence)
+    return sorted({max(least, min(padded_length(tokens), most)) for tokens in (*WARM_TOKENS, most)})
+
+
+def _unusable(bundle: Bundle, facts: EngineFile) -> str | None:
+    """Why Triton cannot run an engine."""
+    if facts.library != LIBRARY:
+        return f"is of {facts.library}, and Triton runs those of {LIBRARY}"
+    if facts.stripped:
+        return "holds no weights, which Triton does not put in"
+    if facts.onnx_sha256 != graph_digest(bundle, facts.onnx):
+        return f"was built from another {facts.onnx} than the bundle has now"
+    if max(_axis(facts, 0, 0)) > 1:
+        return "takes no batch of one"
+    if gap := _gap(facts):
+        return f"takes texts of {gap[0]} tokens and of {gap[1]}, and none between: build it with profiles that meet"
+    return None
+
+
+def _gap(facts: EngineFile) -> tuple[int, int] | None:
+    """Numbers of tokens between which no profile takes any; ``None`` where there are no such, and for images."""
+    texts = [shapes for profile in facts.profiles for shapes in profile.values() if len(shapes[0]) == 2]
+    ranges = sorted((shapes[0][1], shapes[2][1]) for shapes in texts)
+    reach = ranges[0][1] if ranges else 0
+    for least, most in ranges:
+        if least > reach + 1:
+            return reach, least
+        reach = max(reach, most)
+    return None
+
+
+def _axis(facts: EngineFile, axis: int, which: int) -> list[int]:
+    """An axis of the smallest (0) or largest (2) shapes of every input in every profile."""
+    return [shapes[which][axis] for profile in facts.profiles for shapes in profile.values()]
+
+
+def _rank(facts: EngineFile) -> int:
+    order: Sequence[str] = PRECISIONS
+    return order.index(facts.precision) if facts.precision in order else len(order)
