@@ -377,7 +377,7 @@ def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
     assert not folder.exists()
     begun = workspace.Workspace(folder, digests)
     assert begun.stage("plan", lambda: {"heads": 3}) == {"heads": 3}
-    assert workspace.Workspace(folder, digests).done("plan")
+    assert workspace.Workspace(folder, digests).recorded("plan")
     assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
     with monkeypatch.context() as patch:
         patch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)
