@@ -59,7 +59,7 @@ def measure_drift(
         merged: some parts averaged.
         unmerged: ``fuse(..., keep_separate="all")`` of the same checkpoints and plan.
         batches: (inputs, labels [B] or ``None``) pairs; inputs as NumPy arrays or tensors. Of tokens labels [B, T], and
-            figures over those that have one (``data.tags``), or over real ones without labels.
+            figures over those that have one (``data.label_encoding``), or over real ones without labels.
     """
     largest, total, count, examples, changes = 0.0, 0.0, 0, 0, 0.0
     hits: list[tuple[int, int]] = []
