@@ -17,6 +17,7 @@ from .data_options import DataOptions
 from .label_encoding import class_names, plain
 from .raw_inputs import (
     AUDIO,
+    SPLITS,
     TENSORS,
     WORDS,
     Row,
@@ -41,9 +42,6 @@ TAGS = ("tags", "ner_tags")
 COLUMNS = {("datasets", "Column"), ("datasets", "IterableColumn")}
 """Columns that know their table."""
 
-SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
-"""Several tables under the names of their splits."""
-
 
 def given_inputs(
     given: Any, modality: Modality | None, text_column: str | None = None, text_pair_column: str | None = None
@@ -63,11 +61,6 @@ def given_inputs(
         as_input(item, columns, keys) if is_record(item, keys) else Unusable(f"is a {kind_of(item)}; {wanted}")
         for item in items
     )
-
-
-def are_tensors(given: Any) -> bool:
-    """Whether a caller gave a dict of ready tensors, or meant to."""
-    return isinstance(given, Mapping) and not is_record(given) and only_split(given) is given
 
 
 def ordered(given: Any, modality: Modality | None) -> Iterable[Any]:

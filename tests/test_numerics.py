@@ -29,8 +29,6 @@ from hydrant.calib.decisions.fit import Request, Sample, fit_classes
 from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
-from hydrant.calib.density import DensityFit, squared_distances, standardised
-from hydrant.calib.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.task_heads import label_head, score_head, uncertainty_head
 from hydrant.fusion.label_head import summarize_labels
@@ -318,16 +316,6 @@ def features(count: int, same: Sequence[int] = ()) -> np.ndarray:
     rows = np.random.default_rng(0).normal(size=(count, 1, 8)).astype(np.float32)
     rows[:, :, list(same)] = 0.5
     return rows
-
-
-def test_features_without_variance_give_finite_distances() -> None:
-    for same in ((), (0,), (0, 1, 2, 3, 4, 5, 6)):
-        sums, rows = DensityFit(("last.0",), 2, 8), features(40, same)
-        sums.add(rows, np.arange(40) % 2)
-        fitted = sums.density({})
-        density = standardised_by(fitted, squared_distances(fitted, rows))
-        for seen in (rows, np.zeros((2, 1, 8), np.float32), 1e30 * rows[:2], np.full((2, 1, 8), 1e-30, np.float32)):
-            assert np.isfinite(standardised(density, squared_distances(density, seen))).all(), same
 
 
 def nulled(data: Any) -> Any:
