@@ -65,7 +65,7 @@ def graph_of(multi_label: bool, members: int, classes: int, temperature: float) 
         uncertainty_head(graph, "logits", members, members, classes, temperature, False)
     names = OUTPUTS["multi_label" if multi_label else "classification"]
     outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in PER_CLASS else [])]) for name in names}
-    return graph.model("head", {"logits": (FLOAT, [members, "batch", classes])}, outputs, {}, "0", 20)
+    return graph.model("head", {"logits": (FLOAT, [members, "batch", classes])}, outputs, {}, 20)
 
 
 def head_of(backend: str, multi_label: bool, members: int, classes: int, temperature: float) -> Head:
@@ -129,7 +129,7 @@ def test_the_variance_of_scores_is_finite_as_far_as_the_page_on_the_graph_says(m
     graph = Graph()
     score_head(graph, "logits", members, members, "identity", False)
     outputs: Any = {name: (FLOAT, ["batch"]) for name in OUTPUTS["score"]}
-    model = graph.model("head", {"logits": (FLOAT, [members, "batch", 1])}, outputs, {}, "0", 20)
+    model = graph.model("head", {"logits": (FLOAT, [members, "batch", 1])}, outputs, {}, 20)
     in_torch = summarize_scores(torch.from_numpy(turned(logits)), "identity")
     for found in (on_backend("onnxruntime", model)(logits)["score_variance"], in_torch.score_variance.numpy()):
         assert np.isfinite(found[0])
@@ -304,7 +304,7 @@ def test_scores_at_their_ends(activation: Any, backend: str) -> None:
         graph = Graph()
         score_head(graph, "logits", 3, 3, activation, False)
         outputs: Any = dict.fromkeys(OUTPUTS["score"], (FLOAT, ["batch"]))
-        model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, "0", 20)
+        model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, 20)
         found = on_backend(backend, model)(logits)
     assert (found["score_variance"] >= 0).all()
     np.testing.assert_allclose(found["score"], members.mean(axis=1), rtol=1e-5, atol=1e-4)
