@@ -53,7 +53,7 @@ TENSORS = ("centre", "whitening", "means", "location", "scale")
 TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
 
 
-class Facts(Spec):
+class Facts(Spec, frozen=True):
     """The metadata; see the top of this file."""
 
     schema: int

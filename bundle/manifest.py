@@ -36,7 +36,7 @@ DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(\.
 FORBIDDEN = re.compile(r'[\x00-\x1f<>"|?*]')
 
 
-class FileEntry(Spec):
+class FileEntry(Spec, frozen=True):
     """Size and digest of a file."""
 
     bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)]

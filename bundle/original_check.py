@@ -31,7 +31,7 @@ SAMPLES = 64
 SOUND_TOLERANCE = 1e-3
 
 
-class Row(Spec):
+class Row(Spec, frozen=True):
     """One input in the file."""
 
     input: Any
@@ -39,7 +39,7 @@ class Row(Spec):
     probabilities: dict[str, float]
 
 
-class CheckFile(Spec):
+class CheckFile(Spec, frozen=True):
     """The file."""
 
     schema: int

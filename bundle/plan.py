@@ -28,13 +28,13 @@ Keep = tuple[tuple[int, ...], ...]
 """One member's kept heads: ``keep[layer]`` is a sorted tuple of head indices."""
 
 
-class Member(Spec):
+class Member(Spec, frozen=True):
     """One member in the file."""
 
     keep: Keep
 
 
-class PlanFile(Spec):
+class PlanFile(Spec, frozen=True):
     """The JSON object documented at the top of this file."""
 
     schema: int

@@ -64,7 +64,7 @@ def sign(
     signing = _library("signing")
     bundle = resolve(bundle)
     private = _pem(key, "PRIVATE KEY")
-    certificate, chain = (each and _pem(each, "CERTIFICATE") for each in (certificate, chain))
+    certificate, chain = (None if each is None else _pem(each, "CERTIFICATE") for each in (certificate, chain))
     if chain is not None and certificate is None:
         raise InputError(f"the chain {chain} is given without a certificate; give that of the key, too")
     if certificate is not None:

@@ -441,7 +441,7 @@ def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil
 # Several files of a bundle
 
 
-class Entry(Spec):
+class Entry(Spec, frozen=True):
     """The journal: files that get new content, files that go, those of the first that are new, and the direction."""
 
     names: list[str]

@@ -147,7 +147,7 @@ class Traced:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
-        return json.loads(json.dumps({"traced": SCHEMA, **asdict(self)}))  # type: ignore[no-any-return]
+        return json.loads(json.dumps({"traced": SCHEMA, **asdict(self)}))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Traced:

@@ -25,7 +25,6 @@ from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
 from ..runtime import Predictor, load
-from ..runtime.answers import about
 from ..runtime.offline.input_stream import Sources
 from ..runtime.offline.offline_run import Division, Outcome, predict_part
 from ..runtime.offline.ray_engine import Actors, ray_engine
@@ -43,6 +42,7 @@ from ..runtime.offline.row_files import (
 )
 from ..runtime.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
 from ..runtime.offline.shard_parts import WHOLE, Shard
+from ..runtime.predictor import about
 from ..runtime.words import AGGREGATIONS
 from . import shared
 from .argument_types import positive

@@ -24,7 +24,7 @@ def decode(content: bytes | str, kind: type[T], file: Path | str, raises: type[H
     """
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise raises(f"{file}: {error}") from None
 
 
@@ -32,7 +32,7 @@ def convert(value: Any, kind: type[T], file: Path | str, raises: type[HydrantErr
     """The same for JSON that is decoded already."""
     try:
         return msgspec.convert(value, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise raises(f"{file}: {error}") from None
 
 

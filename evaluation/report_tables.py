@@ -46,7 +46,8 @@ class Cell:
     image: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.small})" if self.small else self.text
+        text = f"{self.text} ({self.small})" if self.small else self.text
+        return text.replace("\u00a0", " ")
 
 
 Row = Sequence[Cell]

@@ -390,7 +390,7 @@ class TokenPipeline(_Pipeline):
         """One answer for each run of tokens, or of words, with tags of one type."""
         simple, joined = strategy == "simple", self.predictor.joined
         units = [[at] for at in range(len(pieces))] if simple else _words(pieces)
-        of_units = [[places[at] for at in unit] for unit in units]
+        of_units = [np.array([places[at] for at in unit]) for unit in units]
         found = aggregated(tokens, of_units, AGGREGATIONS[strategy], self.predictor.calibration)
         labels = [self.predictor.labels[label] for label in found.label]
         texts = [pieces[unit[0]].token if simple else joined([pieces[at].token for at in unit]) for unit in units]

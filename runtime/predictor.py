@@ -394,3 +394,30 @@ def _check(batch_size: int, on_error: str) -> None:
         raise InputError(f"batch_size is {batch_size!r:.60}; expected a whole number, 1 to {LARGEST}")
     if on_error not in ("raise", "row"):
         raise InputError(f"on_error is {cut(on_error)}; expected 'raise' or 'row'")
+
+
+def about(predictor: Predictor) -> dict[str, Any]:
+    """The ``backend`` that ran, and the ``fallbacks`` that were skipped, each with its reason."""
+    skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
+    return {"backend": predictor.backend, "fallbacks": skipped}
+
+
+def answer(
+    predictor: Predictor,
+    prediction: Prediction,
+    inputs: Sequence[Any],
+    *,
+    probabilities: bool = False,
+    aggregation: Aggregation | None = None,
+) -> dict[str, Any]:
+    """The backend, and under ``predictions`` one JSON-ready dict for each input."""
+    of_words = aggregation_of(predictor, aggregation)
+    rows = predictor.rows(prediction, inputs, probabilities=probabilities, aggregation=of_words)
+    return {**about(predictor), "predictions": rows}
+
+
+def aggregation_of(predictor: Predictor, asked: Aggregation | None) -> Aggregation:
+    """How token predictions are aggregated into words, where a request may leave it out."""
+    if asked is not None and predictor.task != "tokens":
+        raise InputError("aggregation is for models that tag tokens; this one answers for whole inputs; leave it out")
+    return asked or "first"

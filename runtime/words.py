@@ -146,14 +146,14 @@ def _words(prediction: Prediction, row: int, aggregation: Aggregation, calibrati
 
 
 def aggregated(
-    tokens: Prediction, units: Sequence[Sequence[int]], aggregation: Aggregation, calibration: Calibration | None
+    tokens: Prediction, units: Sequence[np.ndarray], aggregation: Aggregation, calibration: Calibration | None
 ) -> Prediction:
     """The prediction of each unit of some tokens of a text, with its decisions."""
     if aggregation == "mean":
         found = _mean_of(tokens, units)
     else:
         confidence = np.nan_to_num(tokens.confidence, nan=-1.0)
-        best = [of[0] if aggregation == "first" else of[np.argmax(confidence[list(of)])] for of in units]
+        best = [of[0] if aggregation == "first" else of[np.argmax(confidence[of])] for of in units]
         found = tokens.take(np.array(best, np.int64))
     return found if calibration is None else decided(found, calibration)
 
@@ -170,11 +170,11 @@ _OF_TOKENS = ("mask", "words", "offsets", "error")
 """Fields that words do not have."""
 
 
-def _mean_of(flat: Prediction, tokens: Sequence[Sequence[int]]) -> Prediction:
+def _mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
     """Each unit's mean probabilities and scores, summed in float64; its label is the class of the largest mean."""
     names = ("probabilities", *UNCERTAINTIES, "member_probabilities")
     means = {
-        name: np.array([array[list(of)].mean(axis=0, dtype=np.float64) for of in tokens], np.float32).reshape(
+        name: np.array([array[of].mean(axis=0, dtype=np.float64) for of in tokens], np.float32).reshape(
             len(tokens), *array.shape[1:]
         )
         for name, array in flat.to_dict().items()

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bundle.calibration import UNFITTED
-from ..runtime.answers import aggregation_of
 from ..runtime.prediction import Prediction
-from ..runtime.predictor import Predictor
+from ..runtime.predictor import Predictor, aggregation_of
 from ..runtime.words import Aggregation, words_of
 from ..version import __version__
 from .predict_routes import Call, observed, predict_body

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from ..errors import HydrantError, cut
-from ..runtime.answers import answer
 from ..runtime.prediction import Prediction
+from ..runtime.predictor import answer
 from .connection import LEAVING
 from .middleware import COUNTED
 from .oip import HEADER, inputs_of, outputs_of, read_infer, write_infer

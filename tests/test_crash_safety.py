@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -174,39 +173,6 @@ def test_replacing_a_whole_bundle_is_one_step(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "out", "0")
-    monkeypatch.setattr(staging, "_exchanged", lambda *_: False)
-    with new_bundle(tmp_path / "out", KEYS, force=True) as stage:
-        (stage / "one.json").write_text("1")
-    assert Bundle.open(tmp_path / "out").file("one.json").read_text() == "1"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_living_writer_keeps_what_it_is_about(tmp_path: Path) -> None:
-    bundle = make(tmp_path / "out")
-    with staging.owned_folder(bundle.path, PURPOSE) as stage:
-        (stage / "mine").write_text("x")
-        bundle.add({"one.json": b"new"})
-        staging.sweep(bundle.path, PURPOSE)
-        assert (stage / "mine").read_text() == "x"
-    assert hidden(bundle.path) == []
-
-
-def test_a_folder_that_is_just_being_made_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process finds it before its maker holds the lock."""
-    hold = staging._hold
-
-    def late(descriptor: int) -> bool | None:
-        monkeypatch.setattr(staging, "_hold", hold)
-        staging.sweep(tmp_path, PURPOSE)
-        return hold(descriptor)
-
-    monkeypatch.setattr(staging, "_hold", late)
-    with staging.owned_folder(tmp_path, PURPOSE) as stage:
-        (stage / "mine").write_text("x")
-
-
 def test_litter_of_killed_processes_goes(tmp_path: Path) -> None:
     """What only looks alike stays."""
     for place in (".out.0123456789ab.stage", "..out.0123456789ab.stage.ab0123456789.stage", ".out.note.stage"):
@@ -279,46 +245,6 @@ def test_a_full_disk_leaves_the_old_bundle(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     assert contents(tmp_path / "out") == {"old"}
     assert hidden(tmp_path / "out") == []
-
-
-def test_a_disk_that_fails_on_the_way_back_leaves_it_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = make(tmp_path / "out")
-    replace = Path.replace
-
-    def failing(self: Path, target: Path) -> Path:
-        if Path(target).name == "three.json" or self.parent.name == staging.OLD:
-            raise OSError(5, "Input/output error")
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", failing)
-    with pytest.raises(InputError, match="Input/output error"):
-        bundle.add(dict.fromkeys(FILES, b"new"))
-    monkeypatch.undo()
-    assert contents(tmp_path / "out") == {"old"}
-    assert hidden(tmp_path / "out") == []
-
-
-def test_no_room_to_note_the_way_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = make(tmp_path / "out")
-    replace, write = Path.replace, Path.write_text
-
-    def full(self: Path, target: Path) -> Path:
-        if Path(target).name == "three.json" and self.parent.name == NEW:
-            monkeypatch.setattr(Path, "write_text", no_room)
-            raise OSError(28, "No space left on device")
-        return replace(self, target)
-
-    def no_room(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match="No space left on device"):
-        bundle.add(dict.fromkeys(FILES, b"new"))
-    monkeypatch.undo()
-    assert Path.write_text is write
-    assert contents(tmp_path / "out") == {"old"}
 
 
 def interrupted(folder: Path) -> None:
@@ -404,22 +330,6 @@ def inodes(folder: Path) -> set[int]:
     return {path.stat().st_ino for path in (folder, *folder.rglob("*"))}
 
 
-def test_a_new_bundle_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, flushed: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And has its name there before its maker goes on, who may remove what it was made of."""
-    take_place = staging.take_place
-
-    def checked(stage: Path, target: Path) -> None:
-        assert inodes(stage) <= flushed
-        flushed.clear()
-        take_place(stage, target)
-
-    monkeypatch.setattr(staging, "take_place", checked)
-    make(tmp_path / "out")
-    assert flushed == {tmp_path.stat().st_ino}
-
-
 def test_files_are_on_the_disk_before_the_journal_tells_of_them(
     tmp_path: Path, flushed: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,38 +351,6 @@ def test_files_are_on_the_disk_before_the_journal_tells_of_them(
     monkeypatch.setattr(staging, "_forward", taken)
     bundle.add({"one.json": b"new", "deep/two.json": b"new"})
     assert flushed == {bundle.path.stat().st_ino, (bundle.path / "deep").stat().st_ino}
-
-
-def test_a_disk_that_flushes_nothing_is_used_and_a_full_one_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refusing(number: int) -> None:
-        def refuse(_: int) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(staging.os, "fsync", refuse)
-        monkeypatch.setattr("hydrant.bundle.store.write_atomically", lambda path, content: path.write_bytes(content))
-
-    refusing(errno.EINVAL)
-    bundle = make(tmp_path / "out").add({"one.json": b"new"})
-    assert bundle.read("one.json") == b"new"
-    refusing(errno.ENOSPC)
-    with pytest.raises(InputError, match=r"cannot take its place at .*more: No space left on device"):
-        make(tmp_path / "more")
-    with pytest.raises(InputError, match=r"cannot write into bundle .*out: No space left on device"):
-        bundle.add({"one.json": b"newer"})
-    assert Bundle.open(tmp_path / "out").read("one.json") == b"new"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_folder_that_cannot_be_listed_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    make(tmp_path / "out")
-    monkeypatch.setattr(Path, "iterdir", refused)
-    with pytest.raises(BundleError, match=r"cannot be read \(Permission denied\)"):
-        Bundle.open(tmp_path / "out")
 
 
 def test_a_file_that_another_process_replaced_is_not_told_as_altered(tmp_path: Path) -> None:
@@ -499,7 +377,7 @@ def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
     assert not folder.exists()
     begun = workspace.Workspace(folder, digests)
     assert begun.stage("plan", lambda: {"heads": 3}) == {"heads": 3}
-    assert workspace.Workspace(folder, digests).done("plan")
+    assert workspace.Workspace(folder, digests).recorded("plan")
     assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
     with monkeypatch.context() as patch:
         patch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import re
 import shlex
@@ -151,24 +150,6 @@ def test_what_is_mounted_is_what_is_served() -> None:
 
 
 # systemd
-
-
-def unit(name: str) -> tuple[configparser.ConfigParser, list[str]]:
-    found = configparser.ConfigParser(strict=False, interpolation=None, allow_no_value=True)
-    found.optionxform = str  # type: ignore[assignment,method-assign]
-    found.read_string((FOLDER / name).read_text())
-    return found, shlex.split(found["Service"]["ExecStart"])
-
-
-def test_the_unit_of_serve_runs_a_command_that_there_is() -> None:
-    found, command = unit("hydrant.service")
-    assert command[0].endswith("/bin/hydrant")
-    options, settings = settings_of(command[1:])
-    assert found["Service"]["SocketBindAllow"] == f"tcp:{settings.port}"
-    assert float(found["Service"]["TimeoutStopSec"]) > settings.timeout
-    name = found["Service"]["LoadCredential"].split(":")[0]
-    assert str(options.token_file) == "${CREDENTIALS_DIRECTORY}/" + name
-    assert settings.loopback
 
 
 # Prometheus

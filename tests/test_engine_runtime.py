@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
 import shutil
 import sys
 import threading
@@ -28,7 +27,7 @@ from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.backends.tensorrt.profiles import Part, Profiles
 from hypothesis import given
 from hypothesis import strategies as st
-from support import make_inputs, make_model, random_plan
+from support import make_model, random_plan
 
 TEXT = ("input_ids", "attention_mask", "token_type_ids")
 LATENCY = text_profile((1, 1, 1), (4, 8, 12), TEXT)
@@ -153,15 +152,6 @@ def test_padding_and_splitting_change_no_result(rows: int, tokens: int, path: Pa
     assert backend.chunk(inputs) == min(rows, 6)
 
 
-def test_padding_of_another_family_is_its_own_padding_token(tmp_path: Path) -> None:
-    """RoBERTa counts positions by the ids that are not padding."""
-    bundle = save_bundle(fuse(make_model("roberta"), random_plan("roberta", 2)), tmp_path / "bundle")
-    export_onnx(bundle.path)
-    add_engine(bundle.path, (text_profile((3, 3, 3), (16, 16, 16), TEXT[:2]),))
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("roberta", batch=2).items()}
-    assert_same(open_engine(bundle.path).run(inputs), OnnxRuntimeBackend(Bundle.open(bundle.path)).run(inputs))
-
-
 BAD: list[tuple[Callable[[dict[str, np.ndarray]], Any], str]] = [
     (lambda b: b.pop("token_type_ids"), "token_type_ids"),
     (lambda b: b.update(input_ids=b["input_ids"].astype(np.int32)), "input_ids is int32"),
@@ -223,31 +213,6 @@ def test_repeated_shapes_run_as_cuda_graphs(path: Path, libraries: dict[str, Any
     assert device.live == {}
 
 
-def test_shapes_that_cannot_be_captured_run_plainly(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    add_engine(path, (LATENCY,))
-    device, plain = Device(), OnnxRuntimeBackend(Bundle.open(path))
-    device.capturable = False
-    backend = open_engine(path, device)
-    with caplog.at_level(logging.INFO):
-        for _ in range(4):
-            assert_same(backend.run(text(1, 8)), plain.run(text(1, 8)))
-    assert device.launches == 0
-    assert caplog.text.count("are not captured as CUDA graphs") == 1
-
-
-@pytest.mark.parametrize("library", ["tensorrt", "tensorrt-rtx"])
-def test_tensors_on_the_device_leave_graphs_as_they_were(library: str, path: Path) -> None:
-    add_engine(path, (LATENCY, THROUGHPUT), library)
-    plain = OnnxRuntimeBackend(Bundle.open(path))
-    backend = open_engine(path, library=library)
-    for turn in range(4):
-        for tokens in (9, 12):
-            inputs = text(3, tokens, turn)
-            assert_same(backend.run(inputs), plain.run(inputs))
-            outputs = backend.run_device(inputs)
-            assert_same({name: np.from_dlpack(output) for name, output in outputs.items()}, plain.run(inputs))
-
-
 @pytest.mark.parametrize("library", ["tensorrt", "tensorrt-rtx"])
 def test_a_backend_that_is_forgotten_gives_everything_back(library: str, path: Path, libraries: dict[str, Any]) -> None:
     add_engine(path, (LATENCY, THROUGHPUT), library)
@@ -282,13 +247,6 @@ def test_a_failure_of_the_engine_is_told_and_its_lane_not_used_again(path: Path,
     with pytest.raises(BackendError, match=r"tensorrt failed: .*NoneType"):
         backend.run(text(1, 8))
     assert device.live == {}
-
-
-def test_times_of_a_run(path: Path) -> None:
-    add_engine(path, (LATENCY, THROUGHPUT))
-    times = open_engine(path).timings(text(20, 9))
-    assert list(times) == ["h2d", "compute", "d2h", "enqueue"]
-    assert all(milliseconds > 0 for milliseconds in times.values())
 
 
 # ---------------------------------------------------------------- tensors that stay on the GPU
@@ -551,14 +509,3 @@ def test_rtx_captures_by_itself_and_keeps_its_kernels(path: Path, libraries: dic
     again = open_engine(path, device, "tensorrt-rtx")
     again.run(text(1, 8))
     assert libraries["tensorrt-rtx"].engines[1].configs[0].cache.data == b"kernels finished here"
-
-
-def test_a_cache_folder_that_cannot_be_written_is_no_error(
-    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    add_engine(path, (LATENCY,), "tensorrt-rtx")
-    (tmp_path / "cache").write_text("a file")
-    backend = open_engine(path, library="tensorrt-rtx")
-    with caplog.at_level(logging.INFO):
-        backend.close()
-    assert "was not written" in caplog.text

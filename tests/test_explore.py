@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.explore import Exploration, Row, chosen_place
+from hydrant.workflow.explore import Row, chosen_place
 from PIL import Image
 from support import HEADS, LAYERS, make_model, run_cli
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast
@@ -168,27 +167,17 @@ def test_heads_are_scored_once_and_planned_as_plan_heads_plans_them(
 
 
 def test_figures_stay_where_no_plan_is_chosen(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    from hydrant.cli import main as cli
-
+    tables: dict[str, Path], bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Row, "keeps", lambda row, single, margin: margin > 7)
-    command = ["plan", bert_checkpoint, "--data", tables["validation"], "--explore", "--budget", 2, "--forks", 2]
-    command += ["--heads", 3, "--method", "random", "-o", tmp_path / "plan.json"]
-    assert cli.main([*map(str, command), "--json"]) == 2
-    told = capsys.readouterr()
-    assert told.err.count("no explored plan within the budget keeps the accuracy: the best has") == 1
-    assert "no plan is written" in told.err
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.png"]
-    facts = json.loads(told.out)
-    assert (facts["plan"], facts["chosen"], len(facts["rows"])) == (None, None, 2)
-    none = Exploration((SINGLE, row()), None, None, 2.0, 20, 0, "all lose too much")
-    assert exploration_text(none).endswith("measured on 20 examples; none is chosen")
-    with pytest.raises(InputError, match="all lose too much"):
-        none.plan  # noqa: B018
-    assert cli.main([*map(str, command), "--max-accuracy-loss", "8"]) == 0
-    assert HeadPlan.load(tmp_path / "plan.json").fork == 2
+    grid = Grid(forks=[2], heads=[3], methods=["random"])
+    found = explore(bert_checkpoint, tables["validation"], grid=grid, budget=2)
+    assert (found.chosen, len(found.rows)) == (None, 2)
+    assert "none is chosen" in exploration_text(found)
+    with pytest.raises(InputError, match="keeps the accuracy"):
+        found.plan  # noqa: B018
+    kept = explore(bert_checkpoint, tables["validation"], grid=replace(grid, max_accuracy_loss=8), budget=2)
+    assert kept.plan.fork == 2
 
 
 def test_the_single_models_figures_are_those_of_the_original_model(
@@ -215,16 +204,13 @@ def test_the_single_models_figures_are_those_of_the_original_model(
 def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
     plan, picture = tmp_path / "plan.json", tmp_path / "plan.png"  # beside the plan, where it has no name
     command = ("plan", bert_checkpoint, "--data", tables["validation"], "-o", plan, "--explore")
-    done = run_cli(
-        *command, "--ood", tables["ood"], "--forks", "1,2", "--heads", 3, "--budget", 2, "--method", "random"
-    )
+    done = run_cli(*command, "--ood", tables["ood"], "--budget", 3, "--method", "random")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("fork ") == 2
     assert "chosen" in done.stdout
     assert HeadPlan.load(plan).fork in (1, 2)
     with Image.open(picture) as drawn:
         assert drawn.width > 900
         assert len(drawn.convert("L").getcolors(256)) > 20, "a picture, not a blank page"
-    cheap = run_cli(*command, "--budget", 0.1, "--json", "--forks", 2, "--heads", 1)
+    cheap = run_cli(*command, "--budget", 0.1, "--json")
     assert (cheap.returncode, len(cheap.stderr.splitlines())) == (2, 1)
     assert "budget 0.1" in cheap.stderr

@@ -15,7 +15,6 @@ from hydrant import Bundle, Figures, Jointly, Reading
 from hydrant.bundle.data_overlap import form_used
 from hydrant.data.fingerprints import Fingerprint, fingerprint_of
 from hydrant.families.checkpoint import load_processor
-from support import random_plan
 from test_tune import sentences
 
 PAIRS = Reading(text_pair="other")
@@ -98,17 +97,3 @@ def test_later_steps_say_so(bundles: dict[bool, Path], tmp_path: Path, said: Any
     how = Jointly(epochs=1, device="cpu")
     hydrant.tune(bundles[True], sentences(20, 0), validation=sentences(20, 1), how=how, output=tmp_path / "tuned")
     assert said()[-1].startswith("tuning pairs on given in memory: these are single texts, and the bundle was planned")
-
-
-def test_the_form_of_what_the_distance_is_fitted_on_counts(bert_checkpoint: Path, tmp_path: Path, said: Any) -> None:
-    bundle = tmp_path / "bundle"
-    hydrant.save_bundle(
-        hydrant.fuse(bert_checkpoint, random_plan("bert", 2)), bundle, load_processor(bert_checkpoint, "text")
-    )
-    (texts, labels), (others, _) = sentences(40, 0), sentences(40, 1)
-    pairs = [(text, "money") for text in texts], labels
-    (note,) = hydrant.calibrate(bundle, (others, labels), fit=pairs).notes
-    assert "are single texts, and those of given in memory that the distance is fitted on pairs of texts; give" in note
-    assert said() == []
-    notes = hydrant.calibrate(bundle, (others, labels)).notes
-    assert any("and the bundle was given its distance from pairs of texts" in note for note in notes)

@@ -243,28 +243,6 @@ def test_a_failed_gate_is_named_and_nothing_is_recommended(finished: Any) -> Non
     assert f"try   hydrant predict {finished.bundle}" in make_text(finished)
 
 
-def test_the_name_of_a_checkpoint_on_the_hub(
-    tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the hub's cache keeps one, since there is no hub here."""
-    kept = tmp_path / "hub/models--tiny--bert"
-    shutil.copytree(bert_checkpoint, kept / "snapshots" / ("0" * 40))
-    (kept / "refs").mkdir()
-    (kept / "refs/main").write_text("0" * 40)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    out, recipe = tmp_path / "out", Recipe(budget=1.2, fast=True)
-    make("tiny/bert", tables["train"], tables["validation"], output=out, recipe=recipe)
-    assert Bundle.open(out).members == 3
-    shutil.copytree(bert_checkpoint, kept / "snapshots" / ("1" * 40))
-    one, found = Examples(["hello"], None, "one"), []
-    for revision in "001":  # which the hub may change while a making is interrupted
-        (kept / "refs/main").write_text(revision * 40)
-        job = _Job("tiny/bert", out, recipe, hydrant.Reading(), 0, print, no_progress)
-        found.append(job.digests(Parts(one, one, one, one, None, None))["model"])
-    assert found[0] == found[1] != found[2]
-
-
 def test_an_interrupted_making_goes_on_where_it_stopped(
     finished: Any, stopped: Path, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -275,7 +253,7 @@ def test_an_interrupted_making_goes_on_where_it_stopped(
         assert ("untuned" in left) == (stop not in ("calibrate", "evaluate"))
         assert any(".part" in name for name in left) == (stop == "within the tuning")
     shutil.copytree(stopped / STOPS[-1], tmp_path, dirs_exist_ok=True)
-    with pytest.raises(InputError, match="holds an interrupted making with other data and other seed; run"):
+    with pytest.raises(InputError, match="holds an interrupted making with other data, seed; run"):
         made_once(tables, bert_checkpoint, tmp_path / "out", seed=1)
     said: list[str] = []
     report = made_once(tables, bert_checkpoint, tmp_path / "out", say=said.append)
@@ -302,7 +280,7 @@ def test_labels_that_move_to_other_texts_are_other_data(
     recipe = Recipe(
         members=2, budget=1.2, epochs=1, learning_rate=1e-3, abstain=Coverage(0.9), flags=FalseAlarm(0.1)
     )  # fmt: skip
-    with pytest.raises(InputError, match="with other data and other --coverage and other --false-alarm; run"):
+    with pytest.raises(InputError, match="with other data, --coverage, --false-alarm; run"):
         made_once(changed, bert_checkpoint, tmp_path / "out", recipe=recipe)
 
 
@@ -322,7 +300,7 @@ def test_inputs_without_a_lasting_form_are_never_the_same(
     with Workspace(tmp_path / "out.make", {"data": digest(object())}).alone():
         pass  # it is this call's own
     assert "this making cannot be gone on with once it is interrupted" in caplog.text
-    with pytest.raises(InputError, match=r"its data cannot be compared with these, .*; delete .*out.make to start"):
+    with pytest.raises(InputError, match=r"with other data; .*delete .*out.make to start"):
         Workspace(tmp_path / "out.make", {"data": digest(object())})
 
 
@@ -338,7 +316,7 @@ def test_another_batch_size_goes_on(
                 tables, bert_checkpoint, tmp_path / "out", say=stopping_at("export"),
                 reading=hydrant.Reading(batch_size=batch_size),
             )  # fmt: skip
-        return int(json.loads((tmp_path / "out.make/make.json").read_text())["stages"]["tune"]["batch_size"])
+        return int(json.loads((tmp_path / "out.make/make.json").read_text())["tune"]["batch_size"])
 
     shutil.copytree(stopped / "within the tuning", tmp_path, dirs_exist_ok=True)
     assert (tmp_path / "out.make/untuned.32.part").is_dir()
@@ -366,10 +344,6 @@ def test_two_that_make_the_same_are_kept_apart(
     with pytest.raises(KeyboardInterrupt):
         made_once(tables, bert_checkpoint, tmp_path / "out", say=second)
     assert refused == [f"{tmp_path / 'out.make'} is used by another process; wait for it, or choose another output"]
-    space = Workspace(tmp_path / "gone.make", {})
-    space.remove()
-    with pytest.raises(InputError, match="is gone: another process finished or deleted it"), space.alone():
-        pass
 
 
 def half_linked(source: Path, target: Path) -> None:
@@ -404,6 +378,9 @@ def test_what_a_stage_recorded_and_was_damaged_since_is_refused(tmp_path: Path) 
         begun.told("fuse", fused_line)
     with pytest.raises(InputError, match=r"make\.json does not tell what the stage fuse did \(ValueError.*delete"):
         Workspace(tmp_path / "out.make", digests).told("fuse", fused_line)
+    (tmp_path / "out.make/make.json").write_text('{"plan": 3}')
+    with pytest.raises(InputError, match=r"make\.json.*; delete"):
+        Workspace(tmp_path / "out.make", digests)
 
 
 def test_members_that_lose_too_much_are_planned_again_and_judged_again(
@@ -433,29 +410,16 @@ def test_members_that_lose_too_much_are_planned_again_and_judged_again(
                 tables, bert_checkpoint, tmp_path / "out", say=lambda line: (said.append(line), stop(line)),
             )  # fmt: skip
     assert tuned == ["untuned", "instead", "instead"]
-    facts = json.loads((tmp_path / "out.make/make.json").read_text())["stages"]["tune"]
+    facts = json.loads((tmp_path / "out.make/make.json").read_text())["tune"]
     words = f"accuracy {facts['accuracy_after']:.3f}, the single model {facts['single_accuracy']:.3f}"
     assert (facts["lost"], facts["same_heads"]) == (words, False)
     assert f"with few heads they lose too much ({facts['why']}), so that 2 members part at layer" in said[-1]
     assert said[-1].endswith(f"; the bundle loses too much ({words}): give a larger budget, or more training data")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"exists and is not an interrupted making \(no make\.json\); delete"),
-        ("{", r"make\.json cannot be used .*; delete"),
-        ('{"schema": 9, "digests": {}, "stages": {}}', "has schema 9; expected 1; delete"),
-        ('{"schema": 1, "digests": {}, "stages": {"plan": 3}}', r"make\.json has stages .*; delete"),
-    ],
-)
-def test_a_folder_of_something_else_is_refused(
-    content: str | None, message: str, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_something_else_is_refused(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "out.make").mkdir()
-    if content is not None:
-        (tmp_path / "out.make/make.json").write_text(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r"not an interrupted making .*; delete"):
         made_once(tables, bert_checkpoint, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.make"]
 

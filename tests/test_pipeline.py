@@ -83,15 +83,6 @@ def test_texts_are_answered_as_transformers_does(text: tuple[Any, Any], given: A
     assert_alike(ours(given, **options), theirs(given, **options))
 
 
-@pytest.mark.parametrize("top_k", [1, 3, None])
-def test_a_number_of_labels_given_when_it_is_made(text: tuple[Any, Any], bert_checkpoint: Path, top_k: Any) -> None:
-    theirs = transformers.pipeline("text-classification", str(bert_checkpoint), device="cpu", top_k=top_k)
-    ours = hydrant.Pipeline(text[1].predictor, top_k=top_k, batch_size=2)
-    for given in (TEXTS[0], PAIR, TEXTS[:3]):
-        assert_alike(ours(given), theirs(given))
-        assert_alike(ours(given, top_k=2), theirs(given, top_k=2))
-
-
 def test_streams_are_read_as_they_are_asked(text: tuple[Any, Any]) -> None:
     theirs, ours = text
     taken = 0

@@ -41,7 +41,7 @@ def quick(bundle: Path, backend: Any = "auto", *, memory: bool = False, plot: bo
         return profile(bundle, backend, timing=Timing(**{**QUICK, **shape}), memory=memory, **options)
 
 
-FAST = ("--seconds", "0", "--iterations", "4")
+FAST = ("--seconds", "0")
 MODELS = ["fused", "single", "single, rewritten", "deep-ensemble"]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bundle.graphs import graph_metadata, graph_tensors
 from ..bundle.manifest import MANIFEST
 from ..bundle.original_check import ORIGINAL_CHECK
 from ..bundle.progress_checkpoint import Checkpoint
@@ -49,9 +50,8 @@ class StoredProcessor:
 def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:
     """Where the result goes, and whether it replaces something."""
     home = bundle.path.resolve()
-    target = home if output is None else Path(output)
-    in_place = target.resolve() == home
-    target, replace = (home, True) if in_place else (target, force)
+    in_place = output is None or Path(output).resolve() == home
+    target, replace = (home, True) if in_place else (Path(str(output)), force)
     check_replaceable(target, MANIFEST, replace)
     return target, replace
 
@@ -149,16 +149,13 @@ def _unsigned(bundle: Bundle, target: Path) -> dict[str, str]:
 
 def _form(path: Path) -> GraphForm:
     """The form of a graph, as far as it changes more than rounding."""
-    import onnx
-
     from ..export.graph_form import GraphForm
 
     try:
-        graph = onnx.load(str(path), load_external_data=False)
-        facts = {entry.key: entry.value for entry in graph.metadata_props}
-        lowering: Any = facts["hydrant.lowering"]
-        attention: Any = facts["hydrant.attention"]
-        members = any(output.name in MEMBER_OUTPUTS.values() for output in graph.graph.output)
-        return GraphForm(lowering=lowering, attention=attention, member_outputs=members)
-    except Exception as error:  # protobuf raises several kinds
+        facts: dict[str, Any] = {**graph_metadata(path)}
+        members = any(output.name in MEMBER_OUTPUTS.values() for output in graph_tensors(path)[1])
+        return GraphForm(
+            lowering=facts["hydrant.lowering"], attention=facts["hydrant.attention"], member_outputs=members
+        )
+    except (ValueError, KeyError) as error:
         raise BundleError(f"{path} is not a graph of hydrant's ({error}); export it again, then tune") from error

@@ -46,7 +46,7 @@ class Point:
     best: dict[str, Tensor] | None = None
 
 
-class _Facts(Spec):
+class _Facts(Spec, frozen=True):
     """A point but for its tensors."""
 
     updates: int

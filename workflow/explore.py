@@ -219,7 +219,7 @@ def explore(
     if len(known) < 2:
         raise InputError(
             f"there is {len(known)} example of data {known.source}; expected at least 2, since one half plans and the "
-            "other measures; give more (--data, --examples)"
+            "other measures; give more (--data)"
         )
     judging, measuring = random_parts(known, 2, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
@@ -332,7 +332,10 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 
 
 def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
-    remedy = "give training data to tune on (--train), more heads (--heads), or a larger margin (--max-accuracy-loss)"
+    remedy = (
+        "give training data to tune on (--train), more heads (Grid(heads=…) in Python), or a larger margin "
+        "(--max-accuracy-loss)"
+    )
     if single.accuracy is None:
         least = min(row.rmse for row in affordable if row.rmse is not None)
         return InputError(

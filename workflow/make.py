@@ -47,7 +47,7 @@ from .stage_summaries import (
     tuned_line,
     verified_line,
 )
-from .workspace import UNKNOWN, Workspace, link_folder
+from .workspace import Workspace, link_folder
 
 if TYPE_CHECKING:
     from ..calib.heads.trials import Trial
@@ -64,6 +64,12 @@ ERROR_MARGIN = 1.0
 
 FIRST, SECOND = "first tuning", "second plan"
 """Steps of the tuning that the workspace lists as stages: members as they were planned, and others where these fail."""
+
+UNKNOWN = "unknown"
+"""The digest of data that cannot be compared with those of another call begins so."""
+
+OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
+"""What decides a result, by names other than its option's."""
 
 READ = (
     "*config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json",
@@ -212,7 +218,7 @@ class _Job:
         facts = {
             "model": [str(source.resolve()), _files(source)] if source.is_dir() else [str(source), self.revision],
             "data": data,
-            **{name: repr(value) for name, value in vars(recipe).items()},
+            **{OPTIONS.get(name, name): repr(value) for name, value in vars(recipe).items()},
             "seed": self.how["seed"],
         }
         digests = {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}

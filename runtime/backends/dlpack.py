@@ -118,7 +118,7 @@ class DeviceArray:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, address: int, shape: tuple[int, ...], release: Callable[[], None], device: int = CUDA) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...], release: Callable[[], object], device: int = CUDA) -> None:
         self.shape = shape
         self.address, self._release, self._device = address, release, device
 

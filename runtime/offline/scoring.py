@@ -13,8 +13,7 @@ import numpy as np
 from ...data.batching import WINDOW_BATCHES
 from ...data.raw_inputs import Row, is_words
 from ...errors import InputError
-from ..answers import aggregation_of
-from ..predictor import BATCH_SIZE, Predictor
+from ..predictor import BATCH_SIZE, Predictor, aggregation_of
 from ..words import Aggregation
 
 Answer = dict[str, Any]

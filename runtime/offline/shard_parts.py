@@ -78,7 +78,7 @@ WHOLE = Shard()
 """All rows."""
 
 
-class PartFile(Spec):
+class PartFile(Spec, frozen=True):
     """The manifest of a part on disk."""
 
     schema: Literal[1]

@@ -22,7 +22,6 @@ from ...bundle.calibration import Calibration
 from ...bundle.store import Bundle
 from ...data.batching import Prepared
 from ...data.processor import Processor, load_processor
-from ...data.spec import InputSpec
 from ...errors import BackendError, BundleError, HydrantError, InputError, listing
 from ...runtime.loading import load
 from ...runtime.prediction import Prediction, decided
@@ -147,7 +146,7 @@ class Prepare(PythonModel):
 
     def open(self, bundle: Bundle) -> None:
         """Load the tokenizer or image processor."""
-        spec: InputSpec = bundle.any_architecture()
+        spec = bundle.any_architecture()
         self._shortest, longest = self.number(SHORTEST) or 1, self.number(LONGEST)
         if longest is not None and longest < spec.max_sequence:
             spec = replace(spec, positions=spec.positions - (spec.max_sequence - longest))
@@ -161,7 +160,8 @@ class Prepare(PythonModel):
 
     def _prepared(self, arrays: Arrays) -> Arrays:
         inputs, spec = read_inputs(arrays), self._spec
-        _, tensors = Prepared(inputs, self._processor, spec).batch(np.arange(_count(inputs)))
+        assert isinstance(inputs, list)  # the configuration has raw inputs only
+        _, tensors = Prepared(inputs, self._processor, spec).batch(np.arange(len(inputs)))
         if spec.modality == "image":
             return tensors
         tokens = next(iter(tensors.values())).shape[1]
@@ -195,7 +195,7 @@ class Decide(PythonModel):
                     f"the graph gave values of {name} that are not finite; check the inputs, or compare backends with "
                     "`hydrant verify`"
                 )
-            return _split(decided(found, self._calibration), map(_count, requests))
+            return list(_split(decided(found, self._calibration), map(_count, requests)))
         except HydrantError as error:
             if len(requests) == 1:
                 return [error]
@@ -269,7 +269,7 @@ def _count(inputs: Inputs | Arrays) -> int:
     return len(inputs) if isinstance(inputs, list) else len(next(iter(inputs.values())))
 
 
-def _split(found: Prediction, counts: Iterable[int]) -> list[Prediction | HydrantError]:
+def _split(found: Prediction, counts: Iterable[int]) -> list[Prediction]:
     """A prediction as those of several requests."""
     return [found.take(slice(start, end)) for start, end in pairwise(np.cumsum([0, *counts]).tolist())]
 

@@ -17,10 +17,11 @@ from typing import Any
 from ...bundle.manifest import MANIFEST
 from ...bundle.staging import folders_above, locked, owned_folder, place_folders, sha256_of, sweep, uninterrupted
 from ...bundle.store import Bundle, resolve
+from ...data.specs import Spec, decode
 from ...errors import InputError, cut, is_whole, listing
 from ...version import __version__
 from .model_files import CONFIG, ENVIRONMENT, PERF, SHORT, TOKENS, Model, Source, template
-from .triton_forms import Engine, checked_engine, ensemble_models, find_engine, whole_model
+from .triton_forms import Engine, engine_for, ensemble_models, whole_model
 from .triton_settings import Device, TritonSettings, check_device
 from .triton_tensors import TensorSpec
 
@@ -112,13 +113,19 @@ def triton_repository(
     if not is_whole(version, 1, 2**31 - 1):
         raise InputError(f"version is {cut(version)}; expected a whole number, 1 or more")
     bundle, repository = resolve(bundle), Path(output)
+    if (repository.exists() or repository.is_symlink()) and not repository.is_dir():
+        raise InputError(f"{repository} exists and is not a folder; choose another output folder")
     if repository.resolve().is_relative_to(bundle.path.resolve()):
         raise InputError(f"{repository} lies in the bundle, which keeps its own files; choose another output folder")
-    name = _checked_name(bundle.path.resolve().name if name is None else name)
+    name = bundle.path.resolve().name if name is None else name
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
+        raise InputError(
+            f"name is {cut(name)}; expected letters, digits, '_', '-' and '.', since folders and addresses are called "
+            "so; give another with --name (name=…)"
+        )
     models, source, engine = _models(bundle, device, name, int(version), settings)
     asked = models[-1]
     models[-1] = replace(asked, files={**asked.files, README: readme(source, models, int(version), engine)})
-    _check_places(repository, models, int(version), force)
     size = _write(repository, models, int(version), bundle, force)
     return TritonModels(
         repository,
@@ -137,57 +144,28 @@ def triton_repository(
 def _models(
     bundle: Bundle, device: str, name: str, version: int, settings: TritonSettings
 ) -> tuple[list[Model], Source, Engine | None]:
-    """The models to write, the one that clients ask last, what they are made from, and the engine among them."""
-    if device == "cpu":
-        source = Source.read(bundle, *_precisions(settings, device))
-        return [whole_model(source, name, settings)], source, None
-    engine = _engine(bundle, settings)
-    if engine is None:
-        source = Source.read(bundle, *_precisions(settings, device))
-    else:
+    """The models to write, the one that clients ask last, their source, and the engine among them."""
+    engine = engine_for(bundle, settings) if device == "gpu" else None
+    if engine is not None:
         source = Source.read(bundle, engine.facts.precision)
         if settings.max_batch > engine.max_batch:
             log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
             settings = replace(settings, max_batch=engine.max_batch)
+    else:
+        precisions = RUN_BY[device] if settings.precision is None else [settings.precision]
+        if not set(precisions) <= set(RUN_BY[device]):
+            raise InputError(
+                f"ONNX Runtime does not run precision {settings.precision} on the device {device}; expected one of "
+                f"{', '.join(RUN_BY[device])}"
+            )
+        source = Source.read(bundle, *precisions)
+    if device == "cpu":
+        return [whole_model(source, name, settings)], source, None
     return ensemble_models(source, name, version, settings, engine), source, engine
-
-
-def _precisions(settings: TritonSettings, device: str) -> Sequence[str]:
-    """Precisions of graphs that ONNX Runtime runs there, the first choice first."""
-    if settings.precision is None:
-        return RUN_BY[device]
-    if settings.precision not in RUN_BY[device]:
-        raise InputError(
-            f"ONNX Runtime does not run precision {settings.precision} on the device {device}; expected one of "
-            f"{', '.join(RUN_BY[device])}"
-        )
-    return [settings.precision]
-
-
-def _engine(bundle: Bundle, settings: TritonSettings) -> Engine | None:
-    if settings.graph_backend == "onnxruntime":
-        return None
-    if settings.graph_backend == "tensorrt":
-        return checked_engine(bundle, settings.precision)
-    found, reasons = find_engine(bundle, settings.precision)
-    for reason in [] if found else reasons:
-        log.warning("ONNX Runtime runs the graph: %s", reason)
-    return found
-
-
-def _checked_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}", name):
-        raise InputError(
-            f"name is {cut(name)}; expected letters, digits, '_', '-' and '.', since folders and addresses are called "
-            "so; give another with --name (name=…)"
-        )
-    return name
 
 
 def _check_places(repository: Path, models: Iterable[Model], version: int, force: bool) -> None:
     """Refuse what may not be replaced, and a version that does not fit those beside it."""
-    if (repository.exists() or repository.is_symlink()) and not repository.is_dir():
-        raise InputError(f"{repository} exists and is not a folder; choose another output folder")
     for model in models:
         place = repository / model.name
         if place.is_symlink() or (place.exists() and not place.is_dir()):
@@ -201,54 +179,57 @@ def _check_places(repository: Path, models: Iterable[Model], version: int, force
             )
 
 
-def _versions(place: Path) -> dict[int, Any]:
-    """Versions of a model that stand in its folder, with what their markers say."""
+class Marker(Spec, frozen=True):
+    """The facts beside a version that this command wrote."""
+
+    schema: int
+    hydrant: str
+    model: str
+    part: str
+    version: int
+    bundle: dict[str, str]
+    interface: dict[str, Any]
+
+
+def _versions(place: Path) -> dict[int, Marker]:
+    """The versions of a model in its folder."""
     if not place.is_dir() or not any(place.iterdir()):
         return {}
     numbers = sorted(int(child.name) for child in place.iterdir() if child.name.isdecimal() and child.is_dir())
-    found = {number: _marker(place / str(number) / MARKER) for number in numbers}
-    if not found or not all(found.values()):
+    try:
+        markers = [
+            decode((place / str(number) / MARKER).read_bytes(), Marker, MARKER, InputError) for number in numbers
+        ]
+    except (OSError, InputError):
+        markers = []
+    if not markers:
         raise InputError(
             f"{place} exists, and holds something else than this command makes (no {MARKER} in a version); choose "
             "another --name (name=…)"
         )
-    return found
+    return dict(zip(numbers, markers, strict=True))
 
 
-def _marker(path: Path) -> dict[str, Any] | None:
-    try:
-        facts = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return facts if isinstance(facts, dict) and isinstance(facts.get("interface"), dict) else None
-
-
-def _check_version(place: Path, facts: dict[str, Any], model: Model, replaced: bool) -> None:
+def _check_version(place: Path, marker: Marker, model: Model, replaced: bool) -> None:
     """Refuse to put a model beside a version, or into its place, that is of another kind."""
-    if facts.get("part") != model.part:
+    if marker.part != model.part:
         raise InputError(
-            f"{place} is of another form ({cut(facts.get('part'))}, and this one is {model.part!r}); choose another "
+            f"{place} is of another form ({cut(marker.part)}, and this one is {model.part!r}); choose another "
             "--name (name=…), or remove that model and its steps"
         )
-    ours, theirs = json.loads(json.dumps(model.interface())), facts["interface"]
-    if replaced or ours == theirs:
-        return
-    key = next(key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key))
-    raise InputError(
-        f"{place} has other {key} than this bundle: {_difference(theirs.get(key), ours.get(key))}; all versions of a "
-        "model share one config.pbtxt: choose another --name (name=…)"
-    )
+    ours, theirs = json.loads(json.dumps(model.interface())), marker.interface
+    if not replaced and (key := next((key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)), "")):
+        raise InputError(
+            f"{place} has other {key} than this bundle: {_only(theirs.get(key), ours.get(key))} there, "
+            f"{_only(ours.get(key), theirs.get(key))} here; all versions of a model share one config.pbtxt: choose "
+            "another --name (name=…)"
+        )
 
 
-def _difference(theirs: Any, ours: Any) -> str:
-    """Items of only one of two lists; other values as they are."""
-    if not isinstance(theirs, list) or not isinstance(ours, list):
-        return f"{cut(theirs)} there, {cut(ours)} here"
-    there, here = (
-        [" ".join(map(str, item[:3])) if isinstance(item, list) else cut(item) for item in one if item not in other]
-        for one, other in ((theirs, ours), (ours, theirs))
-    )
-    return f"{listing(there)} there, {listing(here)} here" if there or here else "the same in another order"
+def _only(one: Any, other: Any) -> str:
+    """The items of only one of two lists, or all, if these have others in another order."""
+    items, others = (value if isinstance(value, list) else [value] for value in (one, other))
+    return listing([item for item in items if item not in others] or items)
 
 
 def _write(repository: Path, models: Sequence[Model], version: int, bundle: Bundle, force: bool) -> int:

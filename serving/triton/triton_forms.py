@@ -7,6 +7,7 @@ so the first step pads texts to multiples of 16 tokens.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,8 @@ from .models import BACKEND, BUNDLE, LINK, LONGEST, PRECISION, SHORTEST, THREADS
 from .pbtxt import Message, Word, entries
 from .triton_settings import TritonSettings
 from .triton_tensors import LABELS, TensorSpec, label_lines
+
+log = logging.getLogger(__name__)
 
 LIBRARY = "tensorrt"
 
@@ -73,32 +76,29 @@ class Engine:
         return {"max_batch": self.max_batch, "tokens": self.tokens, "profiles": len(self.facts.profiles)}
 
 
-def find_engine(bundle: Bundle, precision: str | None) -> tuple[Engine | None, list[str]]:
-    """The first engine that Triton can run, in the order of precisions, and why others are none."""
+def engine_for(bundle: Bundle, settings: TritonSettings) -> Engine | None:
+    """The first engine that Triton can run, in the order of precisions; ``None`` where ONNX Runtime runs the graph."""
+    if settings.graph_backend == "onnxruntime":
+        return None
     engines = [Engine(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
-    reasons = []
+    reasons, precision = [], settings.precision
     for engine in sorted(engines, key=lambda each: (_rank(each.facts), each.name)):
         if precision not in (None, engine.facts.precision):
             continue
-        if reason := _unusable(bundle, engine.facts):
-            reasons.append(f"engine {engine.name} {reason}")
-            continue
-        bundle.file(engine_path(engine.name))
-        return engine, reasons
-    return None, reasons
-
-
-def checked_engine(bundle: Bundle, precision: str | None) -> Engine:
-    """As :func:`find_engine`, where there must be one."""
-    engine, reasons = find_engine(bundle, precision)
-    if engine is None:
+        if (reason := _unusable(bundle, engine.facts)) is None:
+            bundle.file(engine_path(engine.name))
+            return engine
+        reasons.append(f"engine {engine.name} {reason}")
+    if settings.graph_backend == "tensorrt":
         why = "; ".join(reasons) or f"it has no {LIBRARY} engine{f' in {precision}' if precision else ''}"
         raise InputError(
             f"bundle {bundle.path} has no engine for Triton's TensorRT backend: {why}; build one with `hydrant build "
             f"{bundle.path} --backend {LIBRARY} --precision {precision or PRECISIONS[0]} --batch 1:8:32`, with the "
             "release of TensorRT that Triton has, or use graph_backend onnxruntime"
         )
-    return engine
+    for reason in reasons:
+        log.warning("ONNX Runtime runs the graph: %s", reason)
+    return None
 
 
 def whole_model(source: Source, name: str, settings: TritonSettings) -> Model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import shlex
 from collections import deque
 from dataclasses import dataclass
@@ -103,11 +102,11 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
             f"backend {machine.library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
         )
     _check_target(bundle, machine, precision or PRECISIONS[0])
-    found = [(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
+    engines = [(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
     fitting = [
         (name, facts)
-        for name, facts in found
-        if facts.library == machine.library and facts.precision == (precision or facts.precision)
+        for name, facts in engines
+        if facts.library == machine.library and precision in (None, facts.precision)
     ]
     if not fitting:
         wanted = f"{machine.library} engine" + (f" in {precision}" if precision else "")
@@ -183,7 +182,11 @@ def rebuild_command(bundle: Bundle, name: str, facts: EngineFile) -> str:
 def _options(name: str, facts: EngineFile) -> list[str]:
     """The options of ``hydrant build`` that its metadata tells of."""
     words = [word for profile in facts.profiles for word in ("--batch", _axis(profile, 0))]
-    sequences = [_axis(profile, 1) for profile in facts.profiles if _is_text(profile)]
+    sequences = [
+        _axis(profile, 1)
+        for profile in facts.profiles
+        if all(len(shape) == 2 for shapes in profile.values() for shape in shapes)
+    ]
     for sequence in sequences[:1] if len(set(sequences)) == 1 else sequences:
         words += ["--sequence", sequence]
     if name != f"{facts.library}-{facts.precision}":
@@ -208,26 +211,18 @@ def _axis(profile: Profile, axis: int) -> str:
     return ":".join(str(shape[axis]) for shape in shapes if len(shape) > axis)
 
 
-def _is_text(profile: Profile) -> bool:
-    return all(len(shape) == 2 for shapes in profile.values() for shape in shapes)
-
-
 def _order(bundle: Bundle, name: str, facts: EngineFile) -> tuple[int, int, int, str]:
-    """What engines are sorted by: precision, longest text (0 for images) and largest batch of any profile, name."""
-    most = [largest for profile in facts.profiles for _, _, largest in profile.values()]
-    rows = max((shape[0] for shape in most if shape), default=0)
-    tokens = max((shape[1] for shape in most if len(shape) == 2), default=0)
-    return _rank(bundle, name, facts), -tokens, -rows, name
-
-
-def _rank(bundle: Bundle, name: str, facts: EngineFile) -> int:
+    """Sort key of engines: precision, longest text (0 for images) and largest batch of any profile, name."""
     if facts.precision not in PRECISIONS:
         raise BundleError(
             f"{bundle.path / metadata_path(name)} has precision {cut(facts.precision)}; "
             f"expected {', '.join(PRECISIONS)}; "
             f"rebuild it with `{build_command(bundle, facts.library, PRECISIONS[0])}`"
         )
-    return PRECISIONS.index(facts.precision)
+    most = [largest for profile in facts.profiles for _, _, largest in profile.values()]
+    rows = max((shape[0] for shape in most if shape), default=0)
+    tokens = max((shape[1] for shape in most if len(shape) == 2), default=0)
+    return PRECISIONS.index(facts.precision), -tokens, -rows, name
 
 
 def _check_target(bundle: Bundle, machine: Machine, precision: str) -> None:
@@ -286,14 +281,8 @@ def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str)
 def _gpu_fits(facts: EngineFile, capability: str) -> bool:
     """An engine whose builder could not tell its GPU is left to the library to judge."""
     if facts.hardware_compatibility == "ampere+":
-        return _numbers(capability) >= (8, 0)
+        return float(capability) >= 8
     return not facts.compute_capabilities or capability in facts.compute_capabilities
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """``"10.13.3.9"`` → ``(10, 13, 3, 9)``; empty for what is no version."""
-    found = re.match(r"\d{1,6}(?:\.\d{1,6})*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, chosen: Chosen, messages: NativeLog) -> None:

@@ -9,7 +9,6 @@ import ctypes
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,29 @@ from ....errors import BackendError, cut, require
 REMEDY = "install the driver, or use a CPU backend such as onnxruntime"
 
 
+def _calling(name: str) -> Callable[..., int]:
+    def call(self: Cuda, *arguments: int) -> int:
+        return self._do(name, *arguments)
+
+    return call
+
+
 class Cuda:
     """The first GPU. Every method raises ``BackendError`` when the driver reports a failure."""
+
+    allocate, free = _calling("cudaMalloc"), _calling("cudaFree")
+    """Bytes → address in the GPU's memory; and back."""
+
+    new_event, free_event = _calling("cudaEventCreate"), _calling("cudaEventDestroy")
+    """An event that notes its time."""
+
+    record, synchronize = _calling("cudaEventRecord"), _calling("cudaStreamSynchronize")
+    """Put an event on a stream; wait until everything on the stream is done."""
+
+    launch, free_graph = _calling("cudaGraphLaunch"), _calling("cudaGraphExecDestroy")
+    """Start a CUDA graph on a stream; give a graph back."""
+
+    free_stream, free_host = _calling("cudaStreamDestroy"), _calling("cudaFreeHost")
 
     def __init__(self, library: str = "tensorrt") -> None:
         self._cuda: Any = require("cuda.bindings.runtime", library, "run engines")
@@ -41,25 +61,9 @@ class Cuda:
         """A stream that does not wait for the default one."""
         return self._do("cudaStreamCreateWithFlags", self._cuda.cudaStreamNonBlocking)
 
-    def free_stream(self, stream: int) -> None:
-        """Give a stream back."""
-        self._do("cudaStreamDestroy", stream)
-
     def allocate_host(self, size: int) -> int:
         """Address of ``size`` bytes of page-locked host memory."""
         return self._do("cudaHostAlloc", size, self._cuda.cudaHostAllocDefault)
-
-    def free_host(self, address: int) -> None:
-        """Give page-locked memory back."""
-        self._do("cudaFreeHost", address)
-
-    def allocate(self, size: int) -> int:
-        """Address of ``size`` bytes of the GPU's memory."""
-        return self._do("cudaMalloc", size)
-
-    def free(self, address: int) -> None:
-        """Give the GPU's memory back."""
-        self._do("cudaFree", address)
 
     def upload(self, target: int, source: int, size: int, stream: int) -> None:
         """Start copying bytes from host memory to the GPU."""
@@ -68,22 +72,6 @@ class Cuda:
     def download(self, target: int, source: int, size: int, stream: int) -> None:
         """Start copying bytes from the GPU to host memory."""
         self._do("cudaMemcpyAsync", target, source, size, self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost, stream)
-
-    def synchronize(self, stream: int) -> None:
-        """Wait until everything on the stream is done."""
-        self._do("cudaStreamSynchronize", stream)
-
-    def new_event(self) -> int:
-        """An event that notes its time."""
-        return self._do("cudaEventCreate")
-
-    def free_event(self, event: int) -> None:
-        """Give an event back."""
-        self._do("cudaEventDestroy", event)
-
-    def record(self, event: int, stream: int) -> None:
-        """Put an event on a stream."""
-        self._do("cudaEventRecord", event, stream)
 
     def elapsed_ms(self, start: int, end: int) -> float:
         """Milliseconds between two events that have passed."""
@@ -106,14 +94,6 @@ class Cuda:
             return self._do("cudaGraphInstantiate", graph, 0)
         finally:
             self._do("cudaGraphDestroy", graph)
-
-    def launch(self, graph: int, stream: int) -> None:
-        """Start a CUDA graph."""
-        self._do("cudaGraphLaunch", graph, stream)
-
-    def free_graph(self, graph: int) -> None:
-        """Give a CUDA graph back."""
-        self._do("cudaGraphExecDestroy", graph)
 
     def _do(self, name: str, *arguments: Any) -> int:
         """Call a function that gives a handle, a number or nothing."""
@@ -138,7 +118,7 @@ class Holdings:
 
     def __init__(self, device: Cuda) -> None:
         self._device = device
-        self._returns: list[tuple[Callable[[int], None], int]] = []
+        self._returns: list[tuple[Callable[[int], object], int]] = []
         weakref.finalize(self, _give_back, self._returns).atexit = False
 
     def stream(self) -> int:
@@ -162,20 +142,12 @@ class Holdings:
         """Give everything back; a device that reports an earlier failure again does not keep the rest."""
         _give_back(self._returns)
 
-    def __enter__(self) -> Holdings:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _taken(self, handle: int, give_back: Callable[[int], None]) -> int:
+    def _taken(self, handle: int, give_back: Callable[[int], object]) -> int:
         self._returns.append((give_back, handle))
         return handle
 
 
-def _give_back(returns: list[tuple[Callable[[int], None], int]]) -> None:
+def _give_back(returns: list[tuple[Callable[[int], object], int]]) -> None:
     while returns:
         give_back, handle = returns.pop()
         with suppress(BackendError):
