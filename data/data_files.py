@@ -151,31 +151,16 @@ def _check_whole(fields: Sequence[str], where: str) -> None:
 
 
 def _fields(path: Path, separator: str) -> Iterator[list[str]]:
-    """The rows of a CSV file, with fields as long as a row may be (a setting of the whole process, raised for good)."""
+    """The rows of a CSV file, with fields as long as a line may be, a setting of the whole process."""
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
-    length = count = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal length
-        for line in _lines(path):
-            length += len(line)
-            _check_length(length, f"data {path}, row {count}")
-            yield line
-
-    reader = csv.reader(counted(), delimiter=separator, strict=True)
-    while True:
-        length = 0
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise InputError(
-                f"cannot read data {path}, row {count}: {error}; expected a text that holds a quote or the "
-                'separator in quotes, with its own doubled ("""so"", he said")'
-            ) from error
-        if fields is None:
-            return
-        count += bool(fields)  # as rows are counted everywhere: blank lines are none
-        yield fields
+    reader = csv.reader(_lines(path), delimiter=separator, strict=True)
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise InputError(
+            f"cannot read data {path}, line {reader.line_num}: {error}; expected a text that holds a quote or the "
+            'separator in quotes, with its own doubled ("""so"", he said")'
+        ) from error
 
 
 def _json_lines(path: Path) -> Records:

@@ -24,7 +24,6 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_model
 from hydrant.families.checkpoint import load_processor as checkpoint_processor
 from hydrant.families.registry import architecture_of
-from hydrant.serving.triton.model_files import batching
 from hydrant.tuning.tuning_data import Source
 from support import CLASSES
 
