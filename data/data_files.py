@@ -110,7 +110,7 @@ def _text(value: Any, column: str, where: str, missing: bool) -> Any:
     other = column != DataOptions.text and (is_words(value) or isinstance(value, Path | bytes))
     if missing or isinstance(value, str) or other:
         return value
-    reason = value.reason if isinstance(value, Unusable) else f"is {cut(value)}"
+    reason = value.reason if isinstance(value, Unusable) else "is missing" if value is None else f"is {cut(value)}"
     raise InputError(f"the {column} of {where} {reason}; expected a text")
 
 
