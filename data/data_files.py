@@ -89,8 +89,8 @@ def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Ro
             wanted = [name for name in (columns.text, columns.text_pair) if name is not None]
             absent = [name for name in wanted if name not in record]
             if absent and not patient:
-                names = listing(map(spaced, record))
-                raise InputError(f"{path} has the columns {names}; expected {absent[0]!r} (or --read text=NAME)")
+                found = listing(map(spaced, record))
+                raise InputError(f"{path} has the columns {found}; expected {absent[0]!r} (or --read text=NAME)")
         where = f"{path}, row {number}"
         texts = tuple(_text(record.get(name), name, where, missing) for name in wanted)
         if columns.text == AUDIO and isinstance(texts[0], str | Path):

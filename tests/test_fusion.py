@@ -331,9 +331,7 @@ def test_inputs_of_the_other_modality_and_long_sequences() -> None:
 def test_a_processor_that_does_not_fit_leaves_no_bundle(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(tmp_path / "source")
     ensemble = fuse(make_model("bert", vocab_size=6))
-    with pytest.raises(
-        HydrantError, match="tokenizer has token ids up to 13, but the model's vocabulary has 6 entries"
-    ):
+    with pytest.raises(HydrantError, match="tokenizer has token ids up to 13"):
         save_bundle(ensemble, tmp_path / "bundle", tokenizer)
     with pytest.raises(HydrantError, match="processor is a str; expected a transformers tokenizer"):
         save_bundle(ensemble, tmp_path / "bundle", "tokenizer")

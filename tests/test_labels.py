@@ -151,20 +151,6 @@ def test_checkpoints_trained_apart_are_a_deep_ensemble() -> None:
         hydrant.fuse([make_labeller(), make_model("bert")])
 
 
-def test_logits_of_any_size_have_finite_entropies() -> None:
-    from hydrant.fusion.label_head import summarize_labels
-    from hydrant.metrics.labels import summarise_labels
-
-    logits = torch.tensor([-1e4, -90.0, -20.0, 0.0, 20.0, 90.0, 1e4]).reshape(1, 1, -1).repeat(2, 1, 1)
-    found = summarize_labels(logits)
-    again = summarise_labels(logits.numpy().transpose(1, 0, 2), np.ones(1))
-    for name, values in again.items():
-        assert torch.isfinite(getattr(found, name)).all()
-        np.testing.assert_allclose(getattr(found, name), values, rtol=1e-5, atol=1e-12, err_msg=name)
-    np.testing.assert_allclose(found.label_entropy[0, 3], np.log(2), rtol=1e-6)
-    assert found.label_entropy[0, 2] == pytest.approx(found.label_entropy[0, 4])
-
-
 # The bundle and the graph
 
 
