@@ -395,7 +395,7 @@ def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
         {"weights": np.zeros(3)},
     ],
 )
-def test_arrays_of_other_shapes_or_names_are_refused(arrays: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_arrays_of_other_shapes_or_names_are_refused(arrays: dict[str, Any], tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", **arrays)
     with pytest.raises(InputError, match=r"data\.npz"):
         read_examples(tmp_path / "data.npz", None)
