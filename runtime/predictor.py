@@ -33,14 +33,6 @@ from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 
 log = logging.getLogger(__name__)
 
-ANSWERS = {
-    "classification": "{} classes",
-    "score": "scores",
-    "tokens": "{} classes of tokens",
-    "multi_label": "{} labels",
-}
-"""What a model of each task, or its prediction, answers with, in words."""
-
 BATCH_SIZE = 32
 
 SHORTEST = 4
@@ -301,11 +293,10 @@ class Predictor(Closable):
     def _check_own(self, prediction: Prediction) -> None:
         """Refuse a prediction of another task or number of classes than this model's."""
         classes = 0 if prediction.task == "score" else prediction.probabilities.shape[-1]
-        found, own = ANSWERS[prediction.task].format(classes), ANSWERS[self.task].format(len(self.labels))
-        if found != own:
+        if prediction.task != self.task or classes not in (0, len(self.labels)):
             raise InputError(
-                f"prediction is of {found}, and this model answers with {own}: it was made by another; give it to the "
-                "predictor that made it"
+                f"prediction gives {GIVES[prediction.task]} ({classes} classes), and this model {GIVES[self.task]} "
+                f"({len(self.labels)}): another model made it; give it to the predictor that made it"
             )
 
     def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:
