@@ -18,20 +18,25 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .build import build_engine
-    from .build.options import TensorRT, TensorRTForRTX
+    from .build.builder_options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
     from .bundle.signature import sign
     from .bundle.store import Bundle
+    from .calib.decisions.calibrate_bundle import calibrate
     from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
     from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
-    from .data.columns import Reading
+    from .data.data_options import Reading
     from .errors import HydrantError
-    from .evaluation import evaluate
+    from .evaluation.cost_estimate import estimate_cost
     from .evaluation.options import Figures
+    from .evaluation.profile_report import Timing
+    from .evaluation.profiler import profile
+    from .evaluation.run import evaluate
+    from .evaluation.verifier import verify
     from .export import export_onnx
-    from .export.options import GraphForm
+    from .export.graph_form import GraphForm
     from .families.zero_shot import load_zero_shot
     from .fusion import (
         FusedClassifier,
@@ -43,12 +48,7 @@ if TYPE_CHECKING:
         measure_drift,
         save_bundle,
     )
-    from .measure.calibrate import calibrate
-    from .measure.cost import estimate_cost
-    from .measure.drift import DriftReport, drift
-    from .measure.profile import profile
-    from .measure.settings import Timing
-    from .measure.verify import verify
+    from .monitoring.drift_report import DriftReport, drift
     from .runtime import Prediction, Predictor, Span, Words, load
     from .runtime.offline.offline_run import predict_files
     from .runtime.offline.shard_parts import Part, merge_parts
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from .tuning.settings import BatchEnsemble, Jointly, PerMember
     from .workflow import explore, make
     from .workflow.explore import Grid
-    from .workflow.options import Recipe
+    from .workflow.recipe import Recipe
 
 
 _HOMES = {
@@ -66,24 +66,24 @@ _HOMES = {
     "Budget": "calib.heads.options",
     "build_engine": "build",
     "Bundle": "bundle.store",
-    "calibrate": "measure.calibrate",
+    "calibrate": "calib.decisions.calibrate_bundle",
     "Circuit": "calib.heads.options",
     "Conformal": "calib.decisions.targets",
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
-    "drift": "measure.drift",
-    "DriftReport": "measure.drift",
+    "drift": "monitoring.drift_report",
+    "DriftReport": "monitoring.drift_report",
     "Dropout": "calib.heads.options",
-    "estimate_cost": "measure.cost",
-    "evaluate": "evaluation",
+    "estimate_cost": "evaluation.cost_estimate",
+    "evaluate": "evaluation.run",
     "explore": "workflow",
     "export_onnx": "export",
     "Figures": "evaluation.options",
     "fuse": "fusion",
     "FusedClassifier": "fusion",
     "FusedOutput": "fusion",
-    "GraphForm": "export.options",
+    "GraphForm": "export.graph_form",
     "Grid": "workflow.explore",
     "HeadPlan": "bundle.plan",
     "HydrantError": "errors",
@@ -103,26 +103,26 @@ _HOMES = {
     "predict_files": "runtime.offline.offline_run",
     "Prediction": "runtime",
     "Predictor": "runtime",
-    "profile": "measure.profile",
+    "profile": "evaluation.profiler",
     "Random": "calib.heads.options",
-    "Reading": "data.columns",
-    "Recipe": "workflow.options",
+    "Reading": "data.data_options",
+    "Recipe": "workflow.recipe",
     "Risk": "calib.decisions.targets",
     "ScoreOutput": "fusion",
     "save_bundle": "fusion",
     "sign": "bundle.signature",
     "Span": "runtime",
     "Taylor": "calib.heads.options",
-    "TensorRT": "build.options",
-    "TensorRTForRTX": "build.options",
-    "Timing": "measure.settings",
+    "TensorRT": "build",
+    "TensorRTForRTX": "build",
+    "Timing": "evaluation.profile_report",
     "TokenPipeline": "runtime.pipeline",
     "triton_repository": "serving.triton",
     "TritonModels": "serving.triton",
     "TritonSettings": "serving.triton",
     "tune": "tuning",
     "TuneReport": "tuning",
-    "verify": "measure.verify",
+    "verify": "evaluation.verifier",
     "Words": "runtime",
 }
 

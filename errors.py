@@ -71,7 +71,7 @@ EXTRAS = {
     "onnxruntime": "onnxruntime",
     **dict.fromkeys(("aiohttp", "fsspec"), "hub"),
     **dict.fromkeys(("accelerate", "peft"), "tune"),
-    **dict.fromkeys(("matplotlib", "sklearn", "scipy"), "report"),
+    **dict.fromkeys(("jinja2", "matplotlib", "sklearn", "scipy"), "report"),
     "polygraphy": "verify",
     "openvino": "openvino",
     "ray": "ray",

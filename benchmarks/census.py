@@ -28,7 +28,7 @@ import onnxruntime
 import torch
 import transformers
 from hydrant.errors import HydrantError
-from hydrant.export.options import GraphForm
+from hydrant.export.graph_form import GraphForm
 from hydrant.tracing.loading import prepared, traceable
 from hydrant.tracing.members import probes, trace
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from fuzz_target import Made, Target, may_refuse, refusing, seeds_of
 from hydrant.errors import InputError
-from hydrant.serving.asked import inputs_for, read_asked
-from hydrant.serving.messages import InferRequest, InferResponse, read_request, write_response
-from hydrant.serving.protocol import inputs_of, outputs_of
+from hydrant.serving.datatypes import Tensor
+from hydrant.serving.oip import InferRequest, inputs_of, outputs_of, read_infer, write_infer
+from hydrant.serving.predict_request import model_inputs, read_request
 
 READERS = [
     SimpleNamespace(modality=modality, task=task)
@@ -36,7 +36,10 @@ def asked(place: Path) -> dict[str, Made]:
     }
 
 
-def _answerer(bundle: Path) -> Callable[[InferRequest], InferResponse]:
+SERVED: Any = SimpleNamespace(name="tiny", version="1")
+
+
+def _answerer(bundle: Path) -> Callable[[InferRequest], tuple[Tensor, ...]]:
     """Answers a request as if it had no rows: its inputs are prepared, its outputs chosen."""
     from hydrant import load
 
@@ -44,10 +47,10 @@ def _answerer(bundle: Path) -> Callable[[InferRequest], InferResponse]:
     served: Any = SimpleNamespace(name="tiny", version="1", predictor=predictor, ready=True)
     nothing = predictor.nothing()
 
-    def answer(request: InferRequest) -> InferResponse:
+    def answer(request: InferRequest) -> tuple[Tensor, ...]:
         inputs = inputs_of(request, served)
         assert len(inputs) > 0
-        return InferResponse("tiny", "1", request.id, outputs_of(nothing, request, served))
+        return outputs_of(nothing, request, served)
 
     return answer
 
@@ -57,10 +60,10 @@ def _infer(place: Path) -> Target:
     answers = {name: _answerer(place / name) for name in ("bundle", "pictures")}
 
     def read(data: bytes) -> None:
-        request = read_request(data)
+        request = read_infer(data)
         for name, answer in answers.items():
             with may_refuse(f"ask {name}"):
-                body, length = write_response(answer(request), request)
+                body, length = write_infer(SERVED, request, answer(request))
                 json.loads(body[:length])
 
     return refusing(read, *seeds_of("infer"), deep=True)
@@ -71,8 +74,8 @@ def _binary(bundle: Path) -> Target:
     answer = _answerer(bundle)
 
     def read(data: bytes) -> None:
-        request = read_request(data[2:], int.from_bytes(data[:2], "little"))
-        body, length = write_response(answer(request), request)
+        request = read_infer(data[2:], int.from_bytes(data[:2], "little"))
+        body, length = write_infer(SERVED, request, answer(request))
         json.loads(body[:length])
 
     ids = np.arange(6, dtype="<i8").tobytes()
@@ -98,8 +101,7 @@ def _framed(tensors: list[tuple[str, str, list[int], bytes]], **more: Any) -> by
 def _grpc(bundle: Path) -> Target:
     """Messages as gRPC hands them over."""
     from google.protobuf.message import DecodeError
-    from hydrant.serving.grpc_codec import fill_message, read_message
-    from hydrant.serving.grpc_messages import message_classes
+    from hydrant.serving.grpc_front import fill_message, message_classes, read_message
 
     answer, known = _answerer(bundle), message_classes()
     asks, answers = known["ModelInferRequest"], known["ModelInferResponse"]
@@ -109,7 +111,8 @@ def _grpc(bundle: Path) -> Target:
             message = asks.FromString(data)
         except DecodeError as error:
             raise InputError("the message is none") from error
-        answers.FromString(fill_message(answers(), answer(read_message(message))).SerializeToString())
+        request = read_message(message)
+        answers.FromString(fill_message(answers(), SERVED, request, answer(request)).SerializeToString())
 
     raw = asks(model_name="tiny", id="a", raw_input_contents=[np.arange(6, dtype="<i8").tobytes()] * 2)
     typed = asks(model_name="tiny")
@@ -127,10 +130,10 @@ def _predict() -> Target:
 
     def read(data: bytes) -> None:
         kind, _, body = data.partition(b"\n")
-        found = read_asked(body, kind.decode("latin-1"), {})
+        found = read_request(body, kind.decode("latin-1"), {})
         for predictor in READERS:
             with may_refuse(f"{predictor.modality} {predictor.task}"):
-                inputs, shown = inputs_for(found, predictor)  # type: ignore[arg-type]  # as much of one as is read
+                inputs, shown = model_inputs(found, predictor, 10**6)  # type: ignore[arg-type]  # as much of one as is read
                 assert len(inputs) == len(shown) == len(found.inputs)
 
     form = io.BytesIO()

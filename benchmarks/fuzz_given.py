@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from fuzz_target import CORPUS, Made, Target, may_refuse, refusing, seeds_of
 from hydrant.bundle.architecture import part_of
-from hydrant.bundle.files import sha256_of
 from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.signature import SIGNATURE, check_signature
+from hydrant.bundle.staging import sha256_of
 from hydrant.bundle.store import Bundle
 from hydrant.data.audio import BLOCK, SoundProcessor
 from hydrant.data.images import ImageProcessor
-from hydrant.data.records import Sound
+from hydrant.data.raw_inputs import Sound
 from hydrant.data.spectrograms import SpectrogramProcessor
-from hydrant.measure.drift import drift
-from hydrant.measure.log import Own, rows_of_file
+from hydrant.monitoring.drift_report import drift
+from hydrant.monitoring.prediction_log import Own, rows_of_file
 from hydrant.runtime.offline.shard_parts import manifest_of, merge_parts
 from hydrant.runtime.prediction_counts import observed_rows
 
@@ -132,7 +132,7 @@ def _image(folder: Path) -> Target:
     processor = ImageProcessor(folder, PIXELS)
 
     def read(data: bytes) -> None:
-        assert np.isfinite(processor.encode([data])[0].pixels).all()
+        assert np.isfinite(processor.encode([data])[0].arrays["pixel_values"]).all()
 
     return refusing(read, *seeds_of("png"), *seeds_of("jpeg"))
 
@@ -152,7 +152,7 @@ def _sound(folder: Path) -> Target:
             return sum(takewhile(bool, (len(file.read(BLOCK, always_2d=True)) for _ in count())))
 
     def read(data: bytes) -> None:
-        samples = processor.encode([data])[0].samples
+        samples = processor.encode([data])[0].arrays["input_values"]
         assert np.isfinite(samples).all()
         assert len(samples) == frames(data)
 

@@ -26,23 +26,22 @@ from fuzz_given import given
 from fuzz_target import Made, Target, begun, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
-from hydrant.bundle.graphs import check_graph
-from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
+from hydrant.bundle.graphs import check_graph, graph_tensors
 from hydrant.bundle.manifest import MANIFEST
-from hydrant.bundle.onnx_message import graph_tensors
 from hydrant.bundle.plan import HeadPlan
+from hydrant.bundle.reports import REPORT
+from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
 from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.traced import CHECKPOINT
-from hydrant.bundle.verification import REPORT
 from hydrant.bundle.weights import check_fused
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
 from hydrant.cli.terminal import json_lines
 from hydrant.data.arrays import read_npz
-from hydrant.data.columns import Columns
+from hydrant.data.data_files import file_rows
+from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
-from hydrant.data.readers import stream_rows
 from hydrant.data.words import WordProcessor
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import BundleError
@@ -315,7 +314,7 @@ def _rows(path: Path) -> Target:
         archived = path.suffix == ".npz" and not data.startswith(b"PK")
         path.write_bytes(_archive(data) if archived else data)
         with may_refuse("stream"):
-            for _ in itertools.islice(stream_rows(path, Columns()), ROWS):
+            for _ in itertools.islice(file_rows(path, DataOptions()), ROWS):
                 pass
         if path.suffix == ".npz":
             with may_refuse("read arrays"):

@@ -36,7 +36,7 @@ from hydrant import (
     save_bundle,
     verify,
 )
-from hydrant.data.samples import full_batch
+from hydrant.data.check_inputs import full_batch
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import LIBRARIES, PRECISIONS
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError

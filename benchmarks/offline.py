@@ -25,8 +25,8 @@ from typing import Any
 import harness
 import numpy as np
 from harness import has
-from hydrant.data.columns import Reading
-from hydrant.data.sources import named_rows
+from hydrant.data.data_options import Reading
+from hydrant.data.data_sources import named_rows
 
 
 def ways(actors: list[int]) -> dict[str, list[str]]:

@@ -34,8 +34,8 @@ import harness
 import hydrant
 import numpy as np
 from harness import has
-from hydrant.data.columns import Reading
-from hydrant.data.sources import named_rows
+from hydrant.data.data_options import Reading
+from hydrant.data.data_sources import named_rows
 from serving_systems import (
     PLAIN,
     Service,
@@ -48,7 +48,7 @@ from serving_systems import (
 )
 
 CLIENTS = (1, 8, 32)
-PACKAGES = ("fastapi", "starlette", "litserve", "numpy", "onnxruntime", "ray", "uvicorn")
+PACKAGES = ("starlette", "litserve", "numpy", "onnxruntime", "ray", "uvicorn")
 LOOP = "plain loop"
 DIFFERENCE = 1e-6
 """Between what a service answers and what the predictor says of the input alone, relative beyond 1."""

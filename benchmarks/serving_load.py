@@ -30,8 +30,8 @@ from typing import Any
 import harness
 import hydrant
 import numpy as np
-from hydrant.serving.grpc_messages import SERVICE, message_classes
-from hydrant.serving.messages import HEADER
+from hydrant.serving.grpc_front import SERVICE, message_classes
+from hydrant.serving.oip import HEADER
 from serving_systems import service
 
 FRONTS = ("json", "binary", "grpc", "predict")

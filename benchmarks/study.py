@@ -16,11 +16,11 @@ import hydrant
 import numpy as np
 from hydrant.bundle.plan import HeadPlan
 from hydrant.calib.density import standardised
+from hydrant.calib.features import Reference, by_set, standardised_by
 from hydrant.calib.heads.options import METHODS
 from hydrant.calib.heads.selection import choose_heads
 from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples
-from hydrant.measure.features import Reference, by_set, standardised_by
 from hydrant.progress import no_progress
 from training import cached, device, matmul
 

@@ -7,7 +7,7 @@ both are had without running a model again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,10 @@ import numpy as np
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.data.examples import Examples
+from hydrant.evaluation.profile_targets import SequentialBackends
 from hydrant.export.random_model import PLAIN
-from hydrant.measure.subjects import Succession
-from hydrant.metrics.bootstrap import interval, resampled
-from hydrant.metrics.figures import Answers, figures
-from hydrant.metrics.resampled import WeightedFigures
+from hydrant.metrics.bootstrap import interval, resampled, whole
+from hydrant.metrics.classification import ClassMetrics, ScoreDetection, SelectiveMetrics
 from hydrant.metrics.timing import Ratio, Rules, interleave
 from hydrant.metrics.uncertainty import energy, summarise
 from hydrant.runtime.backends.protocol import Backend
@@ -46,19 +45,24 @@ def scores_of(found: Outputs, split: str, temperature: float) -> tuple[np.ndarra
     return summary["probabilities"], scores | {f"distance_{name}": at[split] for name, at in found.distances.items()}
 
 
-def measure(found: Outputs, data: Data, temperature: float) -> dict[str, float]:
-    """Figures of a row (``metrics.figures``) on the test splits, at a temperature."""
+def statistic_of(found: Outputs, data: Data, temperature: float) -> Callable[..., dict[str, np.ndarray]]:
+    """Metrics of a row on resamples of the test splits, at a temperature."""
     probabilities, inside = scores_of(found, "test", temperature)
     _, outside = scores_of(found, "ood_test", temperature)
-    return figures(Answers.of(probabilities, labels_of(data.test), inside), outside)
+    means = ClassMetrics(probabilities, labels_of(data.test))
+    selective = SelectiveMetrics(means.confidence, means.correct)
+    detection = ScoreDetection(inside, outside, ~means.correct)
+    return lambda counts, ood: {**means(counts), **selective(counts), **detection(counts, ood)}
+
+
+def measure(found: Outputs, data: Data, temperature: float) -> dict[str, float]:
+    """Metrics of a row on the test splits, at a temperature."""
+    return whole(statistic_of(found, data, temperature), [len(data.test), len(data.ood_test)])
 
 
 def draws(found: Outputs, data: Data, temperature: float, resamples: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """The same figures of bootstrap resamples, name → [R]; the same seed draws the same ones for every row."""
-    probabilities, inside = scores_of(found, "test", temperature)
-    _, outside = scores_of(found, "ood_test", temperature)
-    weighted = WeightedFigures(Answers.of(probabilities, labels_of(data.test), inside), outside)
-    return resampled(weighted, [len(data.test), len(data.ood_test)], resamples, seed)
+    """The same of bootstrap resamples, name → [R]; the same seed draws the same ones for every row."""
+    return resampled(statistic_of(found, data, temperature), [len(data.test), len(data.ood_test)], resamples, seed)
 
 
 def temperature_of(found: Outputs, data: Data) -> float:
@@ -132,10 +136,10 @@ def _opened(
     single = opened(plain, without=PLAIN)
     yield "plain single", single
     for name, count in passes.items():
-        yield name, Succession([single] * count)
+        yield name, SequentialBackends([single] * count)
     if reference is not None:
         copies = [opened(plain, without=PLAIN) for _ in hydrant.Bundle.open(rows[reference]).plan().members]
-        yield f"{reference}, one by one", Succession(copies)
+        yield f"{reference}, one by one", SequentialBackends(copies)
 
 
 def plain_copy(bundle: Path) -> Path:

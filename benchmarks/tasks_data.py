@@ -18,7 +18,7 @@ import numpy as np
 from clinc150_domains import DOMAIN_OF, DOMAINS
 from hydrant.bundle.tasks import Task
 from hydrant.data.examples import Examples
-from hydrant.data.tags import IGNORED
+from hydrant.data.label_encoding import IGNORED
 from study import Data
 
 SPLITS = ("train", "validation", "calibration", "test", "ood_test")

@@ -17,7 +17,7 @@ import torch
 import transformers
 from hydrant import fusion
 from hydrant.data.examples import Examples
-from hydrant.data.tags import IGNORED
+from hydrant.data.label_encoding import IGNORED
 from hydrant.families.checkpoint import quiet
 from study import Bundles, Fork, made_by, slug
 from study_figures import labels_of

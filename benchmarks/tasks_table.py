@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 from harness import table
-from hydrant.evaluation.figure_names import (
+from hydrant.evaluation.metric_names import (
     DETECTION,
-    LABEL_QUALITY,
-    SCORE_QUALITY,
     SCORES,
-    TOKEN_QUALITY,
-    Told,
 )
 from hydrant.evaluation.report import Figure
 from hydrant.evaluation.verdict import BETTER, WORSE, outcome
+from hydrant.tasks import TASKS, Column
 from study_rows import TUNED
 from tasks_rows import FIRST, NAMES
 
@@ -27,41 +24,45 @@ TITLES = {
     "several labels": "Several labels: domains of requests",
 }
 
-QUALITY: dict[str, dict[str, Told]] = {
-    "tokens": {name: TOKEN_QUALITY[name] for name in ("span_f1", "accuracy", "nll", "ece")},
+QUALITY: dict[str, dict[str, Column]] = {
+    "tokens": {name: TASKS["tokens"].columns[name] for name in ("span_f1", "accuracy", "nll", "ece")},
     "score": {
-        name: SCORE_QUALITY[name]
+        name: TASKS["score"].columns[name]
         for name in ("mrr", "ndcg", "rmse", "nll", "interval_coverage", "interval_width", "mrr_cautious")
     },
     "multi_label": {
-        name: LABEL_QUALITY[name] for name in ("exact_match", "macro_f1", "mean_average_precision", "nll", "label_ece")
+        name: TASKS["multi_label"].columns[name]
+        for name in ("exact_match", "macro_f1", "mean_average_precision", "nll", "label_ece")
     },
 }
 """Figures of labelled examples, by the kind of task."""
 
-ERRORS: dict[str, dict[str, Told]] = {
+ERRORS: dict[str, dict[str, Column]] = {
     "tokens": {
-        "errors.predictive_entropy.auroc": Told("wrong spans by entropy, AUROC", better="high"),
-        "errors.mutual_information.auroc": Told("wrong spans by mutual information, AUROC", better="high"),
+        "errors.predictive_entropy.auroc": Column("wrong spans by entropy, AUROC", better="high"),
+        "errors.mutual_information.auroc": Column("wrong spans by mutual information, AUROC", better="high"),
     },
-    "score": {name: told for name, told in SCORE_QUALITY.items() if name.startswith("errors.")},
+    "score": {name: told for name, told in TASKS["score"].columns.items() if name.startswith("errors.")},
     "multi_label": {
-        "errors.predictive_entropy.auroc": Told("wrong answers by entropy, AUROC", better="high"),
-        "errors.mutual_information.auroc": Told("wrong answers by mutual information, AUROC", better="high"),
+        "errors.predictive_entropy.auroc": Column("wrong answers by entropy, AUROC", better="high"),
+        "errors.mutual_information.auroc": Column("wrong answers by mutual information, AUROC", better="high"),
     },
 }
 """How well each score finds what is wrong, by the kind of task."""
 
-JUDGED: dict[str, dict[str, Told]] = {
-    "tokens": {name: TOKEN_QUALITY[name] for name in ("span_f1", "nll", "ece")},
-    "score": {name: SCORE_QUALITY[name] for name in ("mrr", "ndcg", "rmse", "nll")},
+JUDGED: dict[str, dict[str, Column]] = {
+    "tokens": {name: TASKS["tokens"].columns[name] for name in ("span_f1", "nll", "ece")},
+    "score": {name: TASKS["score"].columns[name] for name in ("mrr", "ndcg", "rmse", "nll")},
     "multi_label": {
-        name: LABEL_QUALITY[name] for name in ("exact_match", "mean_average_precision", "nll", "label_ece")
+        name: TASKS["multi_label"].columns[name]
+        for name in ("exact_match", "mean_average_precision", "nll", "label_ece")
     },
 }
 """Of which differences are told, beside the AUROC of every score."""
 
-DETECTED = {f"ood.{score}.auroc": Told(f"unknown by {title}, AUROC", better="high") for score, title in SCORES.items()}
+DETECTED = {
+    f"ood.{score}.auroc": Column(f"unknown by {title}, AUROC", better="high") for score, title in SCORES.items()
+}
 
 _NAMED = {
     *(name for told in (*QUALITY.values(), *ERRORS.values(), *JUDGED.values()) for name in told),
@@ -72,7 +73,7 @@ _NAMED = {
 def kept(figures: Mapping[str, Figure]) -> dict[str, dict[str, float | None]]:
     """The figures that a table may show, as JSON."""
     return {
-        name: {end: None if value is None else round(value, 6) for end, value in figure.to_json().items()}
+        name: {end: round(value, 6) if math.isfinite(value) else None for end, value in vars(figure).items()}
         for name, figure in figures.items()
         if name in _NAMED
     }
@@ -174,11 +175,11 @@ def difference_table(seeds: Sequence[Mapping[str, Any]], kind: str) -> str:
     return table(["", *(told.title for told in wanted.values())], lines)
 
 
-def _detected(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Told]:
+def _detected(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
     return {name: told for name, told in DETECTED.items() if any(values(seeds, row, name) for row in NAMES)}
 
 
-def _difference(found: Sequence[Mapping[str, float | None] | None], told: Told) -> str:
+def _difference(found: Sequence[Mapping[str, float | None] | None], told: Column) -> str:
     known = [each for each in found if each is not None and each["value"] is not None]
     if not known:
         return "–"
@@ -189,10 +190,10 @@ def _difference(found: Sequence[Mapping[str, float | None] | None], told: Told) 
     return f"{sign}{told.number(mean)} ({outcomes.count(BETTER)} / {outcomes.count(WORSE)} of {len(known)})"
 
 
-def _mean(found: Sequence[float], told: Told) -> str:
+def _mean(found: Sequence[float], told: Column) -> str:
     return told.text(float(np.mean(found))) if found else "–"
 
 
-def _ranged(found: Sequence[float], told: Told) -> str:
+def _ranged(found: Sequence[float], told: Column) -> str:
     ends = [told.number(value) for value in (min(found), max(found))] if found else []
     return f"{_mean(found, told)} ({ends[0]} to {ends[1]})" if found else "–"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .engine import Built, build_engine
-from .options import TensorRT, TensorRTForRTX
+from .builder_options import TensorRT, TensorRTForRTX
+from .engine_build import Built, build_engine
 
 __all__ = ["Built", "TensorRT", "TensorRTForRTX", "build_engine"]

@@ -1,48 +1,115 @@
-"""Compiling an ONNX graph with TensorRT or TensorRT-RTX; nothing here knows of bundles."""
+"""Compiling an ONNX graph with TensorRT or TensorRT-RTX: its messages and its progress; nothing here knows bundles."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..engines.log import make_logger
+from ..bundle.staging import signals_to
+from ..engines.gpu import make_logger, without_place
 from ..engines.metadata import Profile
 from ..errors import BackendError, InputError, cut
 from ..progress import Progress, no_progress
+from .builder_options import TensorRT, TensorRTForRTX
 from .fusion_report import layers_of_inspector, layers_of_log
-from .messages import Messages
-from .monitor import Phases, interrupts_kept, make_monitor
+
+_NO_DRIVER = "catchCudaError"
+"""Said at every turn on a machine without a GPU, where it is harmless."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to compile.
+class Messages:
+    """(severity, text) of everything the library said, in order."""
 
-    Attributes:
-        precision: of the graph, for messages.
-        profiles: optimization profiles.
-        compute_capabilities: GPUs to compile for (TensorRT-RTX).
-        hardware_compatibility: ``"none"``, ``"ampere+"`` or ``"same"`` (TensorRT).
-        version_compatible: let the lean runtime of the building version run it beside later versions (TensorRT).
-        strip_weights: leave the weights out of the engine.
-        refit: make the weights replaceable.
-        optimization_level: 0 (fast build) to 5 (fast engine); ``None`` for the library's own.
-        workspace: scratch memory that kernels may use, MiB; ``None`` for all of the GPU's.
-        timing_cache: file of kernel timings, read and written (TensorRT).
+    def __init__(self, gpu: bool = False) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self._gpu = gpu
+
+    def add(self, severity: str, text: str) -> None:
+        """Keep a message."""
+        self.lines.append((severity, text))
+
+    def _at(self, *severities: str) -> list[str]:
+        shown = [text for severity, text in self.lines if severity in severities]
+        return list(dict.fromkeys(without_place(text) for text in shown if self._gpu or _NO_DRIVER not in text))
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings, each once, without the place in the library's source."""
+        return self._at("WARNING")
+
+    @property
+    def errors(self) -> list[str]:
+        """The same of errors."""
+        return self._at("ERROR", "INTERNAL_ERROR")
+
+    def text(self) -> str:
+        """Everything, a line each, as a log file shows it."""
+        return "".join(f"[{severity}] {text}\n" for severity, text in self.lines)
+
+
+class Phases:
+    """Shows the steps of the outermost phase that is running.
+
+    An interrupt must not pass through the builder's native frames: it is kept (:func:`interrupts_kept`), and the
+    builder is asked to stop.
     """
 
-    precision: str
-    profiles: tuple[Profile, ...]
-    compute_capabilities: tuple[str, ...] = ()
-    hardware_compatibility: str = "none"
-    version_compatible: bool = False
-    strip_weights: bool = False
-    refit: bool = False
-    optimization_level: int | None = None
-    workspace: int | None = None
-    timing_cache: Path | None = None
+    def __init__(self, progress: Progress) -> None:
+        self.interrupted = False
+        self._progress = progress
+        self._name: str | None = None
+        self._steps: Iterator[Any] = iter(())
+
+    def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+        """A phase begins."""
+        if parent_phase is None:
+            self._name = phase_name
+            self._steps = iter(self._progress(range(num_steps), num_steps, phase_name.lower()))
+
+    def step_complete(self, phase_name: str, step: int) -> bool:  # noqa: ARG002
+        """A step of a phase is done; false asks the builder to stop."""
+        if phase_name == self._name:
+            next(self._steps, None)
+        return not self.interrupted
+
+    def phase_finish(self, phase_name: str) -> None:
+        """A phase has ended."""
+        if phase_name == self._name:
+            for _ in self._steps:  # closes the bar
+                continue
+            self._name = None
+
+
+@contextmanager
+def interrupts_kept(phases: Phases) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM stop the builder at its next step, and raise ``KeyboardInterrupt`` when it has stopped."""
+
+    def keep(*_: object) -> None:
+        phases.interrupted = True
+
+    try:
+        with signals_to(keep, "SIGINT", "SIGTERM"):
+            yield
+    finally:
+        if phases.interrupted:
+            raise KeyboardInterrupt
+
+
+def make_monitor(trt: ModuleType, phases: Phases) -> Any:
+    """An ``IProgressMonitor`` of the library that drives ``phases``."""
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self.phase_start = phases.phase_start
+            self.step_complete = phases.step_complete
+            self.phase_finish = phases.phase_finish
+
+    return Monitor()
 
 
 @dataclass(frozen=True)
@@ -55,16 +122,22 @@ class Compiled:
 
 
 def compile_graph(
-    trt: ModuleType, graph: Path, settings: Settings, messages: Messages, progress: Progress = no_progress
+    trt: ModuleType,
+    graph: Path,
+    profiles: Sequence[Profile],
+    options: TensorRT | TensorRTForRTX,
+    messages: Messages,
+    progress: Progress = no_progress,
 ) -> Compiled:
     """Compile an ONNX file into a strongly typed engine."""
     logger = make_logger(trt, messages.add)
     try:
         builder = trt.Builder(logger)
     except TypeError as error:  # how a native constructor that returns nothing shows
+        last = messages.errors[-1] if messages.errors else "no reason given"
         raise BackendError(
-            f"{trt.__name__} cannot start: {cut(_last(messages), 200)}; it needs an NVIDIA GPU and its driver on this "
-            "machine; --backend tensorrt-rtx builds without one"
+            f"{trt.__name__} cannot start: {cut(last, 200)}; it needs an NVIDIA GPU and its driver on this machine; "
+            "--backend tensorrt-rtx builds without one"
         ) from error
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
@@ -74,37 +147,41 @@ def compile_graph(
         if not parser.parse_from_file(str(graph)):
             raise BackendError(_parse_failure(trt, parser, graph))
         _let_attention_decompose(trt, network)
-        config = _configuration(trt, builder, network, settings)
+        config = _configuration(trt, builder, network, profiles, options)
         config.progress_monitor = monitor
         engine = builder.build_serialized_network(network, config)
     if engine is None:
-        raise BackendError(_build_failure(trt, network, graph, settings, messages))
-    timings = None if settings.timing_cache is None else bytes(config.get_timing_cache().serialize())
+        raise BackendError(_build_failure(trt, network, graph, options, messages))
+    cached = isinstance(options, TensorRT) and options.timing_cache is not None
+    timings = bytes(config.get_timing_cache().serialize()) if cached else None
     layers = layers_of_log(text for severity, text in messages.lines if severity == "VERBOSE")
     return Compiled(bytes(engine), layers or _inspected(trt, logger, engine), timings)
 
 
-def _configuration(trt: ModuleType, builder: Any, network: Any, settings: Settings) -> Any:
+def _configuration(
+    trt: ModuleType, builder: Any, network: Any, profiles: Sequence[Profile], options: TensorRT | TensorRTForRTX
+) -> Any:
     """The builder's configuration."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     config.clear_flag(trt.BuilderFlag.TF32)  # FP32 means FP32
-    flags = {
-        "VERSION_COMPATIBLE": settings.version_compatible,
-        "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # no engine host code
-        "STRIP_PLAN": settings.strip_weights,
-        "REFIT": settings.refit,
-    }
+    flags = {"STRIP_PLAN": options.strip_weights, "REFIT": options.refit}
+    if isinstance(options, TensorRT):
+        flags |= dict.fromkeys(
+            ("VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"), options.version_compatible
+        )  # no host code
+        _set_for_tensorrt(trt, config, options)
+    else:
+        config.num_compute_capabilities = len(options.compute_capability)  # 0 until set
+        for index, target in enumerate(options.compute_capability):
+            config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + target.replace(".", "")), index)
     for flag in [name for name, on in flags.items() if on]:
         config.set_flag(getattr(trt.BuilderFlag, flag))
-    if settings.optimization_level is not None:
-        config.builder_optimization_level = settings.optimization_level
-    if settings.workspace is not None:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace * 2**20)
-    if settings.timing_cache is not None:
-        _use_timing_cache(config, settings.timing_cache)
-    _set_targets(trt, config, settings)
-    for shapes in settings.profiles:
+    if options.optimization_level is not None:
+        config.builder_optimization_level = options.optimization_level
+    if options.workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace * 2**20)
+    for shapes in profiles:
         profile = builder.create_optimization_profile()
         for index in range(network.num_inputs):
             name = network.get_input(index).name
@@ -114,22 +191,16 @@ def _configuration(trt: ModuleType, builder: Any, network: Any, settings: Settin
     return config
 
 
-def _set_targets(trt: ModuleType, config: Any, settings: Settings) -> None:
-    """The GPUs that the engine is to run on."""
-    levels = {"ampere+": "AMPERE_PLUS", "same": "SAME_COMPUTE_CAPABILITY"}
-    if settings.hardware_compatibility in levels:
-        level = levels[settings.hardware_compatibility]
+def _set_for_tensorrt(trt: ModuleType, config: Any, options: TensorRT) -> None:
+    """What TensorRT-RTX does not have: other GPUs, and a cache of kernel timings."""
+    if options.hardware_compatibility != "none":
+        level = {"ampere+": "AMPERE_PLUS", "same": "SAME_COMPUTE_CAPABILITY"}[options.hardware_compatibility]
         config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
-    if settings.compute_capabilities:
-        config.num_compute_capabilities = len(settings.compute_capabilities)  # 0 until set
-        for index, target in enumerate(settings.compute_capabilities):
-            config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + target.replace(".", "")), index)
-
-
-def _use_timing_cache(config: Any, path: Path) -> None:
-    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-    if not config.set_timing_cache(cache, ignore_mismatch=False):
-        raise InputError(f"timing cache {path} is from another GPU or version; delete it, or choose another file")
+    if options.timing_cache is not None:
+        path = Path(options.timing_cache)
+        cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+        if not config.set_timing_cache(cache, ignore_mismatch=False):
+            raise InputError(f"timing cache {path} is from another GPU or version; delete it, or choose another file")
 
 
 def _let_attention_decompose(trt: ModuleType, network: Any) -> None:
@@ -163,28 +234,21 @@ def _parse_failure(trt: ModuleType, parser: Any, graph: Path) -> str:
     )
 
 
-def _build_failure(trt: ModuleType, network: Any, graph: Path, settings: Settings, messages: Messages) -> str:
-    """What failed, where, in which precision, and what to try."""
+def _build_failure(
+    trt: ModuleType, network: Any, graph: Path, options: TensorRT | TensorRTForRTX, messages: Messages
+) -> str:
+    """What failed, where, and what to try."""
     text = " ".join(messages.errors) or "no reason given"
     names = [network.get_layer(index).name for index in range(network.num_layers)]
     named = max((name for name in names if name and name in text), key=len, default=None)
     place = f" at node {cut(named)}" if named else ""
-    return (
-        f"{trt.__name__} {trt.__version__} cannot compile {graph.name} in {settings.precision}{place}: "
-        f"{cut(text, 300)}; {_remedy(settings, text)}"
-    )
-
-
-def _remedy(settings: Settings, text: str) -> str:
-    if settings.strip_weights or settings.refit:
-        return "engines without weights or with replaceable ones need a GPU on this machine: leave the option out"
-    if "emory" in text:
-        return "allow more memory with --workspace, or narrow --batch and --sequence"
-    return (
-        "export the graph with `hydrant export --lowering grouped --attention primitive` in this precision, or "
-        "see all of the builder's messages with --log"
-    )
-
-
-def _last(messages: Messages) -> str:
-    return messages.errors[-1] if messages.errors else "no reason given"
+    if options.strip_weights or options.refit:
+        remedy = "engines without weights or with replaceable ones need a GPU on this machine: leave the option out"
+    elif "emory" in text:
+        remedy = "allow more memory with --workspace, or narrow --batch and --sequence"
+    else:
+        remedy = (
+            "export the graph with `hydrant export --lowering grouped --attention primitive` in this precision, or "
+            "see all of the builder's messages with --log"
+        )
+    return f"{trt.__name__} {trt.__version__} cannot compile {graph.name}{place}: {cut(text, 300)}; {remedy}"

@@ -7,13 +7,24 @@ these fields instead of asking which family it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta
 
 from ..data.spec import Modality
-from ..errors import BundleError, InputError, cut, is_whole, listing
-from .tasks import TASKS, ScoreActivation, Task
+from ..data.specs import convert
+from ..errors import BundleError, InputError, cut
+from .tasks import ScoreActivation, Task
+
+Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]
+"""No setting is as large, nor is any θ of rotary positions; float32 holds its powers."""
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 
@@ -34,24 +45,14 @@ class Architecture:
 
     Attributes:
         family: the ``model_type`` of the checkpoint's configuration, such as ``"bert"``.
-        modality: what it reads.
-        layers, heads, head_width, width, mlp_width: L, H, d_h, d and the MLP's inner width.
-        activation: of the MLP.
+        head_width, width, mlp_width: d_h, d and the MLP's inner width.
         pre_norm: LayerNorm before attention and MLP (ViT) instead of after the residual sum (BERT).
-        norm_eps: of every LayerNorm.
-        qkv_bias: whether query, key and value projections have a bias.
         pooling: function of the dense layer before the classifier; ``"none"`` for no such layer. ``"unit"`` (CLIP
             zero-shot) divides its output by its Euclidean norm; then neither it nor the classifier has a bias.
-        classes: number of classes C.
         hidden_dropout, attention_dropout, classifier_dropout: rates, in training only.
-        vocabulary, positions, token_types: text tables; ``token_types`` is 0 for a family without.
-        position_padding: padding token id from which positions are counted (RoBERTa), or ``None``
-            for positions 0, 1, 2, …
-        padding_token: id that fills short sequences.
-        image_height, image_width, channels, patch_height, patch_width: image geometry, pixels.
-        prefix_tokens: learned tokens before the patches: 0 for SigLIP, 1 for ViT and CLIP, 2 for DeiT; registers among
-            them.
-        patch_bias: whether the patch projection has a bias.
+        token_types: rows of the table; 0 for a family without.
+        position_padding: padding token id from which positions are counted (RoBERTa); ``None`` for 0, 1, 2, …
+        prefix_tokens: learned tokens before the patches, registers among them: 0 for SigLIP, 1 for ViT, 2 for DeiT.
         patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
         pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
         token_pooling: which tokens the classifier (or the dense layer before it) reads, behind the last LayerNorm:
@@ -68,48 +69,46 @@ class Architecture:
         bias_free: of :data:`BIASES`, those that the model has not; classifiers have their own.
         first_norm: whether the first layer of a ``pre_norm`` model has a LayerNorm before its attention.
         pooler_norm: LayerNorm behind the dense layer before the classifier and its function.
-        task: what it answers (``bundle.tasks``). A ``"score"`` has one "class", the last linear map's one output; the
-            classes of ``"multi_label"`` are its labels; of ``"tokens"`` the classifier reads every token, so
-            ``token_pooling`` says nothing.
-        score_activation: function of that output which makes it the score.
+        task: of ``bundle.tasks``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
+            of ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
     """
 
     family: str
     modality: Modality
-    layers: int
-    heads: int
-    head_width: int
-    width: int
-    mlp_width: int
+    layers: Size
+    heads: Size
+    head_width: Size
+    width: Size
+    mlp_width: Size
     activation: Activation
     pre_norm: bool
-    norm_eps: float
+    norm_eps: Number
     qkv_bias: bool
     pooling: Pooling
-    classes: int
-    hidden_dropout: float = 0.0
-    attention_dropout: float = 0.0
-    classifier_dropout: float = 0.0
-    vocabulary: int = 0
-    positions: int = 0
-    token_types: int = 0
-    position_padding: int | None = None
-    padding_token: int = 0
-    image_height: int = 0
-    image_width: int = 0
-    channels: int = 0
-    patch_height: int = 0
-    patch_width: int = 0
-    prefix_tokens: int = 0
+    classes: Size
+    hidden_dropout: Number = 0.0
+    attention_dropout: Number = 0.0
+    classifier_dropout: Number = 0.0
+    vocabulary: Count = 0
+    positions: Count = 0
+    token_types: Count = 0
+    position_padding: Count | None = None
+    padding_token: Count = 0
+    image_height: Count = 0
+    image_width: Count = 0
+    channels: Count = 0
+    patch_height: Count = 0
+    patch_width: Count = 0
+    prefix_tokens: Count = 0
     patch_bias: bool = True
     patch_norm: bool = False
-    pooled_width: int = 0
+    pooled_width: Count = 0
     token_pooling: TokenPooling = "first"
     final_norm: bool = True
-    embedding_width: int = 0
-    registers: int = 0
-    rotary: tuple[float, ...] = ()
-    windows: tuple[int, ...] = ()
+    embedding_width: Count = 0
+    registers: Count = 0
+    rotary: tuple[Number, ...] = ()
+    windows: tuple[Count, ...] = ()
     gated_mlp: bool = False
     bias_free: tuple[str, ...] = ()
     first_norm: bool = True
@@ -222,146 +221,46 @@ class Architecture:
     @classmethod
     def from_json(cls, data: Any) -> Architecture:
         """Rebuild from :meth:`to_json`."""
-        data = {name: tuple(value) if isinstance(value, list) else value for name, value in _checked(data).items()}
-        needed = ["layers", "heads", "head_width", "width", "mlp_width", "classes"]
-        needed += _TEXT_SIZES if data["modality"] == "text" else _IMAGE_SIZES
-        found = cls(**data)
-        for name in needed:
-            if data[name] < 1 or (name == needed[-1] and found.max_sequence < 1):
-                raise BundleError(
-                    f"the bundle's config.json has {name} = {data[name]}; no model has so few; make the bundle again "
-                    "with `hydrant fuse`"
-                )
-        _check_blocks(found)
-        _check_positions(found)
+        file = "the bundle's config.json (make the bundle again with `hydrant fuse`)"
+        found = convert(data, cls, file)
+        known = [field.name for field in fields(cls)]
+        wrong = [name for name in known if name not in data and name not in ADDED]
+        wrong += [name for name in data if name not in known]
+        wrong += [name for name, fits in _fits(found).items() if not fits]
+        if wrong:
+            raise BundleError(f"{file} has {wrong[0]} = {cut(data.get(wrong[0]))}, which no model of hydrant's has")
         return found
 
 
 BIASES = ("norms", "output", "mlp", "pooler")
 """What may be without biases: every LayerNorm, attention's output projection, the MLP, the dense layer."""
 
-
-LARGEST_NUMBER = 1e30
-"""No setting is as large, nor is any θ of rotary positions; float32 holds its powers."""
-
-
-ADDED: dict[str, Any] = {
-    field.name: field.default
-    for field in fields(Architecture)
-    if field.name
-    in ("token_pooling", "final_norm", "embedding_width", "registers", "rotary", "windows", "gated_mlp", "bias_free",
-        "first_norm", "pooler_norm", "task", "score_activation")
-}  # fmt: skip
-"""Fields that hydrant 0.1 did not have, and their defaults: a bundle without them means these."""
+ADDED: dict[str, Any] = {field.name: field.default for field in fields(Architecture)[-12:]}
+"""Fields from ``token_pooling`` on, which hydrant 0.1 did not have, and their defaults: a bundle without them means
+these."""
 
 
-_KNOWN = {
-    "modality": Literal["text", "image"],
-    "activation": Activation,
-    "pooling": Pooling,
-    "token_pooling": TokenPooling,
-    "score_activation": ScoreActivation,
-}
-"""Fields that name something, and what they may name."""
-
-
-_TEXT_SIZES = ["vocabulary", "positions"]
-
-
-_IMAGE_SIZES = ["channels", "patch_height", "patch_width", "image_height", "image_width"]
-
-
-def _checked(data: Any) -> dict[str, Any]:
-    """The fields of a decoded ``config.json``, each known and of its kind; of sizes that no model has, nothing yet."""
-    if not isinstance(data, Mapping):
-        data = {}
-    if data.get("task", TASKS[0]) not in TASKS:
-        raise BundleError(
-            f"the bundle's config.json has task {cut(data['task'])}; this hydrant knows {listing(TASKS)}; use the "
-            "version that made the bundle"
-        )
-    data = {**ADDED, **data}
-    if set(data) != {field.name for field in fields(Architecture)}:
-        raise BundleError(
-            "the bundle's config.json does not describe an architecture that this hydrant knows; "
-            "make the bundle again with `hydrant fuse`"
-        )
-    for field in fields(Architecture):
-        if not _is_a(data[field.name], str(field.type)):
-            words = str(field.type).replace("int", "a whole number, 0 or more").replace("float", "a finite number")
-            raise BundleError(
-                f"the bundle's config.json has {field.name} = {cut(data[field.name])}; expected {words}; "
-                "make the bundle again with `hydrant fuse`"
-            )
-    for name, known in _KNOWN.items():
-        if data[name] not in get_args(known):
-            raise BundleError(
-                f"the bundle's config.json has {name} = {cut(data[name])}; expected one of "
-                f"{', '.join(get_args(known))}; make the bundle again with `hydrant fuse`"
-            )
-    if (data["task"] == "score") != (data["classes"] == 1):
-        raise BundleError(
-            f"the bundle's config.json has task {data['task']} and classes = {data['classes']}; expected 1 for a "
-            "score, and otherwise 2 or more; make the bundle again with `hydrant fuse`"
-        )
-    _check_tokens(data)
-    return data
-
-
-def _check_tokens(data: Mapping[str, Any]) -> None:
-    """Refuse tokens of images, of unit length, or mixed with each other: no model tags such."""
-    poolings = [name for name in get_args(Pooling) if name != "unit"]
-    for name, fits in (("modality", ["text"]), ("pooling", poolings), ("token_pooling", ["first"])):
-        if data["task"] == "tokens" and data[name] not in fits:
-            raise BundleError(
-                f"the bundle's config.json has {name} = {cut(data[name])}; expected {listing(fits)} of task tokens; "
-                "make the bundle again with `hydrant fuse`"
-            )
-
-
-def _is_a(value: Any, kind: str) -> bool:
-    """Whether a decoded JSON value has the kind of a field, as it is written above."""
-    if kind == "bool":
-        return isinstance(value, bool)
-    if kind in ("int", "int | None"):
-        return is_whole(value) or (value is None and kind == "int | None")
-    if kind == "float":
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
-    if kind.startswith("tuple"):
-        own = kind.removeprefix("tuple[").removesuffix(", ...]")
-        return isinstance(value, list | tuple) and all(_is_a(part, own) for part in value)
-    return isinstance(value, str)
-
-
-def _check_blocks(found: Architecture) -> None:
-    """Raise :class:`BundleError` for a pooling that the inputs have not, or biases that no model could lack."""
-    if found.modality == "text" and found.token_pooling == "first_and_mean":
-        raise BundleError(
-            f"the bundle's config.json has token_pooling = {cut(found.token_pooling)} for texts; expected first or "
-            "mean; make the bundle again with `hydrant fuse`"
-        )
-    if found.modality == "image" and not found.prefix_tokens and found.token_pooling != "mean":
-        raise BundleError(
-            f"the bundle's config.json has token_pooling = {cut(found.token_pooling)} without a learned token before "
-            "the patches; expected mean; make the bundle again with `hydrant fuse`"
-        )
-    if not set(found.bias_free) <= set(BIASES):
-        raise BundleError(
-            f"the bundle's config.json has bias_free = {cut(list(found.bias_free))}; expected some of "
-            f"{listing(BIASES)}; make the bundle again with `hydrant fuse`"
-        )
-
-
-def _check_positions(found: Architecture) -> None:
-    """Raise :class:`BundleError` unless rotary positions and windows are those of a text model with as many layers."""
-    turns = found.head_width % 2 == 0 and all(base > 0 for base in found.rotary)
-    for name, values, fits in (("rotary", found.rotary, turns), ("windows", found.windows, True)):
-        if values and not (fits and len(values) == found.layers and found.modality == "text"):
-            what = "a number above 0 (and heads of even width)" if name == "rotary" else "0 or more tokens"
-            raise BundleError(
-                f"the bundle's config.json has {name} = {cut(list(values))}; expected {what} for each of the "
-                f"{found.layers} layers of a text model; make the bundle again with `hydrant fuse`"
-            )
+def _fits(arch: Architecture) -> dict[str, bool]:
+    """Whether fields fit each other, by the name of one of them."""
+    text, tokens, image = arch.modality == "text", arch.task == "tokens", arch.modality == "image"
+    sizes = ["channels", "patch_height", "patch_width", "image_height", "image_width"]
+    counted = [name for name in (["vocabulary", "positions"] if text else sizes) if getattr(arch, name) < 1]
+    even = arch.head_width % 2 == 0 and all(base > 0 for base in arch.rotary)
+    return {
+        "modality": text or (image and not tokens),
+        "classes": (arch.classes == 1) == (arch.task == "score"),
+        "pooling": not tokens or arch.pooling != "unit",
+        "token_pooling": {
+            "first": text or arch.prefix_tokens > 0,
+            "mean": not tokens,
+            "first_and_mean": image and arch.prefix_tokens > 0,
+        }[arch.token_pooling],
+        "bias_free": set(arch.bias_free) <= set(BIASES),
+        "rotary": not arch.rotary or (text and even and len(arch.rotary) == arch.layers),
+        "windows": not arch.windows or (text and len(arch.windows) == arch.layers),
+        "positions" if text else "image_width": bool(counted) or arch.max_sequence > 0,
+        **dict.fromkeys(counted, False),
+    }
 
 
 def part_of(name: str) -> str:
@@ -389,11 +288,19 @@ PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 
 def check_parts(names: Iterable[str]) -> frozenset[str]:
     """Validate the names of parts to keep separate; ``all`` stands for every part."""
-    if not isinstance(names, Iterable):
-        raise InputError(f"keep_separate is {cut(names)}; expected some of {', '.join(PARTS)}, or all")
     wanted = {names} if isinstance(names, str) else set(names)
     if "all" in wanted:
         wanted = set(PARTS)
     for name in sorted(wanted - set(PARTS)):
         raise InputError(f"cannot keep {cut(name)} separate; expected some of {', '.join(PARTS)}, or all")
     return frozenset(wanted - {"attention"})
+
+
+def rotary_frequencies(base: float, head_width: int) -> np.ndarray:
+    """Radians a token, [d_h/2] float32: θ^(−2i/d_h) for the pair (i, i + d_h/2) (RoFormer, Su et al. 2021).
+
+    >>> rotary_frequencies(100.0, 4).tolist()
+    [1.0, 0.10000000149011612]
+    """
+    exponents = np.arange(0, head_width, 2, dtype=np.float64) / head_width
+    return (base**-exponents).astype(np.float32)

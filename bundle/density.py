@@ -28,13 +28,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..errors import BundleError, cut, literal
-from . import schema
+from ..data.specs import Spec, convert
+from ..errors import BundleError, literal
 from .store import DENSITY, WEIGHTS, Bundle
+from .strict_json import check_schema, from_json_bytes
 from .traced import AnyArchitecture, Traced
 
 SCHEMA = 1
@@ -46,7 +48,18 @@ FLOAT32 = "F32"
 """The type of all its tensors, as safetensors calls it."""
 
 
+TENSORS = ("centre", "whitening", "means", "location", "scale")
+
 TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
+
+
+class Facts(Spec, frozen=True):
+    """The metadata; see the top of this file."""
+
+    schema: int
+    taps: tuple[str, ...]
+    weights_sha256: str
+    fitted: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +86,7 @@ class Density:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The tensors by their names in the file."""
-        names = ("centre", "whitening", "means", "location", "scale")
-        return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in names}
+        return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in TENSORS}
 
     def to_json(self) -> dict[str, Any]:
         """What people want to know of it: the taps, a rank below d, and on what they were fitted and chosen."""
@@ -84,13 +96,9 @@ class Density:
 
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""
-        facts = {
-            "schema": SCHEMA,
-            "taps": list(self.taps),
-            "weights_sha256": weights_sha256,
-            "fitted": dict(self.fitted),
-        }
-        return save(self.arrays(), {METADATA: json.dumps(facts, sort_keys=True)})
+        facts = Facts(SCHEMA, self.taps, weights_sha256, dict(self.fitted))
+        text = json.dumps(msgspec.structs.asdict(facts), sort_keys=True)
+        return save(self.arrays(), {METADATA: text})
 
     @classmethod
     def of(cls, bundle: Bundle) -> Density | None:
@@ -98,32 +106,26 @@ class Density:
         if not bundle.has(DENSITY):
             return None
         path = bundle.file(DENSITY)
-        remedy = "fit it again with `hydrant calibrate --fit`"
+        where = f"{path} (fit it again with `hydrant calibrate --fit`)"
         try:
             with safe_open(path, "np") as file:
                 stored = (file.metadata() or {}).get(METADATA, "{}")
                 kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (not a mapping)
                 arrays = {name: file.get_tensor(name) for name, kind in kinds.items() if kind == FLOAT32}
         except (SafetensorError, OSError, ValueError) as error:
-            raise BundleError(f"{path} is not a safetensors file ({error}); {remedy}") from error
+            raise BundleError(f"{where} is not a safetensors file ({error})") from error
+        decoded = from_json_bytes(stored.encode(errors="surrogatepass"), where)
+        check_schema(decoded, SCHEMA, where)
+        facts = convert(decoded, Facts, where)
+        if facts.weights_sha256 != bundle.digests().get(WEIGHTS):
+            raise BundleError(f"{where} was fitted for other weights than the bundle's")
         try:
-            facts = dict(json.loads(stored))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise BundleError(f"{path} is malformed ({cut(error)}); {remedy}") from error
-        if not schema.is_read(facts.get("schema"), SCHEMA):
-            found = facts.get("schema")
-            newer = schema.remedy(found, SCHEMA)
-            raise BundleError(
-                f"{path} has schema {cut(found)}; this hydrant reads schema {SCHEMA}; {newer}, or {remedy}"
-            )
-        if facts.get("weights_sha256") != bundle.digests().get(WEIGHTS):
-            raise BundleError(f"{path} was fitted for other weights than the bundle's; {remedy}")
-        try:
-            _check_kinds(kinds)
-            found = cls(tuple(facts["taps"]), **arrays, fitted=dict(facts["fitted"]))
+            if set(arrays) != set(TENSORS) or set(kinds) != set(TENSORS):
+                raise ValueError(f"tensors {literal(kinds)}; expected {', '.join(TENSORS)}, each {FLOAT32}")
+            found = cls(facts.taps, **arrays, fitted=facts.fitted)
             _check(found, bundle)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise BundleError(f"{path} is malformed ({cut(error)}); {remedy}") from error
+        except ValueError as error:
+            raise BundleError(f"{where} is malformed ({error})") from error
         return found
 
 
@@ -138,38 +140,24 @@ def fitted_on(bundle: Bundle) -> Mapping[str, Any]:
         return {}  # whoever needs the distance says what is wrong with it
 
 
-def _check_kinds(kinds: Mapping[str, str]) -> None:
-    """Raise ValueError unless all tensors are of float32: of some types of safetensors NumPy knows nothing."""
-    for name, kind in kinds.items():
-        if kind != FLOAT32:
-            raise ValueError(f"{name} is {literal(kind)}; expected {FLOAT32}, that is float32")
-
-
 def _check(density: Density, bundle: Bundle) -> None:
     """Raise ValueError unless names, shapes and numbers are those of the bundle's model."""
     architecture = bundle.any_architecture()
     check_taps(density.taps, architecture, bundle.members)
-    if not isinstance(density.fitted, dict):
-        raise ValueError(f"fitted is {literal(density.fitted)}, no JSON object")
     count, width, rows = len(density.taps), architecture.width, density.means.shape[1] if density.means.ndim > 1 else 0
     rank = density.whitening.shape[2] if density.whitening.ndim == 3 else 0
-    if not 0 < rank <= width:
-        raise ValueError(f"whitening to {rank} numbers; expected 1 to {width}")
+    if not 0 < rank <= width or not 0 < rows <= len(bundle.labels):
+        raise ValueError(f"whitening to {rank} of {width} numbers, and means of {rows} of {len(bundle.labels)} classes")
     shapes = {"centre": (count, width), "whitening": (count, width, rank), "means": (count, rows, rank)}
-    shapes |= {"location": (count,), "scale": (count,)}
-    if not 0 < rows <= len(bundle.labels):
-        raise ValueError(f"means of {rows} classes; expected 1 to {len(bundle.labels)}")
-    for name, shape in shapes.items():
-        array = getattr(density, name)
-        if array.shape != shape:
-            raise ValueError(f"{name} is {list(array.shape)}; expected {list(shape)}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} holds numbers that are not finite")
+    for name, array in density.arrays().items():
+        shape = shapes.get(name, (count,))
+        if array.shape != shape or not np.isfinite(array).all():
+            raise ValueError(f"{name} is {list(array.shape)}; expected {list(shape)} of finite numbers")
     if not (density.scale > 0).all():
         raise ValueError("scale holds numbers that are not above 0")
 
 
-def check_taps(taps: Sequence[Any], architecture: AnyArchitecture, members: int) -> None:
+def check_taps(taps: Sequence[str], architecture: AnyArchitecture, members: int) -> None:
     """Raise ValueError for a name that is no tap of a model of this shape, one named twice, or none at all."""
     if not taps or len(set(taps)) != len(taps):
         raise ValueError(f"taps {literal(list(taps))}; expected different ones, at least one")

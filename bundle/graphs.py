@@ -1,28 +1,34 @@
 """What a graph says of itself, and whether the bundle says the same.
 
-An ONNX file is a protocol-buffer message with its metadata in one field at the top, so that they are read without any
-library, and without reading the weights.
+An ONNX file is a protocol-buffer message with its metadata in one field at the top, so that its parts are read without
+any library, and without reading the weights.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..errors import BundleError, cut
 from .calibration import Calibration
 from .manifest import MANIFEST
-from .onnx_message import fields
 from .store import CALIBRATION, DENSITY, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle
 
 METADATA, KEY, VALUE = 14, 1, 2
 """Fields of ONNX's ModelProto and StringStringEntryProto."""
 
+GRAPH, INPUT, OUTPUT = 7, 11, 12
+"""Fields of ModelProto and GraphProto."""
+
 _Facts = Mapping[str, tuple[str, Any, Callable[[str], Any]]]
 """Key of the metadata → the file that answers for it, what that says, and how the graph's text is decoded."""
+
+_Entry = Mapping[str, Any]
 
 
 def graph_metadata(path: Path) -> dict[str, str]:
@@ -32,94 +38,81 @@ def graph_metadata(path: Path) -> dict[str, str]:
         return found
     with path.open("rb") as file:
         try:
-            for entry in fields(file, METADATA):
-                key, value = (next(fields(io.BytesIO(entry), field), b"").decode() for field in (KEY, VALUE))
-                found[key] = value
+            for entry in _fields(file, METADATA, 0, file.seek(0, os.SEEK_END)):
+                found[_inner(entry, KEY).decode()] = _inner(entry, VALUE).decode()
         except ValueError:  # no ONNX file
             return {}
     return found
 
 
-def check_all_graphs(bundle: Bundle) -> None:
-    """Refuse a bundle with a graph that contradicts it, whatever is to run: labels of one of them would be wrong."""
-    names = [name for name in bundle.manifest["files"] if name.endswith(".onnx") and name != TOKENIZER_GRAPH]
-    facts = _expected(bundle) if names else {}
-    for name in names:
-        _compare(bundle.path / name, facts)
-
-
 def tokenizer_source(bundle: Bundle) -> str:
     """What a ``tokenizer.onnx`` of this bundle is made from: the digests of the tokenizer's files."""
-    files = bundle.manifest["files"]
+    digests = bundle.digests()
     names = (f"{PROCESSOR}/tokenizer.json", f"{PROCESSOR}/tokenizer_config.json")
-    return " ".join(files[name]["sha256"] for name in names if name in files)
+    return " ".join(digests[name] for name in names if name in digests)
 
 
-def check_graph(bundle: Bundle, name: str) -> None:
-    """Refuse a graph whose metadata contradict the bundle that it lies in.
+def check_all_graphs(bundle: Bundle) -> None:
+    """Refuse a bundle with a graph that contradicts it, whatever is to run: labels of one of them would be wrong."""
+    check_graph(bundle, *(name for name in bundle.digests() if name.endswith(".onnx") and name != TOKENIZER_GRAPH))
+
+
+def check_graph(bundle: Bundle, *names: str) -> None:
+    """Refuse graphs whose metadata contradict the bundle that they lie in.
 
     What a graph does not tell, as one that went through another tool may not, is not compared.
     """
-    _compare(bundle.path / name, _expected(bundle))
-
-
-def _compare(path: Path, facts: _Facts) -> None:
-    """Refuse a graph whose metadata say something else than the facts of its bundle."""
-    said = graph_metadata(path)
-    for key, (source, expected, decoded) in facts.items():
-        if key not in said:
-            continue
-        try:
-            value = decoded(said[key])
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            value = said[key]
-        if value != expected:
-            ours, theirs = _different(value, expected)
-            raise BundleError(
-                f"{path} has {key.removeprefix('hydrant.').replace('_', ' ')} {cut(ours)}, but {source} says "
-                f"{cut(theirs)}: they are of different bundles, or one was edited; export the graph again with "
-                "`hydrant export`"
-            )
+    facts = _expected(bundle) if names else {}
+    for path in (bundle.path / name for name in names):
+        said = graph_metadata(path)
+        for key in sorted(set(facts) & set(said)):
+            source, expected, decoded = facts[key]
+            try:
+                value = decoded(said[key])
+            except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+                value = said[key]
+            if value != expected:
+                ours, theirs = _different(value, expected)
+                raise BundleError(
+                    f"{path} has {key.removeprefix('hydrant.').replace('_', ' ')} {cut(ours)}, but {source} says "
+                    f"{cut(theirs)}: they are of different bundles, or one was edited; export the graph again with "
+                    "`hydrant export`"
+                )
 
 
 def _expected(bundle: Bundle) -> _Facts:
     """What the metadata of its graphs must say, as far as they say it."""
-    calibration = Calibration.of(bundle)
-    facts = calibration.to_json()
-    weights, density = (bundle.manifest["files"].get(name, {}).get("sha256") for name in (WEIGHTS, DENSITY))
+    calibration, digests = Calibration.of(bundle), bundle.digests()
+    stored = calibration.to_json()
     return {
         "hydrant.family": (MANIFEST, bundle.family, str),
         "hydrant.members": (MANIFEST, bundle.members, int),
         "hydrant.labels": (MANIFEST, bundle.labels, json.loads),
-        **({"hydrant.weights_sha256": (MANIFEST, weights, str)} if weights else {}),
-        "hydrant.density_sha256": (MANIFEST, density, str),
+        **({"hydrant.weights_sha256": (MANIFEST, digests[WEIGHTS], str)} if WEIGHTS in digests else {}),
+        "hydrant.density_sha256": (MANIFEST, digests.get(DENSITY), str),
         "hydrant.temperature": (CALIBRATION, calibration.temperature, float),
-        "hydrant.thresholds": (CALIBRATION, _limits(facts["thresholds"]), lambda text: _limits(json.loads(text))),
-        "hydrant.conformal": (CALIBRATION, _sets(facts["conformal"]), lambda text: _sets(json.loads(text))),
-        "hydrant.intervals": (CALIBRATION, _ends(facts.get("intervals")), lambda text: _ends(json.loads(text))),
-        "hydrant.label_decisions": (
-            CALIBRATION,
-            _label_decisions(facts.get("labels")),
-            lambda text: _label_decisions(json.loads(text)),
+        "hydrant.thresholds": _decides(stored["thresholds"], _limits),
+        "hydrant.conformal": _decides(stored["conformal"], lambda entry: [entry["method"], entry["quantile"]]),
+        "hydrant.intervals": _decides(
+            stored.get("intervals"), lambda entry: [entry["quantile"], entry["floor"], entry["bounds"]]
+        ),
+        "hydrant.label_decisions": _decides(
+            stored.get("labels"), lambda entry: [*entry["temperatures"], *entry["thresholds"]]
         ),
     }
 
 
-def _limits(thresholds: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]:
-    """What decides: score and value; the notes beside them may differ between versions."""
+def _decides(stored: _Entry | None, chosen: Callable[[_Entry], Any]) -> tuple[str, Any, Callable[[str], Any]]:
+    """An entry of the calibration, but for the notes in it, which may differ between versions."""
+
+    def decided(entry: _Entry | None) -> Any:
+        return None if entry is None else chosen(entry)
+
+    return CALIBRATION, decided(stored), lambda text: decided(json.loads(text))
+
+
+def _limits(thresholds: _Entry) -> dict[str, tuple[Any, Any]]:
     return {name: (entry["score"], entry["value"]) for name, entry in sorted(thresholds.items())}
-
-
-def _sets(conformal: Mapping[str, Any] | None) -> tuple[Any, Any] | None:
-    return None if conformal is None else (conformal["method"], conformal["quantile"])
-
-
-def _ends(intervals: Mapping[str, Any] | None) -> list[Any] | None:
-    return None if intervals is None else [intervals["quantile"], intervals["floor"], intervals["bounds"]]
-
-
-def _label_decisions(labels: Mapping[str, Any] | None) -> list[Any] | None:
-    return None if labels is None else [*labels["temperatures"], *labels["thresholds"]]
 
 
 def _different(value: Any, expected: Any) -> tuple[Any, Any]:
@@ -127,3 +120,93 @@ def _different(value: Any, expected: Any) -> tuple[Any, Any]:
     if not isinstance(value, list) or not isinstance(expected, list) or len(value) != len(expected):
         return value, expected
     return next((ours, theirs) for ours, theirs in zip(value, expected, strict=True) if ours != theirs)
+
+
+# The message
+
+
+@dataclass(frozen=True)
+class GraphTensor:
+    """An input or output of a graph.
+
+    Attributes:
+        name: of the tensor.
+        kind: of its elements, a number of ONNX's ``TensorProto.DataType``: 1 float32, 7 int64.
+        shape: its axes; ``None`` for one that is dynamic.
+    """
+
+    name: str
+    kind: int
+    shape: tuple[int | None, ...]
+
+
+def graph_tensors(path: Path) -> tuple[list[GraphTensor], list[GraphTensor]]:
+    """Inputs and outputs of a graph, in its order."""
+    with path.open("rb") as file:
+        whole = file.seek(0, os.SEEK_END)
+        places = ((begin, end) for number, begin, end in _entries(file, 0, whole) if number == GRAPH and end >= 0)
+        start, end = next(places, (0, 0))
+        inputs, outputs = ([_tensor(part) for part in _fields(file, field, start, end)] for field in (INPUT, OUTPUT))
+    if not inputs or not outputs:
+        raise ValueError("a graph without inputs or outputs")
+    return inputs, outputs
+
+
+def _tensor(info: bytes) -> GraphTensor:
+    """A ValueInfoProto: its name, and of its type the tensor's elements and shape."""
+    tensor = _inner(_inner(info, 2), 1)
+    shape = _inner(tensor, 2)
+    axes = tuple(_value(axis, 1) for axis in _fields(io.BytesIO(shape), 1, 0, len(shape)))
+    return GraphTensor(_inner(info, 1).decode(), _value(tensor, 1) or 0, axes)
+
+
+def _inner(message: bytes, wanted: int) -> bytes:
+    """The first field of a number that holds bytes; empty without one."""
+    return next(_fields(io.BytesIO(message), wanted, 0, len(message)), b"")
+
+
+def _value(message: bytes, wanted: int) -> int | None:
+    """The number that a field holds, if it is there."""
+    found = _entries(io.BytesIO(message), 0, len(message))
+    return next((value for number, value, end in found if number == wanted and end < 0), None)
+
+
+def _fields(file: IO[bytes], wanted: int, start: int, end: int) -> Iterator[bytes]:
+    """Contents of a message's fields of one number, which must hold bytes; all others are passed over."""
+    for number, begin, behind in _entries(file, start, end):
+        if number == wanted and behind >= 0:
+            file.seek(begin)
+            yield file.read(behind - begin)
+
+
+def _entries(file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number of each field, with begin and end of its bytes; of one that is a number its value, and −1."""
+    place = start
+    while place < end:
+        file.seek(place)
+        key = _number(file)
+        if key & 7 == 0:
+            value = _number(file)
+            place = file.tell()
+            yield key >> 3, value, -1
+            continue
+        length = {1: 8, 5: 4}.get(key & 7) or (_number(file) if key & 7 == 2 else end)
+        begin = file.tell()
+        if length > end - begin:
+            raise ValueError("a field that goes beyond the end")
+        place = begin + length
+        if key & 7 == 2:
+            yield key >> 3, begin, place
+
+
+def _number(file: IO[bytes]) -> int:
+    """A number in seven bits a byte, the lowest first."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            break
+        number |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return number
+    raise ValueError("a number without an end")

@@ -1,15 +1,23 @@
-"""``hydrant.json``, the manifest of a bundle: its schema, what it is of, and its files with size and SHA-256."""
+"""``hydrant.json``, the manifest of a bundle: its schema, what it is of, and its files with size and SHA-256.
+
+A bundle made on one system is read on another: names of files are relative and normal with "/" between folders, hold
+nothing that Windows reads otherwise, and no two of them differ in letter case or Unicode form alone, which macOS and
+Windows take for one.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
 
-from ..errors import BundleError, cut, is_whole, listing
-from .names import LONGEST, LONGEST_PART, is_portable, is_short, same_place, stays_inside
-from .schema import is_read, remedy
+from msgspec import Meta, Struct
+
+from ..data.specs import Spec, convert
+from ..errors import BundleError, cut, listing
+from .strict_json import check_schema, from_json_bytes
 
 SCHEMA = 1
 
@@ -17,94 +25,79 @@ MANIFEST = "hydrant.json"
 
 MAX_MANIFEST_BYTES = 16 * 2**20
 
-MOST_MEMBERS = 2**20
+MAX_FILES = 4096
 
-MOST_FILES = 4096
+LONGEST_PART, LONGEST = 255, 1024
+"""Bytes in UTF-8 of a folder's or a file's name, and of all of a path within the bundle, that every system holds."""
 
-LARGEST_FILE = 2**63 - 1
-"""That a file system can hold, bytes."""
+DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(\..*)?", re.IGNORECASE | re.DOTALL)
+"""A name that Windows takes for a device, in whatever folder and with whatever ending."""
+
+FORBIDDEN = re.compile(r'[\x00-\x1f<>"|?*]')
+
+
+class FileEntry(Spec, frozen=True):
+    """Size and digest of a file."""
+
+    bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    sha256: Annotated[str, Meta(min_length=64, max_length=64)]
+
+
+class UpdateForm(Struct, frozen=True):
+    """Rank and form of a module's update by an adapter."""
+
+    rank: Annotated[int, Meta(ge=1)]
+    low_rank: bool
+
+
+class Fusion(Struct, frozen=True):
+    """How the members were fused, as far as it is read."""
+
+    checkpoints: Annotated[int, Meta(ge=1)] = 1
+    separate: list[str] = []
+    adapters: list[dict[str, Any]] = []
+    adapted: dict[str, UpdateForm] = {}
+
+
+class Manifest(Struct, frozen=True):
+    """The fields of a manifest that every bundle has, and how it was fused."""
+
+    hydrant: str
+    family: str
+    members: Annotated[int, Meta(ge=1, le=2**20)]
+    labels: Annotated[list[str], Meta(min_length=1)]
+    files: dict[str, FileEntry]
+    fusion: Fusion = Fusion()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a bundle."""
-    if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
     file = folder / MANIFEST
     if not file.is_file():
-        what = "is a checkpoint" if (folder / "config.json").is_file() else f"holds no {MANIFEST}"
+        what = "does not exist" if not folder.exists() else f"holds no {MANIFEST}" if folder.is_dir() else "is a file"
+        what = "is a checkpoint" if (folder / "config.json").is_file() else what
         raise BundleError(f"{folder} {what}; expected a bundle, which `hydrant make` or `hydrant fuse` makes")
     if file.stat().st_size > MAX_MANIFEST_BYTES:
         raise BundleError(f"{file} is larger than {MAX_MANIFEST_BYTES} bytes; this is not a manifest of hydrant's")
-    try:
-        manifest = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{file} is not JSON ({error}); make the bundle again with `hydrant fuse`") from error
-    return validated(manifest, file)
+    return validated(from_json_bytes(file.read_bytes(), file), file)
 
 
 def validated(manifest: Any, file: Path) -> dict[str, Any]:
     """The decoded manifest of a file, as it is."""
-    if not isinstance(manifest, dict):
-        raise BundleError(f"{file} is a JSON {type(manifest).__name__}; expected an object")
-    schema = manifest.get("schema")
-    if not is_read(schema, SCHEMA):
-        raise BundleError(
-            f"{file} has schema {cut(schema)}; this hydrant reads schema {SCHEMA}; "
-            f"{remedy(schema, SCHEMA, manifest.get('hydrant'))}"
-        )
-    for key, kind in (("hydrant", str), ("family", str), ("members", int), ("labels", list), ("files", dict)):
-        if not isinstance(manifest.get(key), kind) or isinstance(manifest.get(key), bool):
-            raise BundleError(f"{file} has {key} = {cut(manifest.get(key))}; expected a JSON {kind.__name__}")
-    if not 1 <= manifest["members"] <= MOST_MEMBERS:
-        raise BundleError(f"{file} has {cut(manifest['members'])} members; expected 1 to {MOST_MEMBERS}")
-    if not manifest["labels"] or not all(isinstance(label, str) for label in manifest["labels"]):
-        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected names, one for each output")
-    if len(set(manifest["labels"])) < len(manifest["labels"]):
-        raise BundleError(f"{file} has labels {listing(manifest['labels'])}; expected each name once")
-    _check_fusion(manifest.get("fusion", {}), file)
-    for name, entry in manifest["files"].items():
+    check_schema(manifest, SCHEMA, file)
+    labels, files = convert(manifest, Manifest, file).labels, manifest["files"]
+    if len(set(labels)) < len(labels):
+        raise BundleError(f"{file} has labels {listing(labels)}; expected each name once")
+    for name in files:
         safe_name(name, file)
-        if not (
-            isinstance(entry, dict)
-            and is_whole(entry.get("bytes"), most=LARGEST_FILE)
-            and isinstance(entry.get("sha256"), str)
-            and len(entry["sha256"]) == 64
-        ):
-            raise BundleError(f"{file} lists {cut(name)} without its size in bytes and its SHA-256")
-    check_apart([MANIFEST, *sorted(manifest["files"])], file)
-    return manifest
-
-
-def _check_fusion(fusion: Any, file: Path) -> None:
-    """How the members were fused: number of checkpoints, the parts kept separate, and adapters."""
-    if isinstance(fusion, dict):
-        checkpoints = fusion.get("checkpoints", 1)
-        lists = _is_list_of(str, fusion.get("separate", [])) and _is_list_of(dict, fusion.get("adapters", []))
-        if is_whole(checkpoints, 1) and lists and _are_forms(fusion):
-            return
-    raise BundleError(
-        f"{file} has fusion = {cut(fusion)}; expected checkpoints and separate parts, adapters and forms of updates; "
-        "make the bundle again with `hydrant fuse`"
-    )
-
-
-def _is_list_of(kind: type, values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
-
-
-def _are_forms(fusion: Mapping[str, Any]) -> bool:
-    """Whether ``adapted``, if there, tells the rank and form of each updated module."""
-    forms = fusion.get("adapted", {})
-    return isinstance(forms, dict) and all(
-        isinstance(form, dict) and is_whole(form.get("rank"), 1) and type(form.get("low_rank")) is bool
-        for form in forms.values()
-    )
+    check_apart([MANIFEST, *sorted(files)], file)
+    return dict(manifest)
 
 
 def safe_name(name: str, file: Path) -> str:
     """A name that the manifest ``file`` lists; refused where it leaves the folder or some system cannot hold it."""
-    if not is_short(name):
+    path = name.encode(errors="surrogatepass")
+    if len(path) > LONGEST or any(len(part) > LONGEST_PART for part in path.split(b"/")):
         raise BundleError(
             f"{file} lists the file {cut(name)}, a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} "
             "in all; give it a shorter one"
@@ -116,10 +109,34 @@ def safe_name(name: str, file: Path) -> str:
     return name
 
 
+def stays_inside(name: str) -> bool:
+    """Whether a name leads to a place inside the folder, on every system."""
+    path = PurePosixPath(name)
+    normal = bool(name) and name != "." and path.as_posix() == name
+    return normal and not (path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name)
+
+
+def is_portable(name: str) -> bool:
+    """Whether every system can hold a file of this name, which stays inside the folder."""
+    parts = name.split("/")
+    return not any(part.endswith((".", " ")) or FORBIDDEN.search(part) or DEVICE.fullmatch(part) for part in parts)
+
+
+def same_place(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two names that are one file where neither letter case nor Unicode form counts; ``None`` where all differ."""
+    seen: dict[str, str] = {}
+    for name in names:
+        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+        if folded in seen:
+            return seen[folded], name
+        seen[folded] = name
+    return None
+
+
 def check_apart(names: Sequence[str], file: Path) -> None:
     """Refuse names of which two are one file where letter case does not count, and more than a bundle needs."""
-    if len(names) > MOST_FILES:
-        raise BundleError(f"{file} lists {len(names)} files, itself included; expected at most {MOST_FILES}")
+    if len(names) > MAX_FILES:
+        raise BundleError(f"{file} lists {len(names)} files, itself included; expected at most {MAX_FILES}")
     if (same := same_place(names)) is not None:
         raise BundleError(
             f"{file} lists the files {cut(same[0])} and {cut(same[1])}, which are one file on macOS and Windows; give "

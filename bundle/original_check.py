@@ -12,11 +12,14 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from ..data.check_inputs import from_json, to_json
 from ..data.processor import Processor
+from ..data.specs import Spec, convert
 from ..errors import BundleError, InputError, cut
 from .store import Bundle
+from .strict_json import check_schema
 
 ORIGINAL_CHECK = "original_check.json"
 
@@ -26,6 +29,21 @@ SAMPLES = 64
 """Values that are kept of a sound's tensor: its sums are rounded differently from machine to machine."""
 
 SOUND_TOLERANCE = 1e-3
+
+
+class Row(Spec, frozen=True):
+    """One input in the file."""
+
+    input: Any
+    tensors: dict[str, Any] | None
+    probabilities: dict[str, float]
+
+
+class CheckFile(Spec, frozen=True):
+    """The file."""
+
+    schema: int
+    inputs: list[Row]
 
 
 @dataclass(frozen=True)
@@ -46,12 +64,7 @@ class CheckedInput:
 
 @dataclass(frozen=True)
 class OriginalCheck:
-    """What hydrant and the original checkpoint agreed on.
-
-    Attributes:
-        settings: of the original's tokenizer or image processor (``fusion.preprocessing.settings``).
-        inputs: the inputs they were compared on.
-    """
+    """What hydrant and the original checkpoint agreed on, and the settings of the original's processor."""
 
     settings: Mapping[str, Any]
     inputs: list[CheckedInput]
@@ -76,14 +89,14 @@ def _summaries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def check_to_json(check: OriginalCheck) -> dict[str, Any]:
     """The file as a JSON object."""
     rows = [
-        {
-            "input": to_json(each.item),
-            "tensors": None if each.tensors is None else _summaries(each.tensors),
-            "probabilities": dict(each.probabilities),
-        }
+        Row(
+            to_json(each.item),
+            None if each.tensors is None else _summaries(each.tensors),
+            dict(each.probabilities),
+        )
         for each in check.inputs
     ]
-    return {"schema": SCHEMA, "inputs": rows}
+    return {"schema": SCHEMA, "inputs": [structs.asdict(row) for row in rows]}
 
 
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:
@@ -95,16 +108,13 @@ def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[st
     """
     if processor is None or not bundle.has(ORIGINAL_CHECK):
         return None
-    data = bundle.read_json(ORIGINAL_CHECK)
+    file, data = bundle.path / ORIGINAL_CHECK, bundle.read_json(ORIGINAL_CHECK)
+    check_schema(data, SCHEMA, file)
+    rows = convert(data, CheckFile, file).inputs
     try:
-        if data["schema"] != SCHEMA:
-            raise ValueError(f"schema {cut(data['schema'])}")
-        rows = [(from_json(row["input"]), row["tensors"]) for row in data["inputs"]]
-        found = [_difference(processor, index, *row) for index, row in enumerate(rows)]
+        found = [_difference(processor, index, from_json(row.input), row.tensors) for index, row in enumerate(rows)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(
-            f"{bundle.path / ORIGINAL_CHECK} is malformed ({type(error).__name__}: {cut(error)}); make the bundle again"
-        ) from error
+        raise BundleError(f"{file} is malformed ({cut(error)}); make the bundle again") from error
     return {"inputs": len(rows), "different": [line for line in found if line]}
 
 

@@ -9,23 +9,41 @@ A plan is the artefact that ``calib`` makes and ``fusion`` consumes. On disk it 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from operator import index
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, PlanError, cut, is_whole, literal
-from .files import write_atomically
-from .schema import is_read, remedy
-from .strict_json import to_json_bytes
+from ..data.specs import Spec, convert
+from ..errors import InputError, PlanError, literal
+from .staging import write_atomically
+from .strict_json import check_schema, from_json_bytes, to_json_bytes
 
 SCHEMA = 1
 
 
 Keep = tuple[tuple[int, ...], ...]
 """One member's kept heads: ``keep[layer]`` is a sorted tuple of head indices."""
+
+
+class Member(Spec, frozen=True):
+    """One member in the file."""
+
+    keep: Keep
+
+
+class PlanFile(Spec, frozen=True):
+    """The JSON object documented at the top of this file."""
+
+    schema: int
+    family: str
+    layers: int
+    heads: int
+    members: tuple[Member, ...]
+    method: str
+    provenance: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -56,18 +74,21 @@ class HeadPlan:
     provenance: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not is_whole(self.layers, 1) or not is_whole(self.heads, 1):
-            raise PlanError(
-                f"plan has {literal(self.layers)} layers of {literal(self.heads)} heads; both must be at least 1, and "
-                "whole numbers"
-            )
-        object.__setattr__(self, "layers", int(self.layers))  # NumPy's, too, which JSON does not take
-        object.__setattr__(self, "heads", int(self.heads))
-        object.__setattr__(self, "members", _as_tuples(self.members))
-        if not self.members:
-            raise PlanError("plan has no members; it needs at least one")
-        for member, keep in enumerate(self.members):
-            _check_member(member, keep, self.layers, self.heads)
+        layers, heads = index(self.layers), index(self.heads)  # NumPy's, too, which JSON does not take
+        members = tuple(tuple(tuple(map(index, kept)) for kept in keep) for keep in self.members)
+        for name, value in (("layers", layers), ("heads", heads), ("members", members)):
+            object.__setattr__(self, name, value)
+        if layers < 1 or heads < 1 or not members:
+            raise PlanError(f"plan has {layers} layers, {heads} heads and {len(members)} members; expected 1 or more")
+        for member, keep in enumerate(members):
+            if len(keep) != layers:
+                raise PlanError(f"member {member} of the plan has {len(keep)} layers; expected {layers}")
+            for layer, kept in enumerate(keep):
+                if not kept or list(kept) != sorted(set(kept)) or not 0 <= kept[0] <= kept[-1] < heads:
+                    raise PlanError(
+                        f"member {member}, layer {layer} of the plan keeps heads {literal(list(kept))}; expected one "
+                        f"or more from 0 to {heads - 1}, sorted and each once"
+                    )
 
     @classmethod
     def all_heads(cls, family: str, layers: int, heads: int, members: int = 1) -> HeadPlan:
@@ -112,15 +133,10 @@ class HeadPlan:
 
     def check_fits(self, family: str, layers: int, heads: int) -> None:
         """Raise ``PlanError`` unless the plan was made for a model of this shape."""
-        if self.family != family:
+        if (self.family, self.layers, self.heads) != (family, layers, heads):
             raise PlanError(
-                f"plan was made for a {self.family!r} model, but this model is {family!r}; "
-                "make a plan for this model with `hydrant plan`"
-            )
-        if (self.layers, self.heads) != (layers, heads):
-            raise PlanError(
-                f"plan is for {self.layers} layers of {self.heads} heads, but the model has {layers} layers "
-                f"of {heads} heads; make a plan for this model with `hydrant plan`"
+                f"plan is for a {self.family!r} model of {self.layers} layers of {self.heads} heads, but this model is "
+                f"{family!r} and has {layers} layers of {heads} heads; make a plan for it with `hydrant plan`"
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -137,26 +153,15 @@ class HeadPlan:
 
     @classmethod
     def from_json(cls, data: Any) -> HeadPlan:
-        """Validate a decoded JSON object and build the plan.
+        """Build the plan from a decoded JSON object.
 
         Raises:
             PlanError: a key is missing or has the wrong type, or the plan is inconsistent.
         """
-        if not isinstance(data, dict):
-            raise PlanError(f"plan is a JSON {type(data).__name__}; expected an object with 'schema', 'members', …")
-        if not is_read(data.get("schema"), SCHEMA):
-            found = data.get("schema")
-            raise PlanError(
-                f"plan has schema {literal(found)}; this hydrant reads schema {SCHEMA}; {remedy(found, SCHEMA)}"
-            )
-        for key, kind in (("family", str), ("layers", int), ("heads", int), ("members", list), ("method", str)):
-            if not isinstance(data.get(key), kind) or isinstance(data.get(key), bool):
-                raise PlanError(f"plan has {key} = {cut(data.get(key))}; expected a JSON {kind.__name__}")
-        provenance = data.get("provenance", {})
-        if not isinstance(provenance, dict):
-            raise PlanError(f"plan has provenance = {cut(provenance)}; expected an object")
-        members = tuple(_member_from_json(index, member) for index, member in enumerate(data["members"]))
-        return cls(data["family"], data["layers"], data["heads"], members, data["method"], provenance)
+        check_schema(data, SCHEMA, "plan", PlanError)
+        found = convert(data, PlanFile, "plan", PlanError)
+        members = tuple(member.keep for member in found.members)
+        return cls(found.family, found.layers, found.heads, members, found.method, found.provenance)
 
     def save(self, path: str | Path) -> None:
         """Write the plan to ``path`` as JSON, atomically; the same plan gives the same bytes.
@@ -174,50 +179,16 @@ class HeadPlan:
             PlanError: it is not a valid plan; the message names the file.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            content = Path(path).read_bytes()
         except OSError as error:
             raise InputError(
                 f"cannot read plan {path}: {error.strerror or error}; expected a plan that `hydrant plan` wrote"
             ) from error
-        except UnicodeDecodeError as error:
-            raise PlanError(f"{path} is not a text file; expected a JSON head plan") from error
+        data = from_json_bytes(content, path, PlanError)
         try:
-            return cls.from_json(json.loads(text))
-        except (ValueError, RecursionError) as error:
-            raise PlanError(f"{path} is not JSON ({error}); expected a plan written by `hydrant plan`") from error
+            return cls.from_json(data)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
-
-
-def _member_from_json(index: int, member: Any) -> Keep:
-    keep = member.get("keep") if isinstance(member, dict) else None
-    if not isinstance(keep, list) or not all(isinstance(kept, list) for kept in keep):
-        raise PlanError(f"member {index} of the plan lacks 'keep', a list with one list of heads per layer")
-    return tuple(tuple(kept) for kept in keep)
-
-
-def _as_tuples(members: Any) -> tuple[Keep, ...]:
-    """Members that may be lists, as code that makes a plan writes them."""
-    try:
-        return tuple(tuple(tuple(kept) for kept in keep) for keep in members)
-    except TypeError as error:
-        raise PlanError(
-            f"plan has members = {literal(members)}; expected for each member one list of heads for each layer"
-        ) from error
-
-
-def _check_member(member: int, keep: Keep, layers: int, heads: int) -> None:
-    if len(keep) != layers:
-        raise PlanError(f"member {member} of the plan has {len(keep)} layers; expected {layers}")
-    for layer, kept in enumerate(keep):
-        where = f"member {member}, layer {layer} of the plan"
-        if not kept:
-            raise PlanError(f"{where} keeps no head; at least one must stay in every layer")
-        for head in kept:
-            if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < heads:
-                raise PlanError(f"{where} keeps head {literal(head)}; expected an index from 0 to {heads - 1}")
-        if list(kept) != sorted(set(kept)):
-            raise PlanError(f"{where} keeps heads {literal(list(kept))}; expected a sorted list without duplicates")
 
 
 def _jaccard(a: Sequence[int], b: Sequence[int]) -> float:

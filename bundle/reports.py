@@ -1,17 +1,28 @@
-"""Reports on a bundle: put into it, or into a folder of their own."""
+"""Reports on a bundle: put into it, or into a folder of their own, and the last one of ``hydrant verify``."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Annotated
 
-from ..errors import HydrantError, InputError
-from .files import folders_above, write_atomically
-from .owned import owned_folder
-from .store import Bundle
+from msgspec import Meta, Struct
+
+from ..data.specs import convert
+from ..errors import BundleError, HydrantError, InputError, short
+from .staging import folders_above, owned_folder, write_atomically
+from .store import ENGINES, Bundle
 
 log = logging.getLogger(__name__)
+
+REPORT = "reports/verify.json"
+
+REMEDY = "run `hydrant verify` again"
+
+LONGEST = 200
+"""Characters that are repeated of what a report says."""
 
 
 def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
@@ -53,3 +64,60 @@ def store_reports(
         for place, content in places.items():
             write_atomically(place, content if isinstance(content, bytes) else content.read_bytes())
     return list(map(str, places))
+
+
+class Verdict(Struct, frozen=True):
+    """A backend, its precision, and whether all its gates held; other names could read as several."""
+
+    backend: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,40}\Z")]
+    precision: Annotated[str, Meta(pattern=r"^[a-z0-9]{1,20}\Z")]
+    passed: bool
+
+
+class Report(Struct, frozen=True):
+    """The report of ``hydrant verify``, as far as it is read."""
+
+    backends: list[Verdict]
+    files: dict[str, str]
+    reference: str
+    inputs: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The last verification.
+
+    ``passed`` and ``failed`` name backends with their precision, as ``"onnxruntime fp32"``; ``current`` tells whether
+    the files of the bundle are those that were verified; engines that came later do not count.
+    """
+
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+    reference: str
+    inputs: str
+    current: bool
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Verification | None:
+        """Read it; ``None`` where the bundle has none."""
+        if not bundle.has(REPORT):
+            return None
+        try:
+            report = convert(bundle.read_json(REPORT), Report, "malformed")
+        except BundleError as error:
+            raise BundleError(f"{error}; {REMEDY}") from error
+        passed, failed = (
+            tuple(f"{each.backend} {each.precision}" for each in report.backends if each.passed is verdict)
+            for verdict in (True, False)
+        )
+        now = bundle.digests()
+        known = {
+            name: digest for name, digest in now.items() if name in report.files or not name.startswith(f"{ENGINES}/")
+        }
+        told = _line(report.reference), _line(report.inputs)
+        return cls(passed, failed, *told, current=report.files in (now, known))
+
+
+def _line(value: str) -> str:
+    """A report's words, as they may appear within a line: the bundle may be a stranger's."""
+    return "".join(sign if sign.isprintable() else "?" for sign in short(value, LONGEST))

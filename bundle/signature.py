@@ -19,10 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import BundleError, InputError, cut, listing, require
-from .files import flush, sha256_of
-from .journal import PURPOSE
 from .manifest import MANIFEST
-from .owned import locked, owned_folder, stages
+from .staging import PURPOSE, flush, locked, owned_folder, sha256_of, stages
 from .store import Bundle, resolve
 
 SIGNATURE = "hydrant.sig"
@@ -65,11 +63,12 @@ def sign(
     """
     signing = _library("signing")
     bundle = resolve(bundle)
-    private, certificate, chain = _pem(key, "PRIVATE KEY"), _pem(certificate), _pem(chain)
+    private = _pem(key, "PRIVATE KEY")
+    certificate, chain = (None if each is None else _pem(each, "CERTIFICATE") for each in (certificate, chain))
     if chain is not None and certificate is None:
         raise InputError(f"the chain {chain} is given without a certificate; give that of the key, too")
     if certificate is not None:
-        _check_time(Path(certificate))
+        _check_time(certificate)
     for name in bundle.manifest["files"]:
         bundle.file(name)
     _check_whole(bundle)
@@ -116,7 +115,8 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
         MissingExtraError: model-signing is not installed.
     """
     verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
-    bundle = bundle if isinstance(bundle, Bundle) else resolve(bundle)
+    if not isinstance(bundle, Bundle):
+        bundle = resolve(bundle)
     place = bundle.path / SIGNATURE
     if not place.is_file() or place.is_symlink():
         raise BundleError(f"bundle {bundle.path} is not signed; expected {SIGNATURE}, which `hydrant sign` writes")
@@ -174,20 +174,14 @@ def _check_whole(bundle: Bundle) -> None:
         if path.exists() and not path.is_dir() and not path.is_file():
             raise BundleError(f"{path} is neither a file nor a folder, which no signature covers; remove it")
         if path.is_file() and name not in listed:
-            raise BundleError(
-                f"{path} is not listed in {MANIFEST}; remove it, since a signature covers the whole folder"
-            )
+            raise BundleError(f"{path} is not listed in {MANIFEST}; a signature covers the whole folder: remove it")
 
 
-def _pem(path: Any, *kinds: str) -> Any:
+def _pem(path: str | Path, *kinds: str) -> Path:
     """A PEM file that holds one of several kinds of blocks."""
-    if path is None:
-        return None
-    if not isinstance(path, str | Path) or not Path(path).is_file():
-        raise InputError(f"{cut(path)} is not a file; expected a PEM file")
-    path, kinds = Path(path), kinds or ("CERTIFICATE",)
-    if path.stat().st_size > MAX_PEM_BYTES:
-        raise InputError(f"{path} is larger than {MAX_PEM_BYTES} bytes; expected a PEM file")
+    path = Path(path)
+    if not path.is_file() or path.stat().st_size > MAX_PEM_BYTES:
+        raise InputError(f"{path} is not a file of at most {MAX_PEM_BYTES} bytes; expected a PEM file")
     content = path.read_bytes()
     if not any(f"{kind}-----".encode() in content for kind in kinds):
         raise InputError(f"{path} holds no PEM block of a {' or '.join(kinds).lower()}; expected one")

@@ -22,26 +22,37 @@ with the SHA-256 in the manifest, and no path in a manifest may leave the folder
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..data.processor import Processor, load_processor
 from ..errors import BundleError, InputError, PlanError, listing
 from .architecture import Architecture
-from .files import sha256_of
-from .journal import JOURNAL, PURPOSE, commit, recover, settle
-from .manifest import MANIFEST, check_apart, read_manifest
-from .owned import locked, owned_folder
+from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SCHEMA, check_apart, read_manifest, safe_name, validated
 from .plan import HeadPlan
-from .signals import uninterrupted
-from .strict_json import to_json_bytes
+from .staging import (
+    JOURNAL,
+    NEW,
+    PURPOSE,
+    commit,
+    locked,
+    owned_folder,
+    recover,
+    remove_empty,
+    settle,
+    sha256_of,
+    staged_folder,
+    uninterrupted,
+    write_atomically,
+)
+from .strict_json import from_json_bytes, to_json_bytes
 from .traced import LACKS, AnyArchitecture, Traced, read_architecture
-from .writing import check_place, entry_of, folders_to_make, remove_empty, staged
 
 WEIGHTS = "fused.safetensors"
 
@@ -93,7 +104,7 @@ class Bundle:
     def open(cls, path: str | Path) -> Bundle:
         """Read and validate the manifest of a bundle; other files are checked when they are used.
 
-        What a killed process had begun to write into the folder is finished first (``journal.py``).
+        What a killed process had begun to write into the folder is finished first (``staging.py``).
 
         Raises:
             BundleError: not a bundle, or its manifest is malformed, too new or unsafe.
@@ -209,11 +220,7 @@ class Bundle:
         Raises:
             BundleError: missing, altered or not JSON.
         """
-        content = self.read(name)
-        try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise BundleError(f"{self.path / name} is not JSON ({error}); make the bundle again") from error
+        return from_json_bytes(self.read(name), self.path / name)
 
     def plan(self) -> HeadPlan:
         """The head plan that made this bundle.
@@ -230,12 +237,9 @@ class Bundle:
         """The decoded ``calibration.json``.
 
         Raises:
-            BundleError: missing, altered or not a JSON object.
+            BundleError: missing, altered or not JSON.
         """
-        found = self.read_json(CALIBRATION)
-        if not isinstance(found, dict):
-            raise BundleError(f"{self.path / CALIBRATION} is a JSON {type(found).__name__}; expected an object")
-        return found
+        return dict(self.read_json(CALIBRATION))
 
     def architecture(self) -> Architecture:
         """Shapes and settings of the members' common model, for what needs to know them all.
@@ -355,7 +359,9 @@ class Bundle:
             BundleError: a name leaves the folder, or is not one of its own on every system.
             InputError: the folder cannot be written, or a file that must be unchanged is not.
         """
-        made = folders_to_make(self.path, files)
+        inside = {above for name in files for above in PurePosixPath(name).parents}
+        made = [self.path / above for above in sorted(inside, key=lambda above: -len(above.parts))]
+        made = [folder for folder in made if not folder.exists()]
         recover(self.path)
         try:
             with owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage:  # of a way back that failed
@@ -389,7 +395,11 @@ class Bundle:
         try:
             with owned_folder(self.path, PURPOSE) as stage:
                 staged(self.path, stage, name, b"")
-                check_place(self.path / name)
+                place = self.path / name
+                above = next(folder for folder in place.parents if folder.exists())
+                number = errno.EISDIR if place.is_dir() else 0 if os.access(above, os.W_OK) else errno.EACCES
+                if number := number if above.is_dir() else errno.ENOTDIR:
+                    raise OSError(number, os.strerror(number))
         except OSError as error:
             raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
 
@@ -406,3 +416,39 @@ def resolve(bundle: Bundle | str | Path) -> Bundle:
     if not isinstance(bundle, str | Path):
         raise InputError(f"expected a bundle or its path; found {type(bundle).__name__}")
     return Bundle.open(bundle)
+
+
+@contextmanager
+def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = False) -> Iterator[Path]:
+    """Create a bundle: fill the folder it yields; on a clean exit it is sealed and renamed."""
+    with staged_folder(Path(target), MANIFEST, force) as stage:
+        yield stage
+        names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
+        sealed = {"schema": SCHEMA, **manifest, "files": {name: entry_of(stage / name) for name in names}}
+        validated(sealed, stage / MANIFEST)
+        content = to_json_bytes(sealed)
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise InputError(
+                f"the manifest of {target} would have {len(content)} bytes, of which at most {MAX_MANIFEST_BYTES} are "
+                "read; give fewer or shorter labels and prompts, or prompts as classes and templates"
+            )
+        write_atomically(stage / MANIFEST, content)
+
+
+def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
+    """The new content of the file ``name`` of a bundle, ready in ``stage``."""
+    path = folder / safe_name(name, folder / MANIFEST)
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise BundleError(f"{path.parent} is a link out of the bundle; remove it")
+    part = stage / NEW / name
+    part.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Path):
+        content.replace(part)
+    else:
+        part.write_bytes(content)
+    return part
+
+
+def entry_of(path: Path) -> dict[str, Any]:
+    """What the manifest says of a file: its size in bytes and its SHA-256."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

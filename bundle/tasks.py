@@ -1,66 +1,30 @@
-"""What a model answers: the tasks, and what a graph of each gives.
-
-A task stands in a bundle's ``config.json`` (``bundle.architecture``) and in every graph (``hydrant.task``); a bundle of
-hydrant 0.1 names none and is a classifier. A further task is one more line in each table here.
-"""
+"""Tables of the tasks, until every room asks ``tasks`` itself; the precisions of graphs."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
-from ..errors import InputError
-from ..metrics.gates import SCORES
+from ..tasks import DISTANCE, PER_CLASS, ScoreActivation
+from ..tasks import TASKS as OBJECTS
+from ..tasks import TaskName as Task
 
-Task = Literal["classification", "score", "tokens", "multi_label"]
-"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; a class for each token; or
-any of C labels."""
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
-TASKS: tuple[str, ...] = get_args(Task)
+TASKS = tuple(OBJECTS)
+OUTPUTS = {name: task.outputs for name, task in OBJECTS.items()}
+MEMBER_OUTPUTS = {name: task.member_output for name, task in OBJECTS.items()}
+GIVES = {name: task.gives for name, task in OBJECTS.items()}
 
-ScoreActivation = Literal["identity", "sigmoid"]
-"""What stands between the one logit and the score: nothing, or 1 / (1 + exp(−z))."""
-
-OUTPUTS: dict[str, tuple[str, ...]] = {
-    "classification": ("probabilities", *SCORES, "energy"),
-    "score": ("score", "score_variance"),
-    "tokens": ("probabilities", *SCORES, "energy"),
-    "multi_label": (
-        "probabilities",
-        "label_entropy",
-        "label_mutual_information",
-        "predictive_entropy",
-        "expected_entropy",
-        "mutual_information",
-        "energy",
-    ),
-}
-"""Outputs of every graph of a task, float32: [B], but for those of :data:`PER_CLASS`; of tokens [B, T]."""
-
-PER_CLASS = ("probabilities", "label_entropy", "label_mutual_information")
-"""Outputs [B, C]; of tokens [B, T, C]."""
-
-MEMBER_OUTPUTS = {
-    "classification": "member_probabilities",
-    "score": "member_scores",
-    "tokens": "member_probabilities",
-    "multi_label": "member_probabilities",
-}
-"""What the members say each for itself: [B, M, C], [B, M], or [B, M, T, C]."""
-
-DISTANCE = "distance"
-"""Output [B] of a graph of any task, once it was fitted."""
-
-
-GIVES: dict[str, str] = {
-    "classification": "one class of several",
-    "score": "one score (num_labels = 1)",
-    "tokens": "a class for each token",
-    "multi_label": "several labels (problem_type = 'multi_label_classification')",
-}
-"""What a model of each task gives, for messages."""
-
-
-def check_classifies(task: Task, what: str, instead: str) -> None:
-    """Refuse a model of another task where only classifiers, of which one class is right, are served."""
-    if task != "classification":
-        raise InputError(f"{what} is for classifiers of one class each, and this model gives {GIVES[task]}; {instead}")
+__all__ = [
+    "DISTANCE",
+    "GIVES",
+    "MEMBER_OUTPUTS",
+    "OUTPUTS",
+    "PER_CLASS",
+    "PRECISIONS",
+    "TASKS",
+    "Precision",
+    "ScoreActivation",
+    "Task",
+]

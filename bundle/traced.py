@@ -7,21 +7,33 @@ The bundle of such a model holds, beside plan, calibration and processor, the *w
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from ..data.spec import Modality
-from ..errors import BundleError, cut, is_whole, literal
+from ..data.specs import convert
+from ..errors import BundleError, cut
 from .architecture import Architecture
-from .schema import is_read, remedy
-from .tasks import TASKS, ScoreActivation, Task
+from .strict_json import check_schema
+from .tasks import ScoreActivation, Task
 
 SCHEMA = 1
 
 CHECKPOINT = "checkpoint.json"
 """The configuration of the original, as transformers writes it."""
+
+Name = Annotated[str, Meta(pattern=r"^[\w-]+(\.[\w-]+)*\Z")]
+"""A name, perhaps dotted, as of a class or a module."""
+
+NameOrNone = Annotated[str, Meta(pattern=r"^([\w-]+(\.[\w-]+)*)?\Z")]
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+Some = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 MemberForm = Literal["sliced", "masked"]
 """How members leave heads out: their weights are cut away, or what they give is multiplied by 0."""
@@ -44,13 +56,17 @@ class Block:
         stacked: whether these are one linear map.
     """
 
-    output: str
-    owner: str
-    heads: int
-    groups: int
-    head_width: int
-    inputs: tuple[str, ...]
+    output: Name
+    owner: NameOrNone
+    heads: Some
+    groups: Some
+    head_width: Some
+    inputs: tuple[Name, ...]
     stacked: bool
+
+    def __post_init__(self) -> None:
+        if self.groups < 1 or self.heads % self.groups:
+            raise ValueError(f"{self.heads} heads in {self.groups} groups")
 
 
 @dataclass(frozen=True)
@@ -77,26 +93,26 @@ class Traced:
             block, as wide as the one that the classifier reads.
     """
 
-    family: str
-    model_class: str
+    family: Name
+    model_class: Name
     form: MemberForm
     modality: Modality
     classes: int
-    width: int
-    classifier: str
-    inputs: tuple[str, ...]
-    blocks: tuple[Block, ...]
-    vocabulary: int = 0
-    positions: int = 0
-    token_types: int = 0
-    padding_token: int = 0
-    channels: int = 0
-    image_height: int = 0
-    image_width: int = 0
+    width: Count
+    classifier: NameOrNone
+    inputs: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    blocks: Annotated[tuple[Block, ...], Meta(min_length=1)]
+    vocabulary: Count = 0
+    positions: Count = 0
+    token_types: Count = 0
+    padding_token: Count = 0
+    channels: Count = 0
+    image_height: Count = 0
+    image_width: Count = 0
     task: Task = "classification"
     score_activation: ScoreActivation = "identity"
-    shortest: int = 0
-    spectrogram: tuple[int, ...] = ()
+    shortest: Count = 0
+    spectrogram: tuple[Count, ...] = ()
     hidden_states: bool = False
 
     @property
@@ -131,29 +147,18 @@ class Traced:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
-        blocks = [{**asdict(block), "inputs": list(block.inputs)} for block in self.blocks]
-        lists = {"inputs": list(self.inputs), "spectrogram": list(self.spectrogram), "blocks": blocks}
-        return {"traced": SCHEMA, **asdict(self), **lists}
+        return json.loads(json.dumps({"traced": SCHEMA, **asdict(self)}))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Traced:
         """Rebuild from :meth:`to_json`."""
-        if not is_read(data.get("traced"), SCHEMA):
-            raise BundleError(
-                f"the bundle's config.json has traced = {cut(data.get('traced'))}; this hydrant reads {SCHEMA}; "
-                f"{remedy(data.get('traced'), SCHEMA)}"
-            )
-        try:
-            given = {name: value for name, value in data.items() if name != "traced"}
-            blocks = tuple(_block(block) for block in given["blocks"])
-            shape = tuple(given.get("spectrogram", ()))
-            found = cls(**{**given, "inputs": tuple(given["inputs"]), "spectrogram": shape, "blocks": blocks})
-            _check(found)
-        except (TypeError, ValueError, KeyError) as error:
-            raise BundleError(
-                f"the bundle's config.json does not describe a traced model ({cut(error)}); make the bundle again with "
-                "`hydrant fuse --traced`"
-            ) from error
+        file = "config.json of the traced bundle (make it again with `hydrant fuse --traced`)"
+        check_schema({"schema": data.get("traced")}, SCHEMA, file)
+        found = convert(data, cls, file)
+        known = {"traced", *(field.name for field in fields(cls))}
+        if wrong := (set(data) - known) | {name for name, fits in _fits(found).items() if not fits}:
+            name = min(wrong)
+            raise BundleError(f"{file} has {name} = {cut(data.get(name))}, which no such model has")
         return found
 
 
@@ -166,61 +171,23 @@ def read_architecture(data: Any) -> AnyArchitecture:
     return Traced.from_json(data) if isinstance(data, Mapping) and "traced" in data else Architecture.from_json(data)
 
 
-def _block(data: Mapping[str, Any]) -> Block:
-    block = Block(**{**data, "inputs": tuple(data["inputs"])})
-    sizes = block.heads, block.groups, block.head_width
-    if not all(is_whole(size, 1) for size in sizes) or block.heads % block.groups:
-        raise ValueError(f"a block has heads, groups and head_width {literal(sizes)}")
-    if type(block.stacked) is not bool or not all(_is_name(name) for name in (block.output, *block.inputs)):
-        raise ValueError(f"a block names {literal(block.output)} and {literal(block.inputs)}")
-    if block.owner and not _is_name(block.owner):
-        raise ValueError(f"a block has owner {literal(block.owner)}")
-    return block
-
-
-def _check(found: Traced) -> None:
-    """Raise ValueError for a field of the wrong kind."""
-    allowed = {
-        "form": get_args(MemberForm),
-        "modality": get_args(Modality),
-        "task": TASKS if found.modality == "text" else [task for task in TASKS if task != "tokens"],
-        "score_activation": get_args(ScoreActivation) if found.task == "score" else ("identity",),
+def _fits(found: Traced) -> dict[str, bool]:
+    """Whether fields fit each other, by the name of one of them."""
+    score, text, tokens = found.task == "score", found.modality == "text", found.task == "tokens"
+    spectrogram = found.modality == "audio" and len(found.spectrogram) == 2 and min(found.spectrogram) > 0
+    return {
+        "task": text or not tokens,
+        "score_activation": score or found.score_activation == "identity",
+        "classes": (found.classes == 1) if score else found.classes > 1,
+        "spectrogram": not found.spectrogram or spectrogram,
+        "hidden_states": not found.hidden_states or (tokens and found.width > 0),
+        **{name: getattr(found, name) > 0 for name in SIZES[found.modality]},
     }
-    for name, known in allowed.items():
-        if getattr(found, name) not in known:
-            raise ValueError(f"{name} is {literal(getattr(found, name))}")
-    for name in ("family", "model_class", *(["classifier"] if found.classifier else [])):
-        if not _is_name(getattr(found, name)):
-            raise ValueError(f"{name} is {literal(getattr(found, name))}")
-    least = {"classes": 1 if found.task == "score" else 2, **dict.fromkeys(_SIZES[found.modality], 1)}
-    for field in fields(found):
-        if str(field.type) == "int" and not is_whole(getattr(found, field.name), least.get(field.name, 0)):
-            raise ValueError(f"{field.name} is {literal(getattr(found, field.name))}")
-    shape = found.spectrogram
-    if shape and not (found.modality == "audio" and len(shape) == 2 and all(is_whole(size, 1) for size in shape)):
-        raise ValueError(f"spectrogram is {literal(shape)}")
-    _check_hidden_states(found)
-    if found.task == "score" and found.classes != 1:
-        raise ValueError(f"it gives a score and has {found.classes} classes")
-    if not found.blocks or not found.inputs or not all(_is_name(name) for name in found.inputs):
-        raise ValueError(f"it has {len(found.blocks)} blocks and inputs {literal(found.inputs)}")
 
 
-def _check_hidden_states(found: Traced) -> None:
-    """Raise ValueError where vectors behind layers are claimed of a model that cannot have them."""
-    handed = found.hidden_states
-    if type(handed) is not bool or (handed and not (found.every_token and found.width)):
-        raise ValueError(f"hidden_states is {literal(handed)}")
-
-
-_SIZES: dict[str, tuple[str, ...]] = {
+SIZES: dict[str, tuple[str, ...]] = {
     "text": ("vocabulary", "positions"),
     "image": ("channels", "image_height", "image_width"),
     "audio": ("shortest",),
 }
 """Sizes of which no model of a modality has 0."""
-
-
-def _is_name(value: Any) -> bool:
-    """Whether a value is a name, perhaps dotted, as of a class or a module."""
-    return isinstance(value, str) and re.fullmatch(r"[\w-]+(\.[\w-]+)*", value) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..build import Built, build_engine
-from ..build.options import LIBRARY_OPTIONS, TensorRT, TensorRTForRTX
+from ..build.builder_options import LIBRARY_OPTIONS, TensorRT, TensorRTForRTX
 from ..engines.metadata import EngineFile
 from . import shared
 from .options import Command, call, choose, value

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..bundle.calibration import ABSTAIN, OOD
+from ..calib.decisions.calibrate_bundle import CalibrationReport, calibrate
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
 from ..calib.taps import WEIGHED
-from ..measure.calibrate import CalibrationReport, calibrate
 from . import shared
+from .argument_types import positive, share
 from .options import Command, call
 from .terminal import show
-from .words import positive, share
 
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
 

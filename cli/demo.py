@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..workflow.demo import run_demo
+from ..workflow.digits_demo import run_demo
+from .argument_types import positive
 from .options import Command, call
 from .prediction_text import prediction_text
-from .terminal import program, show, table
-from .words import positive
+from .terminal import show, table
 
 EXAMPLE = "hydrant demo -o hydrant-demo/"
 
@@ -53,6 +53,6 @@ def demo_text(facts: Mapping[str, Any]) -> str:
             "\n" + prediction_text(facts["examples"]),
             table(headers, rows),
             f"picture  {facts['picture']}\nbundle   {folder}/bundle\n"
-            f"try      {program()} predict {folder}/bundle {folder}/samples/digit.png {folder}/samples/letter.png",
+            f"try      hydrant predict {folder}/bundle {folder}/samples/digit.png {folder}/samples/letter.png",
         ]
     )

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import short
-from ..measure.drift import DriftReport, drift
-from ..measure.watch import LABELS, NAMES, bounds_text
+from ..monitoring.drift_monitor import LABELS, NAMES, bounds_text
+from ..monitoring.drift_report import DriftReport, drift
 from . import shared
+from .argument_types import positive, share
 from .options import Command, call
 from .terminal import show, table
-from .words import positive, share
 
 EXAMPLE = "hydrant drift out/ --log predictions.jsonl"
 

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Mapping, Sequence
 
-from ..errors import short
-from ..evaluation.figure_names import (
-    BASELINE_FIGURES,
-    BASELINES,
-    DECISIONS,
-    DETECTION,
-    DIFFERENCES,
-    DIVERSITY,
-    LABEL_QUALITY,
-    QUALITY,
-    SCORE_QUALITY,
-    SCORES,
-    TOKEN_QUALITY,
-    Told,
-    baseline_remarks,
-    loss_of,
-    shown,
-)
 from ..evaluation.options import Figures
-from ..evaluation.report import EvaluationReport, ModelReport
+from ..evaluation.report import EvaluationReport
+from ..evaluation.report_tables import evaluation_sections
 from ..evaluation.run import evaluate
-from ..evaluation.verdict import ALONE
 from . import shared
 from .options import Command, call, value
 from .terminal import show, table
 
 EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare checkpoint/ --html report.html"
-
-
-MOST_LABELS = 20
-"""Labels that are shown."""
 
 
 def arguments(command: Command) -> None:
@@ -69,127 +45,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def evaluation_text(report: EvaluationReport, place: str = "") -> str:
-    """Tables of quality, of detection by each score, of diversity, decisions and corruptions."""
-    models = report.models
+    """What was evaluated, the verdict, every table, and the files that were written."""
     ood = "" if report.ood is None else f", {report.ood_examples} of {report.ood}"
     intervals = f"; 95 % intervals from {report.resamples} resamples" if report.resamples else ""
     parts = [f"{report.examples} examples of {report.data}{ood}{intervals}"]
-    parts += [verdict.sentence for verdict in report.verdict] or [ALONE]
-    quality = QUALITY if report.task == "classification" else _there(_OF_TASK[report.task], models)
-    parts.append(_figures("quality", quality, {name: name for name in quality}, models))
-    parts += _labels(models[0])
-    wrong = {"score": None, "tokens": "wrong spans"}.get(report.task, "wrong answers")
-    groups = [] if wrong is None else [(wrong, "errors")]
-    groups += [("out of distribution", "ood")] if report.ood else []
-    for title, prefix in groups:
-        for score, words in SCORES.items():
-            names = {name: f"{prefix}.{score}.{name}" for name in DETECTION}
-            if any(key in model.figures for model in models for key in names.values()):
-                parts.append(_figures(f"{title} by {words}", DETECTION, names, models))
-    parts += _baselines(report)
-    if len(models) > 1:
-        parts.append(_differences(models))
-    parts.append(_facts("diversity", DIVERSITY, [model.diversity for model in models], models))
-    if any(model.decisions for model in models):
-        of_spans = "calibrated decisions" + " about spans" * (report.task == "tokens")
-        parts.append(_facts(of_spans, DECISIONS, [model.decisions for model in models], models))
-    if report.corrupted:
-        parts.append(_noise(report))
-    if report.batch:
-        rows = [[model.name, f"{model.latency_ms:.1f}", model.latency_on or ""] for model in models]
-        parts.append(table(["latency", f"ms for a batch of {report.batch}", "on"], rows))
-    if report.latency_note:
-        parts.append(report.latency_note)
+    for section in evaluation_sections(report):
+        parts += section.sentences
+        for each in section.tables:
+            parts += [each.folded] if each.folded else [table(*plain) for plain in each.plain(section.title)]
+        parts += ["\n".join(section.notes)] if section.notes else []
     written = [", ".join(report.files) + place] if report.files else []
     written += [str(report.html)] if report.html else []
     if written:
         parts.append(f"wrote {' and '.join(written)}")
     return "\n\n".join(parts)
-
-
-_OF_TASK = {"score": SCORE_QUALITY, "tokens": TOKEN_QUALITY, "multi_label": LABEL_QUALITY}
-"""Figures of quality of models that are no classifiers of whole inputs."""
-
-
-def _labels(model: ModelReport) -> list[str]:
-    """A table of the evaluated bundle's labels, those of the lowest average precision first; no table without."""
-    if not model.labels:
-        return []
-    known = [math.inf if row["average_precision"] is None else row["average_precision"] for row in model.labels]
-    worst = [model.labels[place] for place in sorted(range(len(known)), key=known.__getitem__)[:MOST_LABELS]]
-    columns = ("threshold", "f1", "average_precision", "ece")
-    rows = [
-        [
-            short(row["label"], 32),
-            str(row["examples"]),
-            *("–" if row[name] is None else f"{row[name]:.3f}" for name in columns),
-        ]
-        for row in worst
-    ]
-    left = len(model.labels) - len(worst)
-    more = f"\n{left} labels of higher average precision are in the JSON" if left else ""
-    return [table(["label", "examples", "threshold", "F1", "average precision", "ECE"], rows) + more]
-
-
-def _there(told: Mapping[str, Told], models: Sequence[ModelReport]) -> dict[str, Told]:
-    """What one model at least has a figure of."""
-    return {name: each for name, each in told.items() if any(name in model.figures for model in models)}
-
-
-def _figures(title: str, told: Mapping[str, Told], keys: Mapping[str, str], models: Sequence[ModelReport]) -> str:
-    """A row for each figure, a column for each model."""
-    rows = [
-        [told[name].title, *(shown(model.figures.get(key), told[name]) for model in models)]
-        for name, key in keys.items()
-    ]
-    return table([title, *(model.name for model in models)], rows)
-
-
-def _baselines(report: EvaluationReport) -> list[str]:
-    """A table for each figure: a row for each score, a column for each single model; and where these come from."""
-    found = [model.baselines.figures for model in report.models if model.baselines is not None]
-    if not found:
-        return []
-    tables = []
-    for name, told in BASELINE_FIGURES.items():
-        rows = [
-            [words, *(shown(figures.get(f"{score}.{name}"), told) for figures in found)]
-            for score, words in BASELINES.items()
-            if any(f"{score}.{name}" in figures for figures in found)
-        ]
-        tables.append(table([f"baselines: {told.title}", *(model.name for model in report.models)], rows))
-    return [*tables, "\n".join(baseline_remarks(report))]
-
-
-def _differences(models: Sequence[ModelReport]) -> str:
-    """A row for each figure, a column for each competitor."""
-    rows = [
-        [told.title, *(shown(model.differences.get(key), told) for model in models[1:])]
-        for key, told in DIFFERENCES.items()
-        if any(key in model.differences for model in models[1:])
-    ]
-    return table([f"{models[0].name} minus", *(model.name for model in models[1:])], rows)
-
-
-def _facts(
-    title: str, told: Mapping[str, Told], facts: Sequence[Mapping[str, float | None]], models: Sequence[ModelReport]
-) -> str:
-    rows = [
-        [each_told.title, *(each_told.text(each.get(name)) for each in facts)]
-        for name, each_told in told.items()
-        if any(each.get(name) is not None for each in facts)
-    ]
-    return table([title, *(model.name for model in models)], rows)
-
-
-def _noise(report: EvaluationReport) -> str:
-    """The loss gap at every kind and severity."""
-    name, told = loss_of(report.task)
-    title = f"{told.title} above clean, {report.corrupted} examples"
-    models, first = report.models, report.models[0].noise
-    rows = [
-        [f"{row.kind}, severity {row.severity}", *(f"{model.noise[index].loss_gap:+.3f}" for model in models)]
-        for index, row in enumerate(first)
-    ]
-    clean = [f"clean ({told.title} itself)", *(f"{model.clean[name]:.3f}" for model in models)]
-    return table([title, *(model.name for model in models)], [clean, *rows])

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import PARTS
-from ..bundle.files import check_replaceable
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
+from ..bundle.staging import check_replaceable
 from ..cost.estimate import cost_of
-from ..data.kept import Batch, KeptBatches
+from ..data.batching import Batch, CachedBatches
 from ..errors import InputError
 from ..progress import Progress
 from . import shared
-from .adapters import adapters_text
-from .merging import drift_text
+from .argument_types import parts, positive
+from .fusion_text import adapters_text, merge_error_text
 from .options import Command
 from .terminal import members_of, progress, show
-from .words import parts, positive
 
 EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
 
@@ -97,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     forms = ensemble.provenance.get("adapted", {})
     lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
     if drift is not None:
-        lines.append(drift_text(drift))
+        lines.append(merge_error_text(drift))
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
     facts |= {"adapted": forms} if forms else {}
     show(options, facts, "\n".join(lines))
@@ -162,10 +161,10 @@ def _drift_report(
 ) -> dict[str, Any] | None:
     """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
     from ..data.batching import item_batches
+    from ..data.check_inputs import synthetic_batches
     from ..data.examples import read_examples
+    from ..data.label_encoding import batch_labels
     from ..data.processor import from_transformers
-    from ..data.samples import synthetic_batches
-    from ..data.tags import batch_labels
     from ..fusion import fuse as fuse_models
 
     if set(ensemble.provenance["separate"]) == ALONE:
@@ -189,7 +188,7 @@ def _drift_report(
             labels.append(None if found.labels is None else batch_labels(items, found.labels[index], arrays))
             yield arrays
 
-    kept = KeptBatches(batches())
+    kept = CachedBatches(batches())
     return _judged(options, models, ensemble, unmerged, kept, labels, f"{len(found)} inputs of {found.name}", progress)
 
 

@@ -16,6 +16,7 @@ from ..bundle.density import Density
 from ..bundle.graphs import check_graph, graph_metadata, tokenizer_source
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
+from ..bundle.reports import REMEDY, REPORT, Verification
 from ..bundle.signature import SIGNATURE, check_signature
 from ..bundle.store import (
     ARCHITECTURE,
@@ -29,7 +30,6 @@ from ..bundle.store import (
     resolve,
 )
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
-from ..bundle.verification import REMEDY, REPORT, Verification
 from ..bundle.weights import check_fused
 from ..cost.estimate import cost_of
 from ..engines.metadata import engine_names, engine_path, graph_digest, metadata_path, read_metadata

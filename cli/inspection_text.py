@@ -7,8 +7,8 @@ from typing import Any
 
 from ..bundle.store import TOKENIZER_GRAPH
 from ..errors import short
-from .adapters import adapters_text
 from .calibrate import distance_text, inspected_calibration
+from .fusion_text import adapters_text
 from .terminal import size, table
 
 

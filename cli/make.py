@@ -10,13 +10,12 @@ from pathlib import Path
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..errors import InputError
 from ..workflow.make import make, workspace_of
-from ..workflow.options import TUNING, Recipe
-from ..workflow.report import MakeReport
-from ..workflow.told import failed_gates
+from ..workflow.recipe import TUNING, Recipe
+from ..workflow.stage_summaries import MakeReport, failed_gates
 from . import shared
+from .argument_types import positive, share
 from .options import Command, call
-from .terminal import program, show, table
-from .words import positive, share
+from .terminal import show, table
 
 EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"
 
@@ -74,14 +73,13 @@ def make_text(report: MakeReport) -> str:
     headers = [f"{facts['examples']['reporting']} examples", *(_COLUMNS[list(_COLUMNS)[place]] for place in shown)]
     body = [[row[0], *(row[place + 1] for place in shown)] for row in rows]
     wrote = f"\n{table(headers, body)}\n\nwrote {report.bundle} in {report.seconds:.0f} s"
-    name = program()
     if not report.verified:
         failed = failed_gates(facts["stages"]["verify"])
         return (
             f"{wrote}\nNOT READY to ship, since a backend does not compute what PyTorch does: {failed}\n"
-            f"see   {name} verify {report.bundle}"
+            f"see   hydrant verify {report.bundle}"
         )
-    return f"{wrote}\ntry   {name} predict {report.bundle} …\n      {name} inspect {report.bundle}"
+    return f"{wrote}\ntry   hydrant predict {report.bundle} …\n      hydrant inspect {report.bundle}"
 
 
 _COLUMNS = {

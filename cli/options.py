@@ -17,8 +17,8 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..errors import InputError, cut
+from .argument_types import count
 from .terminal import progress
-from .words import count
 
 Target = Callable[..., Any]
 """A verb, or an option type."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import check_file, destination, write_atomically
 from ..bundle.plan import HeadPlan
+from ..bundle.staging import check_file, destination, write_atomically
 from ..calib.heads.options import METHODS, Budget, Circuit, Random
 from ..calib.heads.planning import plan_heads
 from ..calib.heads.search_state import is_state
@@ -20,9 +20,9 @@ from ..errors import InputError, cut, require
 from ..workflow.explore import Exploration, Grid, explore
 from ..workflow.picture import DRAWS, draw_exploration
 from . import shared
+from .argument_types import positive
 from .options import Command, call, choose, value
 from .terminal import members_of, print_beside, print_json, table
-from .words import positive
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"
 

@@ -15,12 +15,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import atomic_file, check_file, destination
-from ..data.arrays import EXAMPLES, LABELS, array_names, read_arrays
+from ..bundle.staging import atomic_file, check_file, destination
 from ..data.audio import has_sound_name
-from ..data.columns import Reading
+from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
+from ..data.data_options import Reading
 from ..data.images import is_image
-from ..data.readers import Row, stream_lines
+from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
 from ..progress import Progress
@@ -45,10 +45,10 @@ from ..runtime.offline.shard_parts import WHOLE, Shard
 from ..runtime.predictor import about
 from ..runtime.words import AGGREGATIONS
 from . import shared
+from .argument_types import positive
 from .options import Command, call, value
 from .prediction_text import prediction_text
 from .terminal import log, print_beside, print_json, print_text, progress, standard_output
-from .words import positive
 
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 

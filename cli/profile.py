@@ -6,14 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..measure.operators import Breakdown, Part
-from ..measure.profile import profile
-from ..measure.report import Case, MemoryCase, ProfileReport
-from ..measure.settings import Settings, Timing
+from ..evaluation.operator_times import Breakdown, Part
+from ..evaluation.profile_report import Case, MemoryCase, ProfileReport, Settings, Timing
+from ..evaluation.profiler import profile
 from . import shared
+from .argument_types import numbers, positive, seconds
 from .options import Command, call
 from .terminal import show, table
-from .words import numbers, positive, seconds
 
 EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-ensemble"
 

@@ -42,8 +42,8 @@ PYTHON_ONLY = {
         "--factors-only": "hydrant.tuning.settings.BatchEnsemble(factors_only=True)",
     },
     "make": {
-        "--learning-rate": "hydrant.workflow.options.Recipe(learning_rate=…)",
-        "--mixed-precision": "hydrant.workflow.options.Recipe(mixed_precision=True)",
+        "--learning-rate": "hydrant.workflow.recipe.Recipe(learning_rate=…)",
+        "--mixed-precision": "hydrant.workflow.recipe.Recipe(mixed_precision=True)",
     },
     "build": {
         "--optimization-level": "hydrant.build.options.TensorRT(optimization_level=…)",
@@ -55,7 +55,7 @@ PYTHON_ONLY = {
     },
     "fuse": {"--low-rank": "hydrant.fuse(low_rank=…)"},
     "export": {"--attention": "hydrant.export.options.GraphForm(attention=…)"},
-    "profile": {"--iterations": "hydrant.measure.settings.Timing(iterations=…)"},
+    "profile": {"--iterations": "hydrant.evaluation.profile_report.Timing(iterations=…)"},
     "calibrate": {"--conformal-method": "hydrant.calib.decisions.targets.Conformal(method=…)"},
     "evaluate": {
         "--corrupted": "hydrant.evaluation.options.Figures(corrupted=…)",

@@ -9,17 +9,17 @@ from typing import Any
 
 from ..data.specs import Spec, decode
 from ..errors import InputError
-from ..serving.log import calm_log
+from ..serving.observers import configure_log
 from ..serving.ray_serve import Replicas, serve_on_ray
 from ..serving.record import Recording
-from ..serving.run import serve
+from ..serving.serve_settings import ServeSettings
 from ..serving.server import Ready
-from ..serving.settings import ServeSettings
 from ..serving.stats import Watching
+from ..serving.workers import serve
 from . import shared
+from .argument_types import count, positive, seconds
 from .options import Command, call, value
 from .terminal import log, print_json
-from .words import count, positive, seconds
 
 EXAMPLE = "hydrant serve out/ --port 8000"
 
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
             flush=True,
         )
 
-    calm_log()
+    configure_log()
     if options.engine == "ray":
         replicas = call(Replicas, options, **rare.only("replica_cpus", "replica_gpus"))
         serve_on_ray(value(serve, "folder", options), settings, replicas, announce)

@@ -6,12 +6,12 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from ..data.columns import Reading
-from ..data.sources import check_named
+from ..data.data_options import Reading
+from ..data.data_sources import check_named
 from ..errors import InputError
+from .argument_types import count, positive
 from .options import Command, Target
 from .terminal import progress
-from .words import count, positive
 
 BACKENDS = "tensorrt, tensorrt-rtx, onnxruntime-tensorrt, onnxruntime-cuda, onnxruntime, openvino, torch"
 

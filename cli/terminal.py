@@ -6,8 +6,6 @@ import argparse
 import logging
 import os
 import re
-import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..bundle.files import destination
+from ..bundle.staging import destination
 from ..bundle.strict_json import json_text
 from ..errors import InputError
 
@@ -44,25 +42,6 @@ def told(
             said = clock()
             print(f"hydrant: {title}: {count}{f' of {total}' if total else ''} done", file=sys.stderr, flush=True)
         yield step
-
-
-def program() -> str:
-    """How to call this program: by its name where the shell finds it, else as it was called.
-
-    That is by its path, where only an environment has it, or as a module of this Python.
-    """
-    own = Path(sys.argv[0])
-    if shutil.which("hydrant") is not None or not own.is_file():
-        return "hydrant"
-    if own.parts[-2:] == ("hydrant", "__main__.py"):
-        return shlex.join([_path(Path(sys.executable)), "-m", "hydrant"])
-    return shlex.quote(_path(own)) if own.name == "hydrant" else "hydrant"
-
-
-def _path(file: Path) -> str:
-    """As it is typed where this process runs."""
-    place = os.path.relpath(file)
-    return place if os.sep in place else f"./{place}"
 
 
 def show(options: argparse.Namespace, facts: Any, text: str) -> None:

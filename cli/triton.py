@@ -6,9 +6,9 @@ import argparse
 
 from ..serving.triton import TritonModels, TritonSettings, triton_repository
 from . import shared
+from .argument_types import positive
 from .options import Command, call
 from .terminal import show, size
-from .words import positive
 
 EXAMPLE = "hydrant triton out/ -o repository/ --device gpu --name intents --version 2"
 

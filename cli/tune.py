@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import sys
 from collections.abc import Sequence
 
 from ..errors import InputError
-from ..tuning.report import Epoch, TuneReport
-from ..tuning.run import tune
-from ..tuning.settings import BatchEnsemble, Jointly, PerMember
+from ..tuning import tune
+from ..tuning.settings import BatchEnsemble, Epoch, Jointly, PerMember, TuneReport
 from . import shared
-from .merging import drift_text
+from .argument_types import parts, positive
+from .fusion_text import merge_error_text
 from .options import Command, call
 from .terminal import show, table
-from .words import parts, positive
 
 EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tuned/"
 
@@ -60,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = call(tune, options, how=how, reading=shared.read_options(options))
     except KeyboardInterrupt:
-        if any(state.parent.glob(f"{glob.escape(state.name)}*")):
+        if state.exists():
             print(f"hydrant: {state} holds what was tuned; run the same command again to go on", file=sys.stderr)
         raise
     show(options, report.to_json(), tune_text(report))
@@ -89,7 +87,7 @@ def tune_text(report: TuneReport) -> str:
         "",
     ]
     if report.drift is not None:
-        lines.append(drift_text(dict(report.drift)))
+        lines.append(merge_error_text(dict(report.drift)))
     return "\n".join([*lines, *_outcome(report)])
 
 

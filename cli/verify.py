@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..measure.bisect import Bisection
-from ..measure.verify import VerifyReport, verify
+from ..evaluation.bisect import Bisection
+from ..evaluation.verifier import VerifyReport, verify
 from . import shared
 from .options import Command, call
 from .terminal import show, table
@@ -49,7 +49,7 @@ def verify_text(report: VerifyReport) -> str:
             for gate in backend.gates
         ]
         parts.append(table(["gate", "measured", "limit", ""], rows))
-        unranked = [name for name, value in backend.agreement.spearman.items() if value is None]
+        unranked = [name for name, value in backend.agreement["spearman"].items() if value is None]
         if unranked:
             parts.append(f"not ranked, since they hardly vary here: {', '.join(unranked)}")
         if backend.bisection is not None:

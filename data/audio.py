@@ -9,20 +9,21 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
 from ..errors import InputError, cut, require
-from .configuration import preprocessor_config
-from .from_torch import as_array
 from .images import has_image_name
-from .records import Sound, Unusable
+from .raw_inputs import Sound, Unusable, as_array
 from .spec import InputSpec
+from .specs import processor_settings
+from .tensors import EncodedTensors
 
-KIND = "Wav2Vec2FeatureExtractor"
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
 
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
 """Of files that soundfile reads."""
@@ -39,42 +40,41 @@ LEAST_VARIANCE = 1e-7
 """Added before the root, as in transformers."""
 
 
-@dataclass(frozen=True)
-class EncodedSound:
-    """One prepared sound: ``samples`` [samples] float32."""
+class SoundSettings(msgspec.Struct, frozen=True):
+    """What is read of a configuration; other feature extractors prepare other tensors."""
 
-    samples: np.ndarray
-
-    truncated = False
-
-    @property
-    def tokens(self) -> int:
-        """Number of samples."""
-        return len(self.samples)
+    feature_extractor_type: Literal["Wav2Vec2FeatureExtractor"]
+    sampling_rate: Count
+    do_normalize: bool = True
+    feature_size: Literal[1] = 1
+    padding_side: Literal["right"] = "right"
+    padding_value: Zero = 0
 
 
 class SoundProcessor:
     """Prepares sounds for one model. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
-        file = folder / "preprocessor_config.json"
-        config = preprocessor_config(file, "feature extractor")
+        settings = processor_settings(folder, SoundSettings)
+        self.rate, self._normalise = settings.sampling_rate, settings.do_normalize
         self._shortest, self._masked = spec.shortest, "attention_mask" in spec.input_names
-        self._read(config, file)
 
-    def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedSound]:
-        """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.records.Sound`.
+    def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
+        """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.raw_inputs.Sound`.
 
         Arrays that come without a rate are taken to have the model's.
         """
-        return [EncodedSound(self._prepared(sound, first + offset)) for offset, sound in enumerate(sounds)]
+        return [
+            EncodedTensors({"input_values": self._prepared(sound, first + offset)})
+            for offset, sound in enumerate(sounds)
+        ]
 
-    def collate(self, items: Sequence[EncodedSound]) -> dict[str, np.ndarray]:
+    def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """``input_values`` [B, samples] float32, padded with zeros, and the mask [B, samples] of models with one."""
         lengths = np.array([item.tokens for item in items])
         values = np.zeros((len(items), lengths.max()), np.float32)
         for row, item in zip(values, items, strict=True):
-            row[: item.tokens] = item.samples
+            row[: item.tokens] = item.arrays["input_values"]
         mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
         return {"input_values": values, **({"attention_mask": mask} if self._masked else {})}
 
@@ -82,33 +82,12 @@ class SoundProcessor:
         """What another runtime needs to know to prepare the same tensors."""
         return {"modality": "audio", "sampling_rate": self.rate, "normalise": self._normalise}
 
-    def _read(self, config: Any, file: Path) -> None:
-        if not isinstance(config, dict):
-            raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object")
-        kind, rate = config.get("feature_extractor_type"), config.get("sampling_rate")
-        if kind != KIND:
-            raise InputError(
-                f"{file} is of a {cut(kind)}; this model reads waveforms, which hydrant prepares as {KIND} does; give "
-                "ready tensors, or save the model's own feature extractor there"
-            )
-        settings = {"feature_size": 1, "padding_side": "right", "padding_value": 0}
-        for name, expected in settings.items():
-            if config.get(name, expected) != expected:
-                raise InputError(f"{file} has {name} = {cut(config[name])}; hydrant knows {expected} alone")
-        if type(rate) is not int or not 1 <= rate <= 10**6 or type(config.get("do_normalize", True)) is not bool:
-            raise InputError(f"{file} has the sampling_rate {cut(rate)}, or a do_normalize that is none; save it again")
-        self.rate: int = rate
-        self._normalise: bool = config.get("do_normalize", True)
-
     def _prepared(self, sound: Any, index: int) -> np.ndarray:
         """[samples] float32, normalised."""
         samples, name = opened(sound, index, self.rate)
         check_samples(samples, self._shortest, name)
         if len(samples) > MOST_SECONDS * self.rate:
-            raise InputError(
-                f"{name} has {len(samples)} samples; expected at most {MOST_SECONDS * self.rate} ({MOST_SECONDS} "
-                "seconds): cut it first"
-            )
+            raise InputError(f"{name} has {len(samples)} samples, over {MOST_SECONDS} seconds; cut it first")
         if self._normalise:
             wide = samples.astype(np.float64)  # squares of loud samples are beyond float32
             samples = (wide - wide.mean()) / np.sqrt(wide.var() + LEAST_VARIANCE)
@@ -118,7 +97,7 @@ class SoundProcessor:
 def check_samples(samples: np.ndarray, shortest: int, name: str) -> None:
     """Refuse samples [samples] that are too few, or not finite."""
     if len(samples) < shortest:
-        raise InputError(f"{name} has {len(samples)} samples; expected at least {shortest}: a longer sound")
+        raise InputError(f"{name} has {len(samples)} samples; expected at least {shortest}")
     if not np.isfinite(samples).all():
         raise InputError(f"{name} holds NaN or infinity; expected finite samples")
 
@@ -140,18 +119,16 @@ def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tu
         return _read_file(sound, name, expected, most)
     if isinstance(sound, Sound):
         _check_rate(sound.rate, expected, name)
-    given = sound.samples if isinstance(sound, Sound) else sound
-    if isinstance(given, Mapping) or not (hasattr(given, "shape") or isinstance(given, list | tuple)):
-        raise InputError(f"{name} is a {type(given).__name__}; expected {EXPECTED}")
+        sound = sound.samples
+    if isinstance(sound, Mapping) or not (hasattr(sound, "shape") or isinstance(sound, list | tuple)):
+        raise InputError(f"{name} is a {type(sound).__name__}; expected {EXPECTED}")
     try:
-        array = as_array(given)
-    except InputError as error:  # lists of unequal lengths
+        array = as_array(sound)
+    except InputError as error:
         raise InputError(f"{name} is a list that is no array; expected {EXPECTED}") from error
     if array.dtype.kind != "f" or array.ndim != 1:
-        whole = "; samples that are whole numbers are divided by their largest first (int16: / 32768)"
         raise InputError(
-            f"{name} is {array.dtype} {list(array.shape)}; expected floats [samples] of one channel"
-            f"{whole * (array.dtype.kind in 'iu')}"
+            f"{name} is {array.dtype} {list(array.shape)}; expected floats [samples] of one channel (int16: / 32768)"
         )
     return array[:most].astype(np.float32), name
 
@@ -172,9 +149,7 @@ def _read_file(sound: Any, name: str, expected: int, most: int | None) -> tuple[
     except InputError:
         raise
     except Exception as error:  # libsndfile's errors, and what Path makes of a text that is no path
-        raise InputError(
-            f"cannot read {called}: {cut(error, 100)}; expected a WAV, FLAC or other sound file"
-        ) from error
+        raise InputError(f"cannot read {called}: {cut(error, 100)}; expected a whole sound file") from error
     return samples, called
 
 

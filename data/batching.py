@@ -1,10 +1,11 @@
-"""Raw inputs → batches of tensors: the one place that groups inputs of similar length."""
+"""Raw inputs → batches of tensors: inputs of similar length together, read once or many times."""
 
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -14,26 +15,24 @@ from .spec import InputSpec
 
 log = logging.getLogger(__name__)
 
+Batch = dict[str, np.ndarray]
 
 WINDOW_BATCHES = 16
 """A stream of inputs is prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
 
-
 POOL_BATCHES = 32
 """Shuffled examples of similar length are sought among this many batches."""
 
+MEMORY_BYTES = 256 * 2**20
+"""Most memory for kept batches; those beyond it lie in a temporary file, which is gone when nobody reads it."""
 
 READER = "this model reads"
 
 
 class Prepared:
-    """Inputs whose tensors can be asked for in any order.
+    """Inputs whose tensors can be asked for in any order; only texts are prepared before they are asked for.
 
-    Texts are small once tokenised: all of them are, once. Images and sounds are large: they are prepared when they are
-    asked for.
-
-    Attributes:
-        lengths: [N] tokens of each text; all alike for images and sounds.
+    ``lengths`` [N] are tokens of each text; all alike for images and sounds.
     """
 
     def __init__(
@@ -57,11 +56,7 @@ class Prepared:
             self._warn_truncated(self._texts, reader)
 
     def batch(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Tensors of the inputs at some places.
-
-        Returns:
-            those of the places that can be used, [B], and their tensors: none where B is 0.
-        """
+        """Those of some places [B] whose inputs can be used, and their tensors: none where B is 0."""
         found = self.items(places)
         return np.array(list(found), np.int64), self._processor.collate(list(found.values())) if found else {}
 
@@ -115,11 +110,9 @@ def item_batches(
     reader: str = READER,
     failed: dict[int, str] | None = None,
 ) -> Iterator[tuple[np.ndarray, list[Any], dict[str, np.ndarray]]]:
-    """Inputs of similar length together, little padding; of images and sounds, no more than one batch is alive.
+    """Places [B] in ``inputs``, prepared inputs and tensors, of similar length, that cover every usable input once.
 
-    Yields:
-        (places [B] in ``inputs``, prepared texts, tensors) that cover every usable input once. Of images, which are
-        large and of which nobody asks more than their tensors, the list is empty.
+    Of images, which are large and of which nobody asks more than their tensors, the list of prepared inputs is empty.
     """
     ready = Prepared(inputs, processor, spec, first=first, reader=reader, failed=failed)
     for chosen in by_length(ready.lengths, batch_size):
@@ -155,3 +148,54 @@ def shuffled_by_length(lengths: np.ndarray, batch_size: int, rng: np.random.Gene
     pools = [order[start : start + pool] for start in range(0, len(order), pool)]
     made = [chunk[places] for chunk in pools for places in by_length(lengths[chunk], batch_size)]
     return [made[index] for index in rng.permutation(len(made))]
+
+
+class CachedBatches(Sequence[Batch]):
+    """Batches that are made once and read in any order, any number of times: in memory, or in a file if large."""
+
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._file: Any = None
+        self._kept: list[dict[str, Any]] = []
+        used = 0
+        for batch in batches:
+            size = sum(array.nbytes for array in batch.values())
+            if used + size <= MEMORY_BYTES:
+                used += size
+                self._kept.append(batch)
+            else:
+                self._kept.append({name: self._written(array) for name, array in batch.items()})
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Batch]: ...
+
+    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return {name: self._read(entry) for name, entry in self._kept[index].items()}
+
+    def _written(self, array: np.ndarray) -> dict[str, Any]:
+        """The place of an array in the file, as arguments of ``np.memmap``."""
+        try:
+            self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115 - as long as the batches
+            place = {"dtype": array.dtype, "shape": array.shape, "offset": self._file.tell()}
+            self._file.write(np.ascontiguousarray(array).data)
+            self._file.flush()
+        except OSError as error:
+            raise InputError(
+                f"cannot keep prepared inputs in {tempfile.gettempdir()}: {error.strerror or error}; free space there, "
+                "name another folder with TMPDIR, or use fewer examples"
+            ) from error
+        return place
+
+    def _read(self, entry: Any) -> np.ndarray:
+        if isinstance(entry, np.ndarray):
+            return entry
+        if 0 in entry["shape"]:
+            return np.zeros(entry["shape"], entry["dtype"])  # nothing to map
+        return np.asarray(np.memmap(self._file, mode="c", **entry))  # what is written to it stays out of the file

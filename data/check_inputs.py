@@ -1,25 +1,128 @@
-"""Fixed raw inputs on which a checkpoint is compared with the bundle made from it, and their form in JSON.
+"""Model inputs for checks and measurements: real ones, synthetic ones, and fixed raw ones, with their form in JSON.
 
-They travel in bundles, so they are hydrant's own and never a user's data.
+The fixed ones, on which a checkpoint is compared with the bundle made from it, travel in bundles, so they are hydrant's
+own and never a user's data.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .records import Sound
+from ..errors import InputError, check_seed
+from .batching import Batch, CachedBatches, Prepared
+from .data_options import DataOptions
+from .examples import read_examples
+from .processor import Processor
+from .raw_inputs import Sound
 from .spec import InputSpec
+from .tensors import TensorProcessor
 
 WORDS = 700
 """Words of the long text: beyond the 512 tokens that most models read."""
 
 SIZES = ((32, 32), (48, 20), (20, 48), (64, 64), (97, 61), (120, 16))
 """Width and height of the small pictures."""
+
+BATCH_SIZES = (1, 2, 5, 16)
+"""Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
+
+
+def model_inputs(
+    processor: Processor | None,
+    spec: InputSpec,
+    data: Any = None,
+    *,
+    examples: int | None = 256,
+    seed: int = 0,
+    columns: DataOptions = DataOptions(),
+    sizes: Sequence[int] = BATCH_SIZES,
+) -> tuple[Sequence[Batch], str]:
+    """Batches of ready tensors, and what they are in words."""
+    check_seed(seed)
+    if data is None:
+        if examples is None:
+            raise InputError("the number of examples is 0, for all, of synthetic inputs; expected at least 1, or data")
+        return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
+    found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
+    if found.ready:
+        processor = TensorProcessor(spec)
+    if processor is None:
+        raise InputError(f"the bundle has no processor, so it cannot read {found.source}; give ready tensors")
+    ready = Prepared(found.inputs, processor, spec)
+    order = np.random.default_rng(seed).permutation(len(found))  # files are often sorted by class
+    ends = np.cumsum([size for size, _ in zip(cycle(sizes), order, strict=False)])
+    batches = CachedBatches(ready.batch(places)[1] for places in np.split(order, ends) if len(places))
+    return batches, f"{len(found)} inputs of {Path(found.source).name}, seed {seed}"
+
+
+def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:
+    """A seeded synthetic batch without padding: random token ids [B, T], or normal pixels or samples."""
+    rng = np.random.default_rng(seed)
+    return _random_batch(spec, batch, rng, sequence)
+
+
+MAX_TOKENS = 64
+"""Longest synthetic text, but for one batch as long as the model reads (at most 512)."""
+
+MOMENTS = 12
+"""Longest synthetic sound, in shortest ones."""
+
+
+def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[Batch]:
+    """Batches of growing size (1, 2, 3, …) so that every dynamic axis is exercised.
+
+    Text: uniform random token ids with random lengths, padded; the last batch holds one text of
+    full length. Images: standard normal pixels. Sounds: standard normal samples, padded where the model has a mask.
+    """
+    rng = np.random.default_rng(seed)
+    text = spec.modality == "text"
+    batches, left, size = [], examples - text, 1
+    while left > 0:
+        batches.append(_random_batch(spec, min(size, left), rng))
+        left, size = left - size, min(size + 1, 16)
+    if text:
+        batches.append(_random_batch(spec, 1, rng, min(spec.max_sequence, 512)))
+    return batches
+
+
+def _random_batch(spec: InputSpec, count: int, rng: np.random.Generator, length: int | None = None) -> Batch:
+    """A synthetic batch; ``length``: tokens or samples of each input."""
+    if spec.modality == "text":
+        return _random_texts(spec, count, rng, length)
+    if spec.modality == "audio" and not spec.spectrogram:
+        return _random_sounds(spec, count, rng, length)
+    shape = spec.spectrogram or (spec.channels, spec.image_height, spec.image_width)
+    return {spec.input_names[0]: rng.standard_normal((count, *shape), np.float32)}
+
+
+def _random_sounds(spec: InputSpec, count: int, rng: np.random.Generator, samples: int | None) -> Batch:
+    """Sounds of up to :data:`MOMENTS` times the shortest; of one length where the model has no mask, or if given."""
+    lengths = rng.integers(spec.shortest, MOMENTS * spec.shortest + 1, size=count)
+    if samples or "attention_mask" not in spec.input_names:
+        lengths[:] = samples or lengths[0]
+    mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+    arrays = {"input_values": rng.standard_normal(mask.shape, np.float32) * mask.astype(np.float32)}
+    return {**arrays, "attention_mask": mask} if "attention_mask" in spec.input_names else arrays
+
+
+def _random_texts(spec: InputSpec, count: int, rng: np.random.Generator, tokens: int | None) -> Batch:
+    longest = min(spec.max_sequence, MAX_TOKENS)
+    lengths = np.full(count, tokens) if tokens else rng.integers(min(3, longest), longest + 1, size=count)
+    mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+    ids = rng.integers(0, spec.vocabulary, size=mask.shape)
+    padding = spec.padding_token
+    ids = np.where(ids == padding, (padding + 1) % spec.vocabulary, ids)  # padding only where masked
+    arrays = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
+    if "token_type_ids" in spec.input_names:
+        arrays["token_type_ids"] = np.zeros_like(mask)
+    return arrays
 
 
 def check_inputs(spec: InputSpec, rate: int = 16_000) -> list[Any]:

@@ -1,34 +1,36 @@
-"""Labelled data as examples in memory, from files (``data.readers``), tables, arrays or what is given in Python."""
+"""Labelled data as examples in memory, from files (``data.data_files``), tables, arrays or what is given in Python."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, cut, listing
-from .arrays import tensor_rows
-from .columns import Columns
-from .given import kind_of, ordered
-from .label_sets import SEPARATOR, encode_label_sets
-from .label_values import meant, plain, unknown_label
+from ..errors import InputError, listing
+from .data_files import FORMS, tensor_rows
+from .data_options import DataOptions
+from .data_sources import named_rows, source_name
+from .label_encoding import are_tags, class_names, encode, plain, units
 from .processor import Processor
-from .readers import Row, rows_of_items, rows_of_table
-from .record_files import FORMS, class_names
-from .records import as_input, column_rows, usual_keys
-from .sources import named_rows, source_name
+from .python_inputs import (
+    column_names,
+    feature_of,
+    is_table,
+    item_rows,
+    only_split,
+    ordered,
+    table_rows,
+    unformatted,
+)
+from .raw_inputs import Row, as_input, column_rows, input_keys, is_pair, kind_of
 from .spec import InputSpec
-from .tables import column_names, feature_of, is_table, only_split, unformatted
-from .tags import are_tags, word_tags
 from .tensors import TensorProcessor
-from .text import empty_text, is_pair
+from .text import empty_text
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Examples:
         inputs: texts; their words as lists; pairs of texts as tuples of two; images as paths, PIL images or uint8
             arrays; or ready tensors, each input a mapping of names to tensors without the batch axis.
         labels: [N] int64 class indices, or float64 numbers for a model of one output; [N, W] int64 for tags of words,
-            ``data.tags.IGNORED`` where there is none; [N, C] bool for a model of several labels; or ``None``.
+            ``data.label_encoding.IGNORED`` where there is none; [N, C] bool for a model of several labels; or ``None``.
         source: what to call the data in messages and reports.
     """
 
@@ -70,15 +72,10 @@ class Examples:
         """The labels as they can be read again: of tags those of each input's own words or tokens."""
         if self.labels is None or not are_tags(self.labels):
             return self.labels
-        return [row[: _units(item)].tolist() for item, row in zip(self.inputs, self.labels, strict=True)]
+        return [row[: units(item)].tolist() for item, row in zip(self.inputs, self.labels, strict=True)]
 
     def __len__(self) -> int:
         return len(self.inputs)
-
-
-def _units(item: Any) -> int:
-    """Words of a text, or tokens of a ready one."""
-    return len(np.asarray(next(iter(item.values())))) if isinstance(item, Mapping) else len(item)
 
 
 def random_parts(examples: Examples, count: int, seed: int, task: str = "classification") -> list[Examples]:
@@ -112,8 +109,7 @@ def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -
     if (paths and Path(ood).resolve() == Path(data).resolve()) or (ood is data and ood is not None):
         what = ood if paths else f"one {kind_of(ood)}"
         raise InputError(
-            f"{what} is given both as {roles[0]} and as {roles[1]}; expected inputs of another distribution as "
-            f"{roles[1]}"
+            f"{what} is given both as {roles[0]} and as {roles[1]}; expected inputs of another distribution"
         )
 
 
@@ -121,16 +117,14 @@ def check_alike(data: Examples, ood: Examples | None) -> None:
     """Refuse raw inputs beside ready tensors, where one model reads both."""
     if ood is not None and data.ready != ood.ready:
         tensors, raw = (data, ood) if data.ready else (ood, data)
-        raise InputError(
-            f"data {tensors.source} holds ready tensors and {raw.source} raw inputs; expected both in one form"
-        )
+        raise InputError(f"data {tensors.source} holds ready tensors and {raw.source} raw inputs; expected one form")
 
 
 def read_examples(
     data: Any,
     labels: Sequence[str] | None,
     *,
-    columns: Columns = Columns(),
+    columns: DataOptions = DataOptions(),
     limit: int | None = None,
     seed: int = 0,
     need_labels: bool = True,
@@ -140,7 +134,7 @@ def read_examples(
     """Read, sample and label-encode examples.
 
     Args:
-        data: a path, or another name of data (``data.sources``); a table in memory (pandas, polars, pyarrow or
+        data: a path, or another name of data (``data.data_sources``); a table in memory (pandas, polars, pyarrow or
             ``datasets``) with the named columns (or ``image``), or a ``DatasetDict`` of one split; ``(inputs,
             labels)``, where inputs are what ``predict`` takes, a table with the same columns, or a mapping of names
             to ready tensors [N, …]; a list, generator or data set of torch with rows as dicts, ``(input, number)``
@@ -153,16 +147,14 @@ def read_examples(
         seed: of the sample.
         need_labels: refuse data without labels.
         role: what the data are given as, for messages.
-        task: of the model. Of ``"tokens"`` labels are lists of tags, one for each word (``data.tags``); of
-            ``"multi_label"`` an example may have several, or none (``data.label_sets``).
+        task: of the model. Of ``"tokens"`` labels are lists of tags, one for each word; of ``"multi_label"`` an
+            example may have several, or none.
 
     Raises:
         InputError: no rows, an empty text, a missing column, or a label that the model does not have or that is no
             number.
     """
     rows, source = _rows_of(data, columns)
-    if limit is not None and limit < 1:
-        raise InputError(f"the number of examples is {limit}; expected at least 1")
     kept = list(rows) if limit is None else _drawn(rows, limit, seed, task)
     if not kept:
         raise InputError(f"data {source} holds no rows; expected at least one example")
@@ -171,122 +163,54 @@ def read_examples(
         if empty := empty_text(row.input):
             where = row.where if named else f"{role} data {source}: {row.where}"
             raise InputError(f"{where} is {empty}; expected at least one word: give it, or leave the row out")
+    inputs = [row.input for row in kept]
     if labels is None:
-        return Examples([row.input for row in kept], None, source)
+        return Examples(inputs, None, source)
     unlabelled = [row for row in kept if row.label is None]
     if unlabelled and need_labels:
         where = "" if len(unlabelled) == len(kept) else f" at {unlabelled[0].where}"
         names = f" among {listing(unlabelled[0].names)}" if unlabelled[0].names else ""
-        none = "; an example to which no label applies has []" if task == "multi_label" and where else ""
+        pair = is_pair(unlabelled[0].input) and not names
+        hint = "; a tuple of two texts is a pair: give texts and their labels as (texts, labels)" if pair else ""
+        hint += "; an example to which no label applies has []" if task == "multi_label" and where else ""
         raise InputError(
-            f"data {source} has no label{where}; expected a column {columns.label!r}{names} "
-            f"{'of tags, one for each word ' * (task == 'tokens')}(choose another with --label-column, "
-            f"Reading(label=…)){none}{_hint(unlabelled[0], task)}"
+            f"data {source} has no label{where}; expected a column {columns.label!r}{names}, of words 'tags' or "
+            f"'ner_tags' (choose with --label-column, DataOptions(label=…)){hint}"
         )
-    inputs = [row.input for row in kept]
     encoded = isinstance(data, Examples)  # whose labels are indices
-    if task == "tokens":
-        given = [row.label for row in kept], labels, [row.where for row in kept]
-        return Examples(inputs, None if unlabelled else word_tags(inputs, *given, encoded=encoded), source)
-    encode = encode_numbers if len(labels) == 1 else partial(encode_labels, labels=labels, encoded=encoded)
-    if task == "multi_label":
-        encode = partial(encode_label_sets, labels=labels, index_of=label_index)
-    return Examples(inputs, None if unlabelled else encode(kept), source)
+    return Examples(inputs, None if unlabelled else encode(kept, labels, task, encoded), source)
 
 
-def _hint(row: Row, task: str) -> str:
-    """What a row without a label may have been meant as."""
-    if is_pair(row.input) and not row.names:
-        return "; a tuple of two texts is a pair: give texts and their labels as two lists, (texts, labels)"
-    if task == "tokens" and row.names:
-        return "; usual are the columns 'tokens', a list of words, and 'tags' or 'ner_tags'"
-    return ""
-
-
-def encode_numbers(rows: Sequence[Row]) -> np.ndarray:
-    """Labels [N] float64 of rows for a model of one output."""
-    return np.array([_number(row) for row in rows], np.float64)
-
-
-def _number(row: Row) -> float:
-    """The label of a row as a number; texts are read as decimals."""
-    value = plain(row.label)
-    try:
-        found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
-        raise InputError(
-            f"label {cut(value)} at {row.where} is no finite number; expected one, since this model gives a score"
-        )
-    return found
-
-
-def encode_labels(rows: Sequence[Row], labels: Sequence[str], encoded: bool = False) -> np.ndarray:
-    """Class indices [N] int64 of labelled rows, names or numbers as ``data.label_values`` tells them apart."""
-    values, where = [row.label for row in rows], [row.where for row in rows]
-    values = values if encoded else meant(values, labels, where)
-    return np.array([label_index(value, labels, place) for value, place in zip(values, where, strict=True)], np.int64)
-
-
-def label_index(label: Any, labels: Sequence[str], where: str) -> int:
-    """Class index of one label: a whole number is the index itself, anything else the name of a class."""
-    label = plain(label)
-    if isinstance(label, float) and label.is_integer() and str(label) not in labels:
-        label = int(label)
-    if isinstance(label, int) and not isinstance(label, bool):
-        if 0 <= label < len(labels):
-            return label
-    elif str(label) in labels:
-        return list(labels).index(str(label))
-    raise unknown_label(label, labels, where, _remedy(label, labels))
-
-
-def _remedy(label: Any, labels: Sequence[str]) -> str:
-    """What to do about a label that is no class: it may be several."""
-    listed = isinstance(label, list | tuple)
-    parts = [str(part) for part in label] if listed else str(label).split(SEPARATOR)
-    row = listed and len(parts) == len(labels) and set(parts) <= {"0", "1"}
-    if row or (len(parts) > 1 and set(parts) <= set(labels)):
-        return (
-            'it says which of them apply, and the model gives one: for any number of labels set "problem_type": '
-            '"multi_label_classification" in the checkpoint\'s config.json, and fuse it again'
-        )
-    return "leave such rows out, or give them as out-of-distribution data (ood=…, --ood)"
-
-
-def _rows_of(data: Any, columns: Columns) -> tuple[Iterable[Row], str]:
+def _rows_of(data: Any, columns: DataOptions) -> tuple[Iterable[Row], str]:
     if isinstance(data, str | Path):
         return named_rows(data, columns), source_name(data)
-    source, data = "given in memory", column_rows(only_split(data), usual_keys(columns))
+    source, data = "given in memory", column_rows(only_split(data), input_keys(columns))
     if isinstance(data, Examples):
         data, source = (list(data.inputs), data.given_labels()), data.source
     if isinstance(data, tuple) and len(data) == 2:
-        inputs, known = _listed(data[0], columns), _labels(data[1])
-        if known is not None and len(inputs) != len(known):
-            raise InputError(
-                f"data has {len(inputs)} inputs and {len(known)} labels; expected one label for each input"
-            )
-        pairs = zip(inputs, known or [None] * len(inputs), strict=True)
+        inputs, labels = _inputs(data[0], columns), _labels(data[1])
+        if labels is not None and len(inputs) != len(labels):
+            raise InputError(f"data has {len(inputs)} inputs and {len(labels)} labels; expected as many")
+        pairs = zip(inputs, labels or [None] * len(inputs), strict=True)
         return (Row(x, y, f"example {i}") for i, (x, y) in enumerate(pairs)), source
     if is_table(data):
-        return rows_of_table(data, columns), f"table of {listing(column_names(data))}"
+        return table_rows(data, columns), f"table of {listing(column_names(data))}"
     if isinstance(data, Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise InputError(
-            f"data is a {kind_of(data)}; expected a path ({FORMS}), a table (pandas, polars, pyarrow or "
-            "datasets.Dataset), rows as dicts (a list or generator) or a pair (inputs, labels)"
+            f"data is a {kind_of(data)}; expected a path ({FORMS}), a table, rows as dicts (a list or generator) or a "
+            "pair (inputs, labels)"
         )
-    return rows_of_items(ordered(data, None), columns), source
+    return item_rows(ordered(data, None), columns), source
 
 
-def _listed(inputs: Any, columns: Columns) -> list[Any]:
+def _inputs(inputs: Any, columns: DataOptions) -> list[Any]:
     """The inputs of ``(inputs, labels)``: of a table those of its columns, else as ``predict`` reads them."""
-    inputs = only_split(inputs)
+    inputs, keys = only_split(inputs), input_keys(columns)
     if isinstance(inputs, Mapping):
         return list(tensor_rows(inputs))
     if is_table(inputs):
-        return [row.input for row in rows_of_table(inputs, columns)]
-    return [as_input(item, columns, usual_keys(columns)) for item in ordered(inputs, None)]
+        return [row.input for row in table_rows(inputs, columns)]
+    return [as_input(item, columns, keys) for item in ordered(inputs, None)]
 
 
 def _labels(labels: Any) -> list[Any] | None:

@@ -20,10 +20,8 @@ import numpy as np
 
 from ..errors import InputError
 from .examples import Examples
-from .from_torch import as_array
-from .records import Sound
+from .raw_inputs import Sound, as_array, is_pair
 from .spec import Modality
-from .text import is_pair
 
 LOWEST = 4096
 """Hashes that a record keeps; data of no more examples are compared exactly."""
@@ -41,11 +39,8 @@ TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}
 class Fingerprint:
     """Hashes of examples, each once, ascending: all of them, or the :data:`LOWEST`.
 
-    Attributes:
-        hashes: integers below 2^48.
-        complete: whether these are all.
-        pairs: whether all inputs are pairs of texts, or all single ones; ``None`` for anything else, or where it was
-            not recorded.
+    ``hashes`` are integers below 2^48; ``complete``: whether these are all; ``pairs``: whether all inputs are pairs of
+    texts, or all single ones; ``None`` for anything else, or where it was not recorded.
     """
 
     hashes: tuple[int, ...]

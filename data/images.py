@@ -9,41 +9,33 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from ..errors import InputError, cut, listing
-from .configuration import preprocessor_config
-from .records import Unusable
+from .raw_inputs import Unusable
 from .spec import InputSpec
+from .specs import processor_settings
+from .tensors import EncodedTensors, stacked
 
 MOST_PIXELS = 2**28
 """Of a resized image: a long and narrow one whose shorter edge grows would fill the memory."""
-
 
 MOST_SCANS = 1000
 """Of a JPEG file: each runs over all pixels and takes some bytes only. Programs write a dozen; the mark of a scan also
 occurs by chance in what cameras append to a photo, once in 64 kB."""
 
-
 DRAWN = ("EPS", "WMF")
 """Kinds that hold no pixels but programs: PIL would run Ghostscript, or ask Windows, to draw them."""
 
-
-LARGEST_EDGE = 2**15
-"""In a configuration."""
-
-
-_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
-
+STEPS = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
 
 OTHERS = ("crop_pct", "rescale_offset", "include_top")
 """Keys of a configuration that ask for a step, as those do that begin with ``do_``."""
-
 
 KINDS = (
     "ViT", "DeiT", "Beit", "CLIP", "ChineseCLIP", "Siglip", "Blip", "Bit", "Pvt", "Segformer", "MobileNetV1",
@@ -52,42 +44,52 @@ KINDS = (
 """Image processors of transformers that do what the keys of their configuration say, and no more. LeViT's, say, makes
 images larger before they are cropped, and Perceiver's crops first."""
 
-
 KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 """Names of image processors, older ones among them."""
-
 
 DEEP = re.compile(r";16[BLN]|SGI16")
 """In what PIL calls the pixels of a file, or reads them with: 16 bits per channel, of which it would drop 8."""
 
+Edge = Annotated[int, msgspec.Meta(ge=1, le=2**15)]
+Size = Edge | dict[str, Edge | None] | None
+Mean = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
+Std = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 
-@dataclass(frozen=True)
-class EncodedImage:
-    """One preprocessed image: ``pixels`` [channels, height, width] float32."""
 
-    pixels: np.ndarray
+class ImageSettings(msgspec.Struct, frozen=True):
+    """What is read of a configuration."""
 
-    tokens = 1
-    truncated = False
+    do_resize: bool | None = True
+    do_center_crop: bool | None = False
+    do_rescale: bool | None = True
+    do_normalize: bool | None = True
+    size: Size = None
+    crop_size: Size = None
+    resample: Annotated[int, msgspec.Meta(ge=0, le=5)] = 2
+    rescale_factor: Mean = 1 / 255
+    image_mean: Mean | list[Mean] | None = None
+    image_std: Std | list[Std] | None = None
 
 
 class ImageProcessor:
     """Prepares images for one model. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
-        file = folder / "preprocessor_config.json"
-        config = preprocessor_config(file, "image processor")
         self._channels = spec.channels
         self._expected = (spec.channels, spec.image_height, spec.image_width)
-        self._read(config, file)
+        file = folder / "preprocessor_config.json"
+        self._check(processor_settings(folder, dict[str, Any]), file)
+        self._read(processor_settings(folder, ImageSettings), file)
 
-    def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedImage]:
+    def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
         """Preprocess images: paths, bytes of image files, PIL images, or uint8 arrays [H, W] or [H, W, 3]."""
-        return [EncodedImage(self._pixels(image, first + offset)) for offset, image in enumerate(images)]
+        return [
+            EncodedTensors({"pixel_values": self._pixels(image, first + offset)}) for offset, image in enumerate(images)
+        ]
 
-    def collate(self, items: Sequence[EncodedImage]) -> dict[str, np.ndarray]:
+    def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """``pixel_values`` [B, channels, height, width] float32."""
-        return {"pixel_values": np.stack([item.pixels for item in items])}
+        return stacked(items)
 
     def describe(self) -> dict[str, Any]:
         """What another runtime needs to know to prepare the same tensors."""
@@ -102,51 +104,35 @@ class ImageProcessor:
             "std": None if self._std is None else self._std.tolist(),
         }
 
-    def _read(self, config: Any, file: Path) -> None:
-        from PIL import Image
-
-        if not isinstance(config, dict):
-            raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object")
-        _check_kind(config, file)
+    def _check(self, config: dict[str, Any], file: Path) -> None:
+        """Refuse what asks, or may ask, for more than is done here."""
+        for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
+            found = KIND.fullmatch(str(name))
+            if name is not None and (found is None or found[1] not in KINDS):
+                raise InputError(
+                    f"{file} has a {cut(name)}, which may do more than its keys say; hydrant knows those of "
+                    f"{listing(KINDS, len(KINDS))}; give ready tensors, or a processor of one of these kinds"
+                )
         asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
-        unknown = [key for key in asked if key not in _STEPS]
-        if unknown:
-            raise InputError(
-                f"{file} asks for {', '.join(unknown)}, which hydrant does not do; known: {', '.join(sorted(_STEPS))}"
-            )
-        try:
-            self._size = _size(config["size"]) if config.get("do_resize", True) else None
-            self._crop = _size(config["crop_size"], edges=False) if config.get("do_center_crop", False) else None
-            self._resample = int(Image.Resampling(config.get("resample", 2)))
-            self._scale = float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else None
-            if self._scale is not None and abs(self._scale) > np.finfo(np.float32).max / 255:
-                raise ValueError(f"rescale_factor {self._scale:g}: 255 times it must be a float32")
-            normalize = config.get("do_normalize", True)
-            self._mean = _per_channel(config["image_mean"], self._channels) if normalize else None
-            self._std = _per_channel(config["image_std"], self._channels) if normalize else None
-            if self._std is not None and not (self._std > 0).all():
-                raise ValueError(f"image_std {self._std.tolist()}: every value must be above 0")
-            if not all(np.isfinite(each).all() for each in (self._scale, self._mean, self._std) if each is not None):
-                raise ValueError("rescale_factor, image_mean or image_std: every value must be finite")
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{file} lacks or garbles {error}; save the image processor again") from error
-        fixed = self._crop or self._size
-        if fixed is not None and fixed.get("shortest_edge", min(self._expected[1:])) != min(self._expected[1:]):
-            raise InputError(
-                f"{file} makes images whose shorter side has {fixed['shortest_edge']} pixels, never one of "
-                f"{self._expected[1]} by {self._expected[2]}, which the model reads; set do_center_crop and crop_size, "
-                "or a size of height and width, and save the image processor again"
-            )
-        if (
-            fixed is not None
-            and "shortest_edge" not in fixed
-            and (fixed["height"], fixed["width"]) != self._expected[1:]
-        ):
-            raise InputError(
-                f"{file} makes images of {fixed['height']} by {fixed['width']} pixels, but the model reads "
-                f"{self._expected[1]} by {self._expected[2]}; use the model's own image processor (a DINOv2 that is "
-                "fused by its folder or hub name is brought to the size that its own makes)"
-            )
+        if unknown := [key for key in asked if key not in STEPS]:
+            raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
+
+    def _read(self, settings: ImageSettings, file: Path) -> None:
+        self._size = _size(settings.size, file) if settings.do_resize else None
+        self._crop = _size(settings.crop_size, file, edges=False) if settings.do_center_crop else None
+        self._resample, self._scale = settings.resample, settings.rescale_factor if settings.do_rescale else None
+        self._mean = self._per_channel(settings.image_mean, file) if settings.do_normalize else None
+        self._std = self._per_channel(settings.image_std, file) if settings.do_normalize else None
+        fixed, read = self._crop or self._size, self._expected[1:]
+        if fixed is not None and tuple(fixed.values()) != ((min(read),) if "shortest_edge" in fixed else read):
+            size = f"the model reads {read[0]} by {read[1]} pixels; use its own image processor"
+            raise InputError(f"{file} makes images of {fixed}, but {size}")
+
+    def _per_channel(self, value: Any, file: Path) -> np.ndarray:
+        values = np.asarray([value] * self._channels if isinstance(value, float) else value, np.float32)
+        if values.shape != (self._channels,):
+            raise InputError(f"{file} has image_mean or image_std {value}; expected {self._channels} numbers")
+        return values
 
     def _pixels(self, image: Any, index: int) -> np.ndarray:
         from PIL import Image
@@ -162,9 +148,9 @@ class ImageProcessor:
         if self._crop is not None:
             pixels = _center_crop(pixels, self._crop["height"], self._crop["width"])
         if pixels.shape != self._expected:
+            made, read = pixels.shape[1:], self._expected[1:]
             raise InputError(
-                f"input {index} becomes an image of {pixels.shape[1]} by {pixels.shape[2]} pixels; "
-                f"the model reads {self._expected[1]} by {self._expected[2]}"
+                f"input {index} becomes {made[0]} by {made[1]} pixels; the model reads {read[0]} by {read[1]}"
             )
         values = pixels.astype(np.float32)
         if self._scale is not None:
@@ -184,9 +170,9 @@ class ImageProcessor:
         elif isinstance(image, np.ndarray):
             picture = _from_array(image, index)
         else:
+            kind = type(image).__name__
             raise InputError(
-                f"input {index} is a {type(image).__name__}; expected a path, a PIL image, the bytes of an image file "
-                "or a uint8 array"
+                f"input {index} is a {kind}; expected a path, a PIL image, the bytes of a file or an array"
             )
         if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
             raise _too_deep(f"input {index} is an image of mode {picture.mode}")
@@ -216,15 +202,14 @@ def upright(image: Any, index: int) -> Any:
             if not given and opened.format == "PNG":
                 _check_complete(opened, file)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        named = isinstance(image, str | Path) and image != ""
-        name, expected = (image, "a readable image file") if named else (f"input {index}", "a whole image")
+        name = f"image {image}" if isinstance(image, str | Path) and image != "" else f"input {index}"
         unknown = file is not image and isinstance(error, UnidentifiedImageError)
         reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)
         if isinstance(image, str) and "://" in image:
-            reason, expected = "it is an address, which is not fetched", "a file, a PIL image or the bytes of one"
-        elif isinstance(error, FileNotFoundError):
-            expected = "an image file: this model reads images"
-        raise InputError(f"cannot read image {name}: {reason}; expected {expected}") from error
+            reason = "it is an address, which is not fetched"
+        raise InputError(
+            f"cannot read {name}: {reason}; expected a whole image: its file, bytes or a PIL image"
+        ) from error
     return picture
 
 
@@ -241,10 +226,7 @@ def _is_deep(opened: Any) -> bool:
 
 
 def _too_deep(what: str) -> InputError:
-    return InputError(
-        f"{what}; expected 8 bits per channel; convert it first, to the range that the model was trained on (16 bits "
-        "divided by 257, say, as a uint8 array), which is not guessed here"
-    )
+    return InputError(f"{what}; expected 8 bits per channel: convert it first (16 bits divided by 257, say)")
 
 
 def _check_scans(file: Any) -> None:
@@ -296,40 +278,21 @@ def _from_array(image: np.ndarray, index: int) -> Any:
 
     shaped = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
     if image.dtype != np.uint8 or not shaped or 0 in image.shape:
-        first = image.ndim == 3 and image.shape[0] in (1, 3)
         raise InputError(
             f"input {index} is an array of {image.dtype} {list(image.shape)}; expected uint8 [height, width] or "
-            f"[height, width, 3]{', which array.transpose(1, 2, 0) gives of channels first' * first}"
-            f"{'; scaled and normalised pixels go in a dict, as pixel_values' * (image.dtype.kind == 'f')}"
+            "[height, width, 3]; normalised pixels go in a dict, as pixel_values"
         )
     return Image.fromarray(image)
 
 
-def _check_kind(config: Mapping[str, Any], file: Path) -> None:
-    """Refuse an image processor that may do more than its keys say; a configuration need not name one."""
-    for key in ("image_processor_type", "feature_extractor_type"):
-        name = config.get(key)
-        found = KIND.fullmatch(name) if isinstance(name, str) else None
-        if name is not None and (found is None or found[1] not in KINDS):
-            raise InputError(
-                f"{file} is of a {cut(name)}, which does, or may do, more than its keys say; hydrant knows those of "
-                f"{listing(KINDS, len(KINDS))}; give ready tensors, or, if the keys say all that it does, a processor "
-                "of one of these kinds with the same keys"
-            )
-
-
-def _size(value: Any, edges: bool = True) -> dict[str, int]:
+def _size(value: Size, file: Path, edges: bool = True) -> dict[str, int]:
     """A size as ``{"height", "width"}`` or, where ``edges`` allows it, ``{"shortest_edge"}``."""
-    if isinstance(value, int):
-        value = {"height": value, "width": value}
-    if not isinstance(value, dict):
-        raise TypeError(f"size {cut(value)}: expected height and width")
-    given = {key: number for key, number in value.items() if number is not None}
-    if set(given) not in ({"height", "width"}, {"shortest_edge"} if edges else {"height", "width"}):
-        raise ValueError(f"size {cut(given)}: expected height and width{', or shortest_edge alone' if edges else ''}")
-    size = {key: int(number) for key, number in given.items()}
-    if not all(1 <= number <= LARGEST_EDGE for number in size.values()):
-        raise ValueError(f"size {size}: expected 1 to {LARGEST_EDGE} pixels")
+    given = {"height": value, "width": value} if isinstance(value, int) else value or {}
+    size = {key: given[key] for key in sorted(given) if given[key] is not None}
+    if list(size) != ["height", "width"] and not (edges and list(size) == ["shortest_edge"]):
+        raise InputError(
+            f"{file} has a size of {cut(value)}; expected height and width, or to resize shortest_edge alone"
+        )
     return size
 
 
@@ -350,10 +313,3 @@ def _center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     grown[:, top : top + rows, left : left + columns] = pixels
     top, left = (grown.shape[1] - height) // 2, (grown.shape[2] - width) // 2
     return grown[:, top : top + height, left : left + width]
-
-
-def _per_channel(value: Any, channels: int) -> np.ndarray:
-    values = np.asarray([value] * channels if isinstance(value, int | float) else value, np.float32)
-    if values.shape != (channels,):
-        raise ValueError(f"{values.size} values for {channels} channels")
-    return values

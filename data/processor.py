@@ -28,11 +28,7 @@ class Processor(Protocol):
 
 
 def load_processor(folder: Path, spec: InputSpec) -> Processor:
-    """The processor stored in ``folder``, for a model of this spec.
-
-    Raises:
-        InputError: its files are missing, malformed or do not fit the model.
-    """
+    """The processor stored in ``folder``, for a model of this spec."""
     from .audio import SoundProcessor
     from .images import ImageProcessor
     from .spectrograms import SpectrogramProcessor
@@ -57,13 +53,10 @@ def save_processor(processor: Any, folder: Path) -> None:
     """Write a processor's files of transformers into ``folder``."""
     if not hasattr(processor, "save_pretrained"):
         raise InputError(
-            f"processor is a {type(processor).__name__}; expected a transformers tokenizer, image processor or feature "
-            "extractor, or None"
+            f"processor is a {type(processor).__name__}; expected a transformers tokenizer or image processor"
         )
-    parts = (
-        getattr(processor, name, None) for name in ("image_processor", "feature_extractor")
-    )  # of CLIP's, of Whisper's
-    next((part for part in parts if part is not None), processor).save_pretrained(str(folder))
+    part = getattr(processor, "image_processor", None) or getattr(processor, "feature_extractor", None)  # of CLIP's
+    (part or processor).save_pretrained(str(folder))
     from .text import INPUT_NAMES, TYPES
 
     names, file = getattr(processor, "model_input_names", None), folder / "tokenizer_config.json"

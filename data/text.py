@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
 from ..errors import InputError, cut, of_library
-from .records import Unusable
+from .raw_inputs import Unusable, is_pair
 from .spec import InputSpec
+from .specs import processor_settings
 
 UNLIMITED = 2**31
 
@@ -25,6 +27,9 @@ INPUT_NAMES = "model_input_names"
 """The setting of a tokenizer that says what it gives to models."""
 
 TYPES = "token_type_ids"
+
+UNREADABLE = "expected readable text"
+REMEDY = "use the tokenizer that the model was trained with"
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,13 @@ class EncodedText:
         return len(self.ids)
 
 
-def is_pair(item: Any) -> bool:
-    """Whether an input is a pair of texts: a tuple of two strings."""
-    return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
+class TextSettings(msgspec.Struct, frozen=True):
+    """What is read of ``tokenizer_config.json``; a missing length is one too large to matter."""
+
+    model_max_length: Annotated[float, msgspec.Meta(ge=4)] = UNLIMITED
+    truncation_side: Literal["left", "right"] = "right"
+    model_input_names: list[str] | None = None
+    unk_token: Any = None
 
 
 @contextmanager
@@ -81,16 +90,14 @@ class TextProcessor:
             tokenizer = Tokenizer.from_file(str(file))
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if size > spec.vocabulary:
-            raise InputError(
-                f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has "
-                f"{spec.vocabulary} entries; "
-                "use the tokenizer the model was trained with"
-            )
+            raise InputError(f"tokenizer has token ids up to {size - 1}; this model has {spec.vocabulary}; {REMEDY}")
         self._spec = spec
-        config = _configuration(folder)
-        self.max_tokens = min(spec.max_sequence, int(config["model_max_length"]))
-        self._side = config["truncation_side"]
-        self.typed = bool(config["typed"])
+        name = "tokenizer_config.json"
+        settings = processor_settings(folder, TextSettings, name) if (folder / name).is_file() else TextSettings()
+        self.max_tokens = min(spec.max_sequence, int(min(settings.model_max_length, UNLIMITED)))
+        self.side = settings.truncation_side
+        self.typed = settings.model_input_names is None or TYPES in settings.model_input_names
+        self._unk_token = settings.unk_token
         tokenizer.no_padding()
         tokenizer.no_truncation()  # done here: the library keeps what it cuts off, of pairs in every combination
         self._tokenizer = tokenizer
@@ -105,7 +112,7 @@ class TextProcessor:
             if empty or all(encoding.special_tokens_mask):
                 raise InputError(
                     f"input {index}, {cut(text)}, has no token the model knows{' in one of its texts' * empty}; "
-                    "expected readable text"
+                    f"{UNREADABLE}"
                 )
         return [self._shortened(encoding, index) for index, encoding in enumerate(encodings, start=first)]
 
@@ -120,8 +127,7 @@ class TextProcessor:
 
     def _encoding(self, text: Any, index: int, **how: Any) -> Any:
         """What the library makes of a text."""
-        remedy = "use the tokenizer.json that the model was trained with"
-        with tokenizing(f"the tokenizer fails on input {index}, {cut(text)}; {remedy}"):
+        with tokenizing(f"the tokenizer fails on input {index}, {cut(text)}; {REMEDY}"):
             return self._tokenizer.encode_batch([text], **how)[0]
 
     def _shortened(self, encoding: Any, index: int) -> EncodedText:
@@ -137,8 +143,7 @@ class TextProcessor:
         """Refuse numbers that the model has no embedding for: not every backend would tell."""
         if largest >= known:
             raise InputError(
-                f"the tokenizer gives input {index} the {what} {largest}; this model knows 0 to {known - 1}; use the "
-                "tokenizer the model was trained with"
+                f"the tokenizer gives input {index} the {what} {largest}; this model knows 0 to {known - 1}; {REMEDY}"
             )
 
     def _kept(self, encoding: Any, index: int) -> Sequence[int]:
@@ -149,19 +154,23 @@ class TextProcessor:
         counts = belongs.count(0), belongs.count(1)
         room = self.max_tokens - (len(belongs) - sum(counts))
         if room < sum(count > 0 for count in counts):
-            raise InputError(
-                f"input {index} is a pair of texts, but this model reads {self.max_tokens} tokens; expected more, "
-                "of which one for each text"
-            )
+            raise InputError(f"input {index} is a pair of texts, but this model reads {self.max_tokens} tokens")
         dropped = set()
         for text, (count, kept) in enumerate(zip(counts, longest_first(*counts, room), strict=True)):
             places = [place for place, owner in enumerate(belongs) if owner == text]
-            dropped |= set(places[kept:] if self._side == "right" else places[: count - kept])
+            dropped |= set(places[kept:] if self.side == "right" else places[: count - kept])
         return [place for place in range(len(belongs)) if place not in dropped]
 
     def _check(self, item: Any, index: int) -> None:
-        """Refuse what the model cannot read."""
-        _check_text(item, index)
+        """Refuse what is no text and no pair of texts."""
+        if isinstance(item, Unusable):
+            raise InputError(f"input {index} {item.reason}")
+        if not isinstance(item, str) and not is_pair(item):
+            what = f"the file {item}" if isinstance(item, Path) else f"a {type(item).__name__}"
+            raise InputError(f"input {index} is {what}; this model reads text (str), or a pair of texts as a tuple")
+        if empty := empty_text(item):
+            raise InputError(f"input {index} is {empty}; expected at least one word")
+        check_texts((item,) if isinstance(item, str) else item, index)
 
     def _made(self, encoding: Any, places: Sequence[int], truncated: bool) -> EncodedText:
         """The tokens at some places."""
@@ -172,12 +181,7 @@ class TextProcessor:
         return list(encoding.type_ids) if self.typed else [0] * len(encoding.ids)
 
     def collate(self, items: Sequence[EncodedText]) -> dict[str, np.ndarray]:
-        """Pad encoded texts to the longest of them.
-
-        Returns:
-            ``input_ids``, ``attention_mask`` and, where the model has it, ``token_type_ids``: each
-            [B, T] int64.
-        """
+        """``input_ids``, ``attention_mask`` and, where the model has it, ``token_type_ids``, each [B, T] int64."""
         shape = (len(items), max(item.tokens for item in items))
         arrays = {name: np.zeros(shape, np.int64) for name in self._spec.input_names}
         arrays["input_ids"][:] = self._spec.padding_token
@@ -193,7 +197,7 @@ class TextProcessor:
         steps = json.loads(self._tokenizer.to_str())
         for name in ("version", "decoder", "truncation", "padding"):  # which change nothing here
             steps.pop(name, None)
-        found = {**steps, "longest text": self.max_tokens, "side of truncation": self._side}
+        found = {**steps, "longest text": self.max_tokens, "side of truncation": self.side}
         return found if self.typed else {**found, "token types": False}
 
     def describe(self) -> dict[str, Any]:
@@ -206,22 +210,6 @@ class TextProcessor:
         }
 
 
-def _check_text(item: Any, index: int) -> None:
-    """Refuse what is no text and no pair of texts."""
-    if isinstance(item, Unusable):
-        raise InputError(f"input {index} {item.reason}")
-    if not isinstance(item, str) and not is_pair(item):
-        what = f"the file {item}" if isinstance(item, Path) else f"a {type(item).__name__}"
-        raise InputError(f"input {index} is {what}; this model reads text (str), or a pair of texts as a tuple")
-    texts = (item,) if isinstance(item, str) else item
-    check_length(sum(map(len, texts)), index)
-    if empty := empty_text(item):
-        raise InputError(f"input {index} is {empty}; expected at least one word")
-    for text in texts:
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
-
-
 def empty_text(item: Any) -> str:
     """What is empty of a text or a pair of texts, in words; nothing where neither is, and of other inputs."""
     if isinstance(item, str):
@@ -231,10 +219,13 @@ def empty_text(item: Any) -> str:
     return f"a pair whose {empty[0]} text is empty" if empty else ""
 
 
-def check_length(characters: int, index: int) -> None:
-    """Refuse a text that would fill the memory while it is cut into tokens, most of which no model reads."""
-    if characters > LONGEST:
+def check_texts(texts: Sequence[str], index: int) -> None:
+    """Refuse parts of an input that would fill the memory while they are cut into tokens, or hold no characters."""
+    if (characters := sum(map(len, texts))) > LONGEST:
         raise InputError(f"input {index} has {characters} characters; expected {LONGEST} at most: give its beginning")
+    for text in texts:
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise InputError(f"input {index} holds a lone surrogate, which is no character; decode the text again")
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
@@ -245,26 +236,3 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     short = min(first, second)
     kept = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
     return kept if first <= second else (kept[1], kept[0])
-
-
-def _configuration(folder: Path) -> dict[str, Any]:
-    """The tokenizer's settings that matter here, checked; a missing length is one too large to matter."""
-    file = folder / "tokenizer_config.json"
-    config: Any = {}
-    if file.is_file():
-        try:
-            config = json.loads(file.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{file} is not JSON ({error}); save the tokenizer again") from error
-    if not isinstance(config, dict):
-        raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object; save the tokenizer again")
-    length, side = config.get("model_max_length", UNLIMITED), config.get("truncation_side", "right")
-    if not isinstance(length, int | float) or not length >= 4:
-        raise InputError(f"{file} has model_max_length = {cut(length)}; expected a number of tokens, 4 or more")
-    if side not in ("left", "right"):
-        raise InputError(f"{file} has truncation_side = {cut(side)}; expected 'left' or 'right'")
-    names = config.get(INPUT_NAMES)
-    if names is not None and (not isinstance(names, list) or not all(isinstance(name, str) for name in names)):
-        raise InputError(f"{file} has {INPUT_NAMES} = {cut(names)}; expected a list of names; save the tokenizer again")
-    typed = names is None or TYPES in names
-    return {"model_max_length": min(length, UNLIMITED), "truncation_side": side, "typed": typed}

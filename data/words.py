@@ -10,12 +10,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..errors import InputError, cut
-from .records import Unusable
+from .raw_inputs import Unusable, is_pair, is_words
 from .spec import InputSpec
-from .text import EncodedText, TextProcessor, check_length, is_pair, tokenizing
+from .text import REMEDY, UNREADABLE, EncodedText, TextProcessor, check_texts, tokenizing
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +54,6 @@ class Piece:
     continues: bool
 
 
-def is_words(item: Any) -> bool:
-    """Whether an input is a text as its words: a list or a flat array of strings; a tuple of two is a pair of texts."""
-    if isinstance(item, np.ndarray):
-        return item.ndim == 1 and is_words(item.tolist())
-    return isinstance(item, list | tuple) and not is_pair(item) and all(isinstance(word, str) for word in item)
-
-
 class WordProcessor(TextProcessor):
     """Tokenises texts, and texts given as lists of words, and keeps which word each token belongs to.
 
@@ -71,7 +62,9 @@ class WordProcessor(TextProcessor):
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         super().__init__(folder, spec)
-        self._unknown = _unknown(folder, self._tokenizer)
+        named = self._unk_token  # what stands for an unknown part of a text, as the checkpoint names it
+        named = named.get("content") if isinstance(named, dict) else named
+        self._unknown = named if isinstance(named, str) else getattr(self._tokenizer.model, "unk_token", None)
         splitter = self._tokenizer.pre_tokenizer
         steps = {} if splitter is None else json.loads(splitter.__getstate__())
         parts = steps.get("pretokenizers", [steps])
@@ -89,16 +82,14 @@ class WordProcessor(TextProcessor):
             if split and places and self._joins and not self._told:
                 self._told = True
                 log.warning(
-                    "words of a list are read without a space before them, as transformers reads them with this "
-                    "tokenizer (add_prefix_space=False), and those of a text with one; give what the model was trained "
-                    "on"
+                    "this tokenizer (add_prefix_space=False) reads words of a list without a space before them, and "
+                    "those of a text with one; give what the model was trained on"
                 )
             encodings = self._encodings(given, [first + place for place in places], is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
                     raise InputError(
-                        f"input {first + place}, {cut(texts[place])}, has no token the model knows; expected readable "
-                        "text"
+                        f"input {first + place}, {cut(texts[place])}, has no token the model knows; {UNREADABLE}"
                     )
                 found[place] = _moved(self._shortened(encoding, first + place), texts[place])
         return [found[place] for place in range(len(texts))]
@@ -112,10 +103,8 @@ class WordProcessor(TextProcessor):
         split = not isinstance(text, str)
         encoding = self._encoding(list(text) if split else text, index, is_pretokenized=split)
         if len(encoding.tokens) != len(encoding.ids):  # a template may name more or fewer
-            raise InputError(
-                f"the tokenizer gives input {index} {len(encoding.ids)} token ids and {len(encoding.tokens)} tokens; "
-                "expected as many: its template is wrong; use the tokenizer.json that the model was trained with"
-            )
+            counts = f"{len(encoding.ids)} token ids and {len(encoding.tokens)} tokens"
+            raise InputError(f"the tokenizer gives input {index} {counts}; {REMEDY}")
         sentence = " ".join(text) if split else text
         starts = [0, *accumulate(len(word) + 1 for word in text)] if split else []
         marked = bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
@@ -136,30 +125,24 @@ class WordProcessor(TextProcessor):
         decoder = self._tokenizer.decoder
         if decoder is None:
             return " ".join(tokens)
-        with tokenizing("the tokenizer cannot join its tokens to a text; use the one that the model was trained with"):
+        with tokenizing(f"the tokenizer cannot join its tokens to a text; {REMEDY}"):
             return str(decoder.decode(list(tokens)))
 
     def _check(self, item: Any, index: int) -> None:
         if isinstance(item, str | Unusable):
             super()._check(item, index)
             return
-        if is_pair(item):
-            raise InputError(
-                f"input {index} is a pair of texts; this model tags tokens, and reads one text (str), or its words as "
-                "a list of str"
-            )
         if not is_words(item):
+            kind = "pair of texts" if is_pair(item) else type(item).__name__
             raise InputError(
-                f"input {index} is a {type(item).__name__}; this model tags tokens, and reads a text (str), or its "
-                "words as a list of str"
+                f"input {index} is a {kind}; this model tags tokens, and reads a text (str), or its words as a list"
             )
-        if not len(item):
-            raise InputError(f"input {index} is a list of no words; expected at least one")
-        check_length(sum(map(len, item)), index)
         for place, word in enumerate(item):
             if not word.strip():
                 raise InputError(f"input {index} has an empty word at {place}; expected no empty words")
-            super()._check(word, index)
+        if not len(item):
+            raise InputError(f"input {index} is a list of no words; expected at least one")
+        check_texts(item, index)
 
     def _made(self, encoding: Any, places: Sequence[int], truncated: bool) -> EncodedText:
         ids, types, words, offsets = encoding.ids, self._types(encoding), encoding.word_ids, encoding.offsets
@@ -178,22 +161,12 @@ def _moved(found: EncodedText, item: Any) -> EncodedText:
     if isinstance(item, str):
         offsets = [_trimmed(item, *ends) for ends in found.offsets]
         return EncodedWords(found.ids, found.types, found.truncated, found.words, offsets)
-    starts = [0]
-    for word in item:
-        starts.append(starts[-1] + len(word) + 1)
+    starts = [0, *accumulate(len(word) + 1 for word in item)]
     offsets = [
         (0, 0) if word == NO_WORD else (starts[word] + start, starts[word] + end)
         for word, (start, end) in zip(found.words, found.offsets, strict=True)
     ]
     return EncodedWords(found.ids, found.types, found.truncated, found.words, offsets)
-
-
-def _unknown(folder: Path, tokenizer: Any) -> str | None:
-    """The token that stands for what the vocabulary does not have, as the checkpoint names it."""
-    file = folder / "tokenizer_config.json"
-    named = json.loads(file.read_bytes()).get("unk_token") if file.is_file() else None
-    named = named.get("content") if isinstance(named, dict) else named
-    return named if isinstance(named, str) else getattr(tokenizer.model, "unk_token", None)
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:

@@ -1,9 +1,21 @@
-"""What an engine is bound to: the platform it was built on, and the GPU."""
+"""The platform and GPU that an engine is bound to, and the logger of TensorRT's libraries."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+NO_GPU = "there is no NVIDIA GPU with its driver on this machine"
+
+_PLACE = re.compile(
+    r"^\s*\S+\.(?:cpp|h|cu):\d+:\s*"  # file.cpp:12:
+    r"|\s*\bIn \w+ at \S+?:\d+"  # In execute at file.cpp:12
+    r"|\[?\b\w+\.(?:cpp|h|cu)::\w+::\d+\]\s*"  # [file.cpp::execute::12]
+)
 
 
 def platform_name() -> str:
@@ -24,4 +36,19 @@ def this_gpu() -> str | None:
     return None if failed else f"{numbers[0].value}.{numbers[1].value}"
 
 
-NO_GPU = "there is no NVIDIA GPU with its driver on this machine"
+def make_logger(trt: ModuleType, add: Callable[[str, str], None]) -> Any:
+    """An ``ILogger`` of the library; it must outlive what it is given to."""
+
+    class Logger(trt.ILogger):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, text: str) -> None:
+            add(severity.name, text)
+
+    return Logger()
+
+
+def without_place(text: str) -> str:
+    """A message without the place in the library's source."""
+    return _PLACE.sub("", text).strip()

@@ -7,17 +7,19 @@ digests of the engine and of the ONNX graph it came from, the library's version,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from ..bundle import schema
+from msgspec import Meta
+from msgspec.structs import asdict
+
 from ..bundle.store import ENGINES, Bundle
-from ..errors import BundleError, cut
+from ..bundle.strict_json import check_schema
+from ..data.specs import Spec, convert
 
-LIBRARIES = ("tensorrt", "tensorrt-rtx")
+Library = Literal["tensorrt", "tensorrt-rtx"]
+
+LIBRARIES: tuple[str, ...] = get_args(Library)
 """The libraries that build and run engines, named as the backends are."""
-
 
 EnginePrecision = Literal["fp16", "bf16", "fp32"]
 
@@ -28,24 +30,19 @@ PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Library → its Python module."""
 
-
 SCHEMA = 1
 
-
-Shape = tuple[int, ...]
-
+Shape = tuple[Annotated[int, Meta(gt=0)], ...]
 
 Profile = dict[str, tuple[Shape, Shape, Shape]]
 """An optimization profile: input name → smallest, optimal and largest shape."""
 
 
-@dataclass(frozen=True)
-class EngineFile:
+class EngineFile(Spec, frozen=True):
     """The facts about one engine.
 
     Attributes:
-        library: ``"tensorrt"`` or ``"tensorrt-rtx"``.
-        version: of the library that built it; it runs with the same one only.
+        library, version: that built it; it runs with the same version only.
         precision: of the graph it came from.
         profiles: optimization profiles, in the engine's order.
         compute_capabilities: GPUs it was compiled for, such as ``"8.9"``.
@@ -58,14 +55,13 @@ class EngineFile:
         stripped: holds no weights; they are read from the ONNX graph when it is loaded.
         refittable: its weights can be replaced.
         attention_blocks: attention blocks of the graph.
-        fused: those that became one kernel, in each profile.
-        layers: layers that the graph was compiled to, in each profile.
+        fused, layers: those that became one kernel, and layers that the graph was compiled to, in each profile.
     """
 
-    library: str
+    library: Library
     version: str
     precision: str
-    profiles: tuple[Profile, ...]
+    profiles: Annotated[tuple[Profile, ...], Meta(min_length=1)]
     compute_capabilities: tuple[str, ...]
     platform: str
     onnx: str
@@ -76,8 +72,8 @@ class EngineFile:
     stripped: bool = False
     refittable: bool = False
     attention_blocks: int = 0
-    fused: tuple[int, ...] = field(default=())
-    layers: tuple[int, ...] = field(default=())
+    fused: tuple[int, ...] = ()
+    layers: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The facts as a JSON object."""
@@ -86,37 +82,9 @@ class EngineFile:
     @classmethod
     def from_json(cls, data: Any, name: str) -> EngineFile:
         """Rebuild from :meth:`to_json`."""
-        remedy = "build the engine again with `hydrant build`"
-        if not isinstance(data, Mapping):
-            raise BundleError(f"{name} is a JSON {type(data).__name__}; expected an object; {remedy}")
-        if not schema.is_read(data.get("schema"), SCHEMA):
-            newer = schema.remedy(data.get("schema"), SCHEMA)
-            raise BundleError(
-                f"{name} has schema {cut(data.get('schema'))}; this hydrant reads schema {SCHEMA}; {newer}, or {remedy}"
-            )
-        found = {key: value for key, value in data.items() if key != "schema"}
-        wrong = set(found) ^ {entry.name for entry in fields(cls)}
-        kinds = {"str": str, "bool": bool, "int": int}
-        wrong |= {
-            entry.name
-            for entry in fields(cls)
-            if entry.name in found and type(found[entry.name]) is not kinds.get(str(entry.type), list)
-        }
-        for key, kind in (("compute_capabilities", str), ("fused", int), ("layers", int)):
-            if key not in wrong and not all(type(value) is kind for value in found[key]):
-                wrong.add(key)
-        if not wrong and (found["library"] not in LIBRARIES or not found["profiles"]):
-            wrong = {"library"} if found["library"] not in LIBRARIES else {"profiles"}
-        if wrong:
-            raise BundleError(f"{name} lacks, adds or garbles {', '.join(sorted(map(cut, wrong)))}; {remedy}")
-        try:
-            found["profiles"] = tuple(_profile(entry) for entry in found["profiles"])
-        except (AttributeError, TypeError, ValueError) as error:
-            raise BundleError(f"{name} holds an optimization profile without its three shapes; {remedy}") from error
-        known: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
-        }
-        return cls(**known)
+        file = f"{name} (build the engine again with `hydrant build`)"
+        check_schema(data, SCHEMA, file)
+        return convert({key: value for key, value in data.items() if key != "schema"}, cls, file)
 
 
 def graph_digest(bundle: Bundle, graph: str) -> str | None:
@@ -149,14 +117,3 @@ def read_metadata(bundle: Bundle, name: str) -> EngineFile:
     """The facts about an engine, after the digest of the file that holds them was checked."""
     metadata = metadata_path(name)
     return EngineFile.from_json(bundle.read_json(metadata), str(bundle.path / metadata))
-
-
-def _profile(data: Mapping[str, Any]) -> Profile:
-    """Decoded JSON → profile; anything but three shapes of positive integers for each input raises."""
-    profile: Profile = {}
-    for name, shapes in data.items():
-        least, best, most = (tuple(shape) for shape in shapes)
-        if not all(type(size) is int and size > 0 for shape in (least, best, most) for size in shape):
-            raise ValueError(name)
-        profile[name] = (least, best, most)
-    return profile

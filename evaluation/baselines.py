@@ -3,77 +3,49 @@
 The single model of a checkpoint, and of a bundle of one member, is that model. A bundle of several members holds no
 other whole model than its members: there it is the first of them alone, pruned as it is, and the report says so.
 
-Scores of the logits need nothing else (``metrics.logit_scores``). The others are fitted on training features: kNN and
+Scores of the logits need nothing else (``metrics.uncertainty``). The others are fitted on training features: kNN and
 both Mahalanobis distances on the last vector of the network, the one that hydrant's own distance reads, and ViM on
 what the last linear map reads. All run in PyTorch, in float32, without the temperature of any calibration.
 
 Several labels have scores of their logits of their own (``label_logit_scores``), one score has none; and since no
 example of either is of one class, the Mahalanobis distance is that from one Gaussian over all. Of a tagger the scores
-of the logits are those of the spans that it finds (``span_scores``).
+of the logits are those of the spans that it finds (``metrics.spans``).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from ..bundle.data_overlap import LEAST
 from ..bundle.store import Bundle
-from ..bundle.tasks import Task
 from ..bundle.traced import Traced
-from ..bundle.uses import LEAST
-from ..calib.gaussians import Gaussians
-from ..calib.neighbours import Neighbours
-from ..calib.virtual_logit import VirtualLogit
-from ..data.columns import Reading
+from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
+from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
 from ..data.spec import Modality
 from ..errors import InputError, require
-from ..metrics.logit_scores import GAMMA, LIKELIEST, label_logit_scores, logit_scores
+from ..metrics.spans import span_scores, spans_in
+from ..metrics.uncertainty import GAMMA, LIKELIEST
 from ..progress import Progress
 from ..runtime.backends.reference import TorchSingle
-from ..runtime.collect import visit
+from ..runtime.collect import collect_words, visit
+from ..tasks import TASKS
 from .dropout import KIND
-from .figures import detected
+from .metric_names import BASELINES
+from .model_reports import detected
 from .models import Model
 from .options import Figures
 from .report import BaselineReport
-from .span_scores import scores_of_spans
 
 log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
-
-OF_LOGITS: dict[Task, Callable[[np.ndarray], dict[str, np.ndarray]]] = {
-    "classification": logit_scores,
-    "multi_label": label_logit_scores,
-    "score": lambda _: {},
-}
-"""Task → scores of the logits."""
-
-SOFTMAX = "is of probabilities of which one class is right, and here each label is decided by itself"
-ONE_SCORE = "is of several classes' logits, and one score has none"
-NO_VECTOR = "is of one vector for an input, and a tagger has one for each token"
-NO_CLASSES = "needs classes of which one is right: there is one Gaussian for all"
-
-LACKS: dict[Task, dict[str, str]] = {
-    "classification": {},
-    "multi_label": {
-        "max_probability": "ranks as max logit does",
-        **dict.fromkeys(("gen", "vim"), SOFTMAX),
-        "relative_mahalanobis": NO_CLASSES,
-    },
-    "tokens": dict.fromkeys(("knn", "vim", "mahalanobis", "relative_mahalanobis"), NO_VECTOR),
-    "score": {
-        **dict.fromkeys(("max_probability", "max_logit", "predictive_entropy", "energy", "gen", "vim"), ONE_SCORE),
-        "relative_mahalanobis": NO_CLASSES,
-    },
-}
-"""Task → the scores that it has not, and why."""
 
 UNFITTED = "needs features of training data; give these as well (fit=…, --fit)"
 
@@ -84,25 +56,26 @@ def read_training(
     """The training data that baselines are fitted on; ``None`` where none are given."""
     if figures.baselines:
         require("torch", "fuse", "compute baselines")
-    if figures.baselines and ood is None:
-        raise InputError(
-            "baselines are scores that find out-of-distribution inputs, and there are none; give such data (ood=…, "
-            "--ood), or leave baselines (--baselines) out"
-        )
-    task = bundle.any_architecture().task
-    if figures.fit is not None and task == "tokens":
+        if ood is None:
+            raise InputError(
+                "baselines are scores that find out-of-distribution inputs, and there are none; give such data "
+                "(ood=…, --ood), or leave baselines (--baselines) out"
+            )
+    task = TASKS[bundle.any_architecture().task]
+    fitted, possible = {name for fit in FITS for name in fit.names}, set(BASELINES) - set(task.lacks)
+    if figures.fit is None:
+        if figures.baselines and possible <= fitted:
+            raise InputError(
+                "baselines of a model of one output are of its features alone, since one score says nothing of what "
+                "is unknown; give training data to fit them on (fit=…, --fit), or leave baselines (--baselines) out"
+            )
+        return None
+    if not fitted & possible:
         raise InputError(
             "training data are given (fit=…, --fit), but no baseline of a model that tags tokens is fitted, since that "
             "has no one vector for an input; leave them out"
         )
-    if figures.fit is None:
-        if figures.baselines and task == "score":
-            raise InputError(
-                "baselines of a model of one output are of its features alone, since one score tells nothing of what "
-                "is unknown; give training data to fit them on (fit=…, --fit), or leave baselines (--baselines) out"
-            )
-        return None
-    training = read_examples(figures.fit, bundle.labels, columns=reading, task=task)
+    training = read_examples(figures.fit, bundle.labels, columns=reading, task=task.name)
     check_alike(known, training)
     if len(training) < figures.neighbours:
         raise InputError(
@@ -124,56 +97,64 @@ def measure_baselines(
     progress: Progress,
 ) -> list[BaselineReport]:
     """Baselines of the single model behind each model."""
-    found = []
+    reports = []
     for model in models:
-        if model.architecture.every_token:
-            found.append(_of_spans(model, known, ood, figures, names, batch_size, seed, progress))
-            continue
+        texts: tuple[np.ndarray, np.ndarray] | None = None
+        settings: dict[str, str] = {}
+        unfitted: dict[str, str] = {}
         with TorchSingle(model.module()) as single:
-            run = partial(_outputs, single, model, batch_size, progress)
-            given = run(known, _everything), run(ood, _everything)
-            task = model.architecture.task
-            scores = [OF_LOGITS[task](outputs["logits"]) for outputs in given]
-            settings = {"gen": _gen(single)} if "gen" in scores[0] else {}
-            fits = {names: fit for names, fit in FITS.items() if not set(names) <= set(LACKS[task])}
-            left_out = {name: UNFITTED for names in fits for name in names} | LACKS[task]
-            if training is not None:
-                assert training.labels is not None  # read_examples asks for them
-                classes = training.labels if task == "classification" else np.zeros(len(training), np.int64)
-                trained = Trained(run(training, _for_fitting), classes, single, figures.neighbours)
-                further, told, unfitted = _fitted_scores(trained, given, fits)
-                left_out = unfitted | LACKS[task]
-                kept = [{name: own for name, own in more.items() if name not in left_out} for more in further]
-                scores = [{**own, **more} for own, more in zip(scores, kept, strict=True)]
-                settings |= {name: words for name, words in told.items() if name not in left_out}
-        title = f"resampling baselines of {model.name}"
-        measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title)
-        found.append(BaselineReport(single_model_of(model), measured, settings, left_out))
-    return found
+            task = TASKS[model.architecture.task]
+            if model.architecture.every_token:
+                found = [_span_scores(single, model, part, names, batch_size, progress) for part in (known, ood)]
+                scores, texts = [each for each, _ in found], (found[0][1], found[1][1])
+            else:
+                run = partial(_outputs, single, model, batch_size, progress)
+                outputs = [run(known), run(ood)]
+                scores = [task.logit_scores(each["logits"]) for each in outputs]
+                trained = None if training is None else run(training, for_fitting=True)
+                for fit in FITS:
+                    wanted = [name for name in fit.names if name not in task.lacks]
+                    if not wanted:
+                        continue
+                    if training is None or trained is None:
+                        unfitted |= dict.fromkeys(wanted, UNFITTED)
+                        continue
+                    classes = training.labels if task.one_class else None
+                    try:
+                        scorer, words = fit.fit(trained, classes, single, figures.neighbours)
+                    except InputError as error:
+                        unfitted |= dict.fromkeys(wanted, str(error))
+                        continue
+                    settings |= dict.fromkeys(wanted, words)
+                    for own, each in zip(scores, outputs, strict=True):
+                        fitted = scorer(each)
+                        own.update({name: fitted[name] for name in wanted})
+            if "gen" in scores[0]:
+                likeliest = min(LIKELIEST, len(single.bias))
+                settings = {"gen": f"γ = {GAMMA:g}, the {likeliest} likeliest classes", **settings}
+        title, sizes = f"resampling baselines of {model.name}", () if texts is None else (len(known), len(ood))
+        measured = detected(*scores, figures.bootstrap, seed, progress, title, texts, sizes)
+        reports.append(BaselineReport(single_model_of(model), measured, settings, unfitted | dict(task.lacks)))
+    return reports
 
 
-def _gen(single: TorchSingle) -> str:
-    return f"γ = {GAMMA:g}, the {min(LIKELIEST, len(single.bias))} likeliest classes"
+def _span_scores(
+    single: TorchSingle, model: Model, examples: Examples, names: Sequence[str], batch_size: int, progress: Progress
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Scores [S] of the spans that a single model finds in texts, and the index of each span's text.
 
-
-def _of_spans(
-    model: Model,
-    known: Examples,
-    ood: Examples,
-    figures: Figures,
-    names: Sequence[str],
-    batch_size: int,
-    seed: int,
-    progress: Progress,
-) -> BaselineReport:
-    """The baselines of a tagger, by the spans that its single model finds."""
-    with TorchSingle(model.module()) as single:
-        spans = [scores_of_spans(single, model, part, names, batch_size, progress) for part in (known, ood)]
-        settings = {"gen": _gen(single)}
-    title = f"resampling baselines of {model.name}"
-    scores = (spans[0].scores, spans[1].scores)
-    measured = detected(*scores, figures.bootstrap, seed, progress, title, spans)
-    return BaselineReport(single_model_of(model), measured, settings, LACKS["tokens"])
+    Words of labelled texts that have no tag count nowhere.
+    """
+    words = collect_words(
+        single, model.processor, model.architecture, examples.inputs, lambda outputs: {"logits": outputs["logits"]},
+        batch_size=batch_size, progress=progress, title=f"single model of {model.name} on {examples.name}",
+    )  # fmt: skip
+    if examples.labels is not None:
+        words, _ = words.tagged(examples.labels)
+    logits = words.outputs["logits"][:, model.columns]
+    spans = spans_in(words.texts, [names[label] for label in logits.argmax(axis=1)])
+    scores = TASKS[model.architecture.task].logit_scores(logits)
+    return span_scores(spans, scores), np.array([span.text for span in spans], np.int64)
 
 
 def _outputs(
@@ -182,28 +163,21 @@ def _outputs(
     batch_size: int,
     progress: Progress,
     examples: Examples,
-    reduce: Callable[[Arrays], Arrays],
+    for_fitting: bool = False,
 ) -> Arrays:
-    """What is kept of the single model's outputs, each once, float32, in the order of the examples."""
+    """The single model's outputs, each once, float32, in the order of the examples; for fitting the largest logit."""
     found: dict[str, np.ndarray] = {}
     title = f"single model of {model.name} on {examples.name}"
     batches = visit(single, model.processor, model.architecture, examples.inputs, batch_size, progress, title)
     for places, outputs in batches:
-        for name, array in reduce(outputs).items():
+        kept = dict(outputs)
+        if for_fitting:
+            kept["largest"] = kept.pop("logits").max(axis=1)
+        for name, array in kept.items():
             if name not in found:
                 found[name] = np.empty((len(examples), *array.shape[1:]), np.float32)
             found[name][places] = array
     return found
-
-
-def _everything(outputs: Arrays) -> Arrays:
-    return outputs
-
-
-def _for_fitting(outputs: Arrays) -> Arrays:
-    """Features, and of the logits the largest."""
-    kept = {name: array for name, array in outputs.items() if name != "logits"}
-    return {**kept, "largest": outputs["logits"].max(axis=1)}
 
 
 def _read(outputs: Arrays) -> np.ndarray:
@@ -215,75 +189,41 @@ Scorer = Callable[[Arrays], Mapping[str, np.ndarray]]
 """Outputs of a single model → scores [N] by name."""
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """What scores are fitted on.
-
-    Attributes:
-        outputs: of the single model on the training data: ``features`` [N, d], ``largest`` logit [N], and
-            ``penultimate`` [N, d'] where that is another vector.
-        labels: [N].
-        single: the model, for its last linear map.
-        neighbours: k.
-    """
-
-    outputs: Arrays
-    labels: np.ndarray
-    single: TorchSingle
-    neighbours: int
+def _nearest(trained: Arrays, _: np.ndarray | None, __: TorchSingle, neighbours: int) -> tuple[Scorer, str]:
+    index = Neighbours(trained["features"], neighbours)
+    return lambda given: {"knn": index.distances(given["features"])}, f"k = {neighbours}, features of length 1"
 
 
-def _nearest(trained: Trained) -> tuple[Scorer, str]:
-    index = Neighbours(trained.outputs["features"], trained.neighbours)
-    return lambda given: {"knn": index.distances(given["features"])}, f"k = {trained.neighbours}, features of length 1"
-
-
-def _virtual_logit(trained: Trained) -> tuple[Scorer, str]:
-    read, last = _read(trained.outputs), trained.single
-    fitted = VirtualLogit(read, trained.outputs["largest"], last.weight, last.bias)
+def _virtual_logit(trained: Arrays, _: np.ndarray | None, single: TorchSingle, __: int) -> tuple[Scorer, str]:
+    read = _read(trained)
+    fitted = VirtualLogit(read, trained["largest"], single.weight, single.bias)
     words = f"D = {fitted.dimensions} principal directions of {read.shape[1]}"
     return lambda given: {"vim": fitted.scores(_read(given), given["logits"])}, words
 
 
-def _gaussians(trained: Trained) -> tuple[Scorer, str]:
-    fitted = Gaussians(trained.outputs["features"], trained.labels)
-    one = not trained.labels.any()
+def _gaussians(trained: Arrays, classes: np.ndarray | None, _: TorchSingle, __: int) -> tuple[Scorer, str]:
+    features = trained["features"]
+    fitted = Gaussians(features, np.zeros(len(features), np.int64) if classes is None else classes)
 
     def score(given: Arrays) -> Mapping[str, np.ndarray]:
         nearest, background = fitted.squared_distances(given["features"])
         return {"mahalanobis": nearest, "relative_mahalanobis": nearest - background}
 
-    return score, f"last vector, {'one Gaussian, ' * one}covariance shrunk (OAS)"
+    return score, f"last vector, {'one Gaussian, ' * (classes is None)}covariance shrunk (OAS)"
 
 
-Fit = Callable[[Trained], tuple[Scorer, str]]
+class Fit(NamedTuple):
+    """Scores that need training features, and what fits them and says how; ``InputError`` where that cannot be."""
 
-FITS: dict[tuple[str, ...], Fit] = {
-    ("knn",): _nearest,
-    ("vim",): _virtual_logit,
-    ("mahalanobis", "relative_mahalanobis"): _gaussians,
-}
-"""Scores that need training features → what fits them, and says how; ``InputError`` where that cannot be."""
+    names: tuple[str, ...]
+    fit: Callable[[Arrays, np.ndarray | None, TorchSingle, int], tuple[Scorer, str]]
 
 
-def _fitted_scores(
-    trained: Trained, given: Sequence[Arrays], fits: Mapping[tuple[str, ...], Fit]
-) -> tuple[list[dict[str, np.ndarray]], dict[str, str], dict[str, str]]:
-    """Scores of each of some outputs, how they were computed, and why others were not."""
-    scores: list[dict[str, np.ndarray]] = [{} for _ in given]
-    settings: dict[str, str] = {}
-    left_out: dict[str, str] = {}
-    for names, fit in fits.items():
-        try:
-            scorer, words = fit(trained)
-        except InputError as error:
-            left_out |= dict.fromkeys(names, str(error))
-            continue
-        settings |= dict.fromkeys(names, words)
-        for own, outputs in zip(scores, given, strict=True):
-            own.update(scorer(outputs))
-    return scores, settings, left_out
-
+FITS = (
+    Fit(("knn",), _nearest),
+    Fit(("vim",), _virtual_logit),
+    Fit(("mahalanobis", "relative_mahalanobis"), _gaussians),
+)
 
 WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, without dropout"}
 """Kinds of models behind which a checkpoint stands, and how it runs."""

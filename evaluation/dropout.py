@@ -30,12 +30,7 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class Asked:
-    """``mc-dropout:PASSES:CHECKPOINT``.
-
-    Attributes:
-        passes: number of passes.
-        checkpoint: folder or hub name.
-    """
+    """``mc-dropout:PASSES:CHECKPOINT``."""
 
     passes: int
     checkpoint: str

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..data.corruptions import opened
-from ..data.text import is_pair
+from ..data.raw_inputs import is_pair
 from .observation import Evidence
 
 SHOWN = 8

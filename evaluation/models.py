@@ -16,13 +16,13 @@ from ..bundle.graphs import check_all_graphs
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, UnsupportedModelError, listing
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import open_backend
+from ..tasks import TASKS
 from .dropout import KIND, Asked, DropoutPasses, asked
 
 
@@ -31,14 +31,8 @@ class Model:
     """A model ready to run.
 
     Attributes:
-        name: by which reports call it.
         kind: ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
-        runs: its backend.
-        precision: of weights and activations.
-        processor, architecture: that prepare and shape its inputs.
         columns: [C], the place of each of the first model's classes among its own.
-        plan: heads of each member.
-        calibration: temperature, thresholds and sets.
         module: gives its ``fusion.FusedClassifier``, which a bundle's is loaded for.
         as_bundle: writes a checkpoint as a bundle to a path; ``None`` for what is one.
     """
@@ -68,67 +62,60 @@ def open_models(
     """Open the bundle and what it is compared with, in this order."""
     models: list[Model] = []
     for source in (bundle, *compare):
-        if isinstance(source, Bundle):
-            model = _open_bundle(source, backend, precision, bundle.labels, opened, examples)
-        elif (Path(source) / MANIFEST).is_file():
-            model = _open_bundle(Bundle.open(source), backend, precision, bundle.labels, opened, examples)
+        if isinstance(source, Bundle) or (Path(source) / MANIFEST).is_file():
+            own = source if isinstance(source, Bundle) else Bundle.open(source)
+            model = _open_bundle(own, backend, precision, bundle.labels, opened, examples)
         elif (dropout := asked(source, compare)) is not None:
             model = _open_dropout(dropout, bundle, opened, examples, seed)
         else:
             model = _open_checkpoint(source, bundle, opened, examples)
-        if models and model.architecture.task != models[0].architecture.task:
-            mine, its = (GIVES[each.architecture.task] for each in (models[0], model))
+        if models:
+            _check_alike(models[0], model, examples)
+        name, number = model.name, 2
+        while name in [other.name for other in models]:
+            name, number = f"{model.name} ({number})", number + 1
+        models.append(replace(model, name=name))
+    return models
+
+
+def _check_alike(first: Model, other: Model, examples: Examples) -> None:
+    """Refuse a model of another task, and to give ready tensors to one that reads different ones."""
+    if other.architecture.task != first.architecture.task:
+        mine, its = (TASKS[each.architecture.task].gives for each in (first, other))
+        raise InputError(f"{other.name} gives {its}, and {first.name} {mine}; expected competitors of the same task")
+    for name in ("input_names", "vocabulary", "padding_token", "channels", "image_height", "image_width"):
+        mine, its = getattr(first.architecture, name), getattr(other.architecture, name)
+        if examples.ready and mine != its:
             raise InputError(
-                f"{model.name} gives {its}, and {models[0].name} {mine}; expected competitors of the same task"
+                f"the data are ready tensors, but {first.name} and {other.name} read different ones: "
+                f"{name.replace('_', ' ')} {mine} and {its}; compare models of one preprocessing, or give raw inputs"
             )
-        models.append(model)
-        if examples.ready:
-            _check_same_tensors(models[0], model)
-    return [Model(**{**vars(model), "name": name}) for model, name in zip(models, _distinct(models), strict=True)]
 
 
 def _open_bundle(
-    bundle: Bundle,
-    backend: str,
-    precision: str | None,
-    labels: Sequence[str],
-    opened: ExitStack,
-    examples: Examples,
+    bundle: Bundle, backend: str, precision: str | None, labels: Sequence[str], opened: ExitStack, examples: Examples
 ) -> Model:
     check_all_graphs(bundle)
     architecture = bundle.any_architecture()
-    processor = examples.processor(architecture, lambda: bundle.processor_for("read texts or images"))
     runs = opened.enter_context(open_backend(bundle, backend, precision=precision)[0])
+
+    def module() -> Any:
+        from ..fusion import load_reference
+
+        return load_reference(bundle)
+
     return Model(
         bundle.path.resolve().name,
         "bundle",
         runs,
         runs.precision,
-        processor,
+        examples.processor(architecture, lambda: bundle.processor_for("read texts or images")),
         architecture,
         _columns(bundle.labels, labels, str(bundle.path)),
         bundle.plan(),
         Calibration.of(bundle),
-        partial(_module_of, bundle),
+        module,
     )
-
-
-def _module_of(bundle: Bundle) -> Any:
-    """The fused module of a bundle."""
-    from ..fusion import load_reference
-
-    return load_reference(bundle)
-
-
-def _check_same_tensors(first: Model, other: Model) -> None:
-    """Refuse to give the first model's tensors to one that reads another vocabulary or other images."""
-    for name in ("input_names", "vocabulary", "padding_token", "channels", "image_height", "image_width"):
-        mine, its = getattr(first.architecture, name), getattr(other.architecture, name)
-        if mine != its:
-            raise InputError(
-                f"the data are ready tensors, but {first.name} and {other.name} read different ones: "
-                f"{name.replace('_', ' ')} {mine} and {its}; compare models of one preprocessing, or give raw inputs"
-            )
 
 
 def _open_checkpoint(
@@ -229,14 +216,3 @@ def _columns(own: Sequence[str], wanted: Sequence[str], source: str) -> np.ndarr
         )
     places = {label: index for index, label in enumerate(own)}
     return np.array([places[label] for label in wanted])
-
-
-def _distinct(models: Sequence[Model]) -> list[str]:
-    """Names of which no two are equal."""
-    names: list[str] = []
-    for model in models:
-        name, number = model.name, 2
-        while name in names:
-            name, number = f"{model.name} ({number})", number + 1
-        names.append(name)
-    return names

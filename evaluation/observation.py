@@ -1,4 +1,4 @@
-"""What a model says about data, example by example."""
+"""A model's predictions on data, example by example."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.tasks import DISTANCE, OUTPUTS, PER_CLASS
 from ..data.examples import Examples
-from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.uncertainty import pairwise_disagreement, pairwise_divergence
 from ..progress import Progress, no_progress
 from ..runtime import Prediction
 from ..runtime.collect import collect, collect_words
+from ..tasks import DISTANCE, PER_CLASS, TASKS
 from .models import Model
+
+SCORES = ("predictive_entropy", "mutual_information", "energy", "distance", "score_variance")
+"""Fields of a prediction that are reported as uncertainty, higher for the less certain, where it has them."""
+
+OF_MEMBERS = ("mutual_information", "score_variance")
+"""Scores that one member alone cannot have."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,8 @@ class Observation:
     Attributes:
         members: M.
         prediction: of all inputs; its classes in the order of the first model's.
-        energy: [N], −log Σ_c exp(z_c), mean over members, before the temperature (Liu et al. 2020); ``None``
-            where the backend gives no logits.
-        divergence: [N], mean KL divergence between members, nats; ``None`` where it gives no member probabilities.
+        divergence: [N], mean KL divergence between members, nats; ``None`` where the backend gives no member
+            probabilities of classes.
         pair_disagreement: [N], share of pairs of members whose labels differ; likewise.
         texts, words: of a model that tags tokens, whose inputs here are N words: index of each word's text, and of the
             word in it, [N]; otherwise ``None``.
@@ -41,17 +45,11 @@ class Observation:
     words: np.ndarray | None = None
 
     def scores(self) -> dict[str, np.ndarray]:
-        """Uncertainty scores by name, [N] each; higher means less certain. One member has nothing to disagree with."""
+        """Uncertainty scores by name, [N] each; higher means less certain."""
         prediction = self.prediction
-        if prediction.score is not None:
-            scores = {"score_variance": prediction.score_variance} if self.members > 1 else {}
-            return scores | ({} if prediction.distance is None else {"distance": prediction.distance})
-        found = {} if prediction.confidence is None else {"max_probability": -prediction.confidence}
-        found["predictive_entropy"] = prediction.predictive_entropy
-        if self.members > 1:
-            found["mutual_information"] = prediction.mutual_information
-        further = {name: getattr(prediction, name) for name in FURTHER_SCORES}
-        return {**found, **{name: scores for name, scores in further.items() if scores is not None}}
+        scores = {} if prediction.confidence is None else {"max_probability": -prediction.confidence}
+        scores |= {name: getattr(prediction, name) for name in SCORES if self.members > 1 or name not in OF_MEMBERS}
+        return {name: values for name, values in scores.items() if values is not None}
 
 
 def observe(
@@ -62,40 +60,31 @@ def observe(
     title: str = "predicting",
 ) -> Observation:
     """Run a model on inputs."""
+    task = TASKS[model.architecture.task]
 
     def reduce(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if "score" in outputs:
-            return {name: outputs[name] for name in (*OUTPUTS["score"], DISTANCE) if name in outputs}
-        if "label_entropy" in outputs:
-            kept = {name: outputs[name] for name in (*OUTPUTS["multi_label"], DISTANCE) if name in outputs}
-            return kept | {name: kept[name][:, model.columns] for name in PER_CLASS}
-        kept = {name: outputs[name] for name in (*SCORES, *FURTHER_SCORES) if name in outputs}
-        kept["probabilities"] = outputs["probabilities"][:, model.columns]
-        if "member_probabilities" in outputs:
-            kept["divergence"] = pairwise_divergence(outputs["member_probabilities"])
-            kept["pair_disagreement"] = pairwise_disagreement(outputs["member_probabilities"])
+        kept = {name: outputs[name] for name in (*task.outputs, DISTANCE) if name in outputs}
+        kept |= {name: kept[name][:, model.columns] for name in PER_CLASS if name in kept}
+        members = outputs.get(task.member_output)
+        if members is not None and task.one_class:
+            kept |= {"divergence": pairwise_divergence(members), "pair_disagreement": pairwise_disagreement(members)}
         return kept
 
     given = (model.runs, model.processor, model.architecture, inputs, reduce)
     how: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "title": title}
+    texts = words = None
     if model.architecture.every_token:
         of_words = collect_words(*given, **how)
-        found, texts, words = of_words.outputs, of_words.texts, of_words.words
+        outputs, texts, words = of_words.outputs, of_words.texts, of_words.words
     else:
-        found, texts, words = collect(*given, **how), None, None
-    return Observation(
-        len(model.plan.members),
-        Prediction.from_outputs(found),
-        found.get("divergence"),
-        found.get("pair_disagreement"),
-        texts,
-        words,
-    )
+        outputs = collect(*given, **how)
+    further = outputs.get("divergence"), outputs.get("pair_disagreement")
+    return Observation(len(model.plan.members), Prediction.from_outputs(outputs), *further, texts, words)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Examples and what every model says of them, for the pictures and example tables.
+    """Examples and what every model says of them, for metrics, pictures and example tables.
 
     Attributes:
         known, ood: labelled and out-of-distribution examples.

@@ -42,9 +42,8 @@ class Figures:
             value = getattr(self, name)
             if not is_whole(value, least):
                 raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} or more")
-        caution = self.caution
-        if isinstance(caution, bool) or not isinstance(caution, int | float) or not 0 <= caution < math.inf:
-            raise InputError(f"caution is {cut(caution)}; expected a finite number, 0 or more")
+        if not 0 <= self.caution < math.inf:
+            raise InputError(f"caution is {cut(self.caution)}; expected a finite number, 0 or more")
         for name, useful in (("corrupted", "corruptions"), ("neighbours", "baselines")):
             if getattr(self, name) != getattr(type(self), name) and not getattr(self, useful):
                 raise InputError(

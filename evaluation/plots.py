@@ -12,10 +12,9 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ..metrics import classification as metrics
-from ..metrics.classification import BINS
-from ..metrics.selective import risk_coverage
+from ..metrics.classification import BINS, risk_coverage
 from .classes import most_disputed
-from .figure_names import BASELINE_FIGURES, BASELINES, SCORES
+from .metric_names import BASELINE_FIGURES, BASELINES, SCORES
 from .observation import Evidence, Observation
 from .report import EvaluationReport, Figure
 

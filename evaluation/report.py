@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +20,20 @@ class Figure:
     low: float = math.nan
     high: float = math.nan
 
-    def to_json(self) -> dict[str, float | None]:
-        """The figure as a JSON object, ``null`` for what is not a number."""
-        return {name: _known(number) for name, number in vars(self).items()}
-
 
 @dataclass(frozen=True)
 class Noise:
-    """Figures on corrupted inputs of one kind and severity, and the distance of their loss from that of clean ones.
-
-    Attributes:
-        kind, severity: of the corruption.
-        figures: name → value: of classes accuracy, NLL and ECE; of the other tasks some of their figures of quality.
-        loss_gap: NLL, or RMSE of scores, minus that on the same examples clean.
-    """
+    """Figures on corrupted inputs, and their NLL, or RMSE of scores, minus that of clean ones."""
 
     kind: str
     severity: int
     figures: Mapping[str, float]
     loss_gap: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The noise as a JSON object, its figures beside kind and severity."""
-        known = {name: _known(value) for name, value in self.figures.items()}
-        return {"kind": self.kind, "severity": self.severity, **known, "loss_gap": self.loss_gap}
-
 
 @dataclass(frozen=True)
 class BaselineReport:
-    """How well post-hoc scores of a single model tell what is out of distribution.
+    """How well post-hoc scores of a single model find out-of-distribution inputs.
 
     Attributes:
         of: which single model they were computed from, in words.
@@ -62,30 +47,19 @@ class BaselineReport:
     settings: Mapping[str, str]
     left_out: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return {**vars(self), "figures": {name: figure.to_json() for name, figure in self.figures.items()}}
-
 
 @dataclass(frozen=True)
 class ModelReport:
     """One model's figures.
 
     Attributes:
-        name, kind, backend, precision, members, temperature: what ran.
-        figures: name → figure (``metrics.figures``).
+        figures: name → figure (``Task.columns``).
         differences: name → the evaluated bundle's figure minus this one's, on the same resamples; empty for itself.
-        diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not tell.
+        diversity: disagreement, divergence and overlap of the members; ``None`` for what the backend does not give.
         decisions: what the calibrated thresholds and sets do on these data.
-        clean: figures of the examples that were corrupted, before they were (:class:`Noise`).
-        noise: of every corruption and severity.
-        latency_ms: median time of one batch, interleaved with the other models on the same backend; ``None`` when not
-            measured.
-        latency_on: backend and precision that were timed.
-        baselines: what the single model behind it detects by itself; ``None`` when not measured.
-        temperatures: of a multi-label model's labels, each its own.
-        labels: of a multi-label model, for each label how many examples have it, its threshold, F1, average precision
-            and ECE.
+        clean, noise: on the examples that were corrupted, before and at every corruption and severity.
+        latency_ms, latency_on: median time of one batch, interleaved with other models, and where; or ``None``.
+        temperatures, labels: of a multi-label model, for each label its own.
     """
 
     name: str
@@ -111,38 +85,16 @@ class ModelReport:
         """Whether a temperature was fitted, of all classes or of a label."""
         return any(each != 1 for each in (self.temperature, *self.temperatures))
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return {
-            **vars(self),
-            "figures": {name: figure.to_json() for name, figure in self.figures.items()},
-            "differences": {name: figure.to_json() for name, figure in self.differences.items()},
-            "clean": {name: _known(value) for name, value in self.clean.items()},
-            "noise": [row.to_json() for row in self.noise],
-            "baselines": None if self.baselines is None else self.baselines.to_json(),
-        }
-
 
 @dataclass(frozen=True)
 class Difference:
-    """The evaluated bundle's figure minus a competitor's, judged.
-
-    Attributes:
-        figure: its name among the competitor's ``differences``.
-        outcome: ``"better"`` or ``"worse"`` where the interval excludes zero, else ``"no difference shown"``; ``"not
-            judged"`` without an interval.
-        value, low, high: the difference and its interval.
-    """
+    """The evaluated bundle's figure minus a competitor's, and its outcome (``evaluation.verdict``)."""
 
     figure: str
     outcome: str
     value: float
     low: float
     high: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The difference as a JSON object."""
-        return {name: _known(field) if isinstance(field, float) else field for name, field in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -153,29 +105,19 @@ class Verdict:
     sentence: str
     differences: tuple[Difference, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The verdict as a JSON object."""
-        return {**vars(self), "differences": [difference.to_json() for difference in self.differences]}
-
 
 @dataclass(frozen=True)
 class EvaluationReport:
     """What ``evaluate`` found.
 
     Attributes:
-        data, examples: labelled data and how many.
-        ood, ood_examples: out-of-distribution data and how many, or ``None``.
-        resamples, seed: of the bootstrap.
-        corrupted: number of examples that were corrupted.
         batch: inputs in a timed batch; ``None`` without times.
         verdict: on the evaluated bundle beside each competitor.
         models: the evaluated bundle, then its competitors.
-        files: written, relative to the bundle, or paths in a folder of their own; and the HTML report where it was
-            asked for.
+        files: written, relative to the bundle, or paths in a folder of their own.
         notes: what to know when reading the figures, such as that the bundle was tuned on these data.
         fit, fit_examples: training data that baselines were fitted on and how many, or ``None``.
         latency_note: what was timed where that is not what was evaluated, or why nothing was.
-        task: of all models (``bundle.tasks``).
     """
 
     data: str
@@ -197,16 +139,23 @@ class EvaluationReport:
     task: Task = "classification"
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
-        facts = {name: value for name, value in vars(self).items() if name not in ("verdict", "models", "html")}
-        return {
-            "hydrant": __version__,
-            **facts,
-            "html": None if self.html is None else str(self.html),
-            "verdict": [verdict.to_json() for verdict in self.verdict],
-            "models": [model.to_json() for model in self.models],
-        }
+        """The report as a JSON object: the fields of these classes by their names, ``null`` for what is not finite.
+
+        The figures of a :class:`Noise` are beside its kind and severity.
+        """
+        return {"hydrant": __version__, **_plain(self)}
 
 
-def _known(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+def _plain(value: Any) -> Any:
+    """Dataclasses, containers and numbers as JSON has them."""
+    if isinstance(value, Noise):
+        return {"kind": value.kind, "severity": value.severity, **_plain(value.figures), "loss_gap": value.loss_gap}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

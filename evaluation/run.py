@@ -10,34 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.files import check_file, write_atomically
+from ..bundle.data_overlap import JUDGED, overlaps
 from ..bundle.manifest import MANIFEST
-from ..bundle.precision import Precision
 from ..bundle.reports import report_folder, store_reports
+from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import GIVES, Task
-from ..bundle.uses import JUDGED, overlaps
-from ..data.columns import Reading
+from ..bundle.tasks import Precision
+from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality
 from ..errors import InputError, check_seed, require
-from ..metrics.label_order import order_notes
 from ..progress import Progress, no_progress
+from ..tasks import TASKS
 from .baselines import baseline_notes, measure_baselines, read_training
-from .figures import decisions, differences, diversity, measured, outcomes, resample
-from .html import page
-from .label_figures import label_reports
-from .latency import Timing, time_models
+from .latency import time_models
+from .model_reports import model_reports
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
 from .options import Figures
 from .plots import pictures
-from .report import EvaluationReport, ModelReport
-from .score_figures import rankings, score_reports
-from .task_page import task_page
-from .token_figures import token_reports
+from .report import EvaluationReport
+from .report_page import page
 from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
@@ -96,19 +91,16 @@ def evaluate(
     bundle = resolve(bundle)
     compare = (compare,) if isinstance(compare, str | Path) else compare
     task = bundle.any_architecture().task
-    _check_figures(figures, task)
-    if html is not None:
-        check_file(Path(html))
-        _check_outside(Path(html), bundle)
+    _check_html(html, bundle)
     folder = report_folder(bundle, report)
     check_apart(data, ood)
     check_seed(seed)
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
-    if figures.caution and not rankings(known):
+    if figures.caution and not TASKS[task].query_groups(known):
         raise InputError(
-            f"caution is {figures.caution:g}, by which documents are ranked, and data {known.source} hold no rankings; "
-            "expected pairs of texts, two or more with the same first text and one of them with a label above 0; give "
-            "such data (--text-pair-column), or leave it (--caution) out"
+            f"caution is {figures.caution:g}, by which scores of documents are ranked, but data {known.source} hold no "
+            f"rankings for a model that gives {TASKS[task].gives}; a reranker needs pairs of texts, two or more with "
+            "the same first text and one of them with a label above 0 (--text-pair-column); or leave --caution out"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
@@ -122,16 +114,8 @@ def evaluate(
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
-        if task == "score":
-            reports = score_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
-        elif task == "tokens":
-            reports = token_reports(models, evidence, figures.bootstrap, seed, progress)
-        elif task == "multi_label":
-            reports = label_reports(models, evidence, figures.bootstrap, seed, progress)
-        else:
-            reports = _reports(models, evidence, figures.bootstrap, seed, progress)
-            assert known.labels is not None  # read_examples asks for them
-            notes += order_notes(known.name, evidence.seen[0].prediction.probabilities, known.labels, bundle.labels)
+        reports, found = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
+        notes += found
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             given = (models, known, ood, training, figures, bundle.labels)
@@ -144,8 +128,9 @@ def evaluate(
             reports = [
                 replace(report, clean=clean, noise=noise) for report, (clean, noise) in zip(reports, rows, strict=True)
             ]
-        timing = time_models(models, known.inputs[:batch_size], progress) if figures.latency else Timing([], [])
-        reports = timing.told(reports)
+        latency_note = None
+        if figures.latency:
+            reports, latency_note = time_models(models, reports, known.inputs[:batch_size], progress)
     found = EvaluationReport(
         data=known.name,
         examples=len(known),
@@ -155,11 +140,11 @@ def evaluate(
         seed=seed,
         corrupted=len(used) if figures.corruptions else 0,
         verdict=verdicts(reports),
-        batch=min(len(known), batch_size) if timing.milliseconds else None,
+        batch=None if reports[0].latency_ms is None else min(len(known), batch_size),
         models=reports,
         files=[],
         html=None if html is None else Path(html),
-        latency_note=timing.note,
+        latency_note=latency_note,
         notes=notes,
         fit=None if training is None else training.name,
         fit_examples=None if training is None else len(training),
@@ -168,13 +153,14 @@ def evaluate(
     return _written(bundle, found, evidence, folder)
 
 
-def _check_figures(figures: Figures, task: Task) -> None:
-    """Refuse what is measured for another task only."""
-    if task != "score" and figures.caution:
-        raise InputError(
-            f"caution is {figures.caution:g}, by which scores are ranked, and this bundle gives {GIVES[task]}; leave "
-            "it (--caution) out"
-        )
+def _check_html(html: str | Path | None, bundle: Bundle) -> None:
+    """Refuse a page that cannot be written, or lies in the bundle, whose manifest answers for every file."""
+    if html is None:
+        return
+    require("jinja2", "report", "write an evaluation as HTML")
+    check_file(Path(html))
+    if Path(html).resolve().is_relative_to(bundle.path.resolve()):
+        raise InputError(f"{html} is in the bundle; choose another place for the report")
 
 
 def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modality: Modality) -> None:
@@ -187,12 +173,6 @@ def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modalit
             f"data {known.source} holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) "
             "out, or give raw texts or images"
         )
-
-
-def _check_outside(html: Path, bundle: Bundle) -> None:
-    """Refuse to write the page into the bundle, which its manifest answers for."""
-    if html.resolve().is_relative_to(bundle.path.resolve()):
-        raise InputError(f"{html} is in the bundle; choose another place for the report")
 
 
 def _observed(
@@ -213,35 +193,6 @@ def _observed(
     return Evidence(known, ood, seen, seen_ood, labels, images)
 
 
-def _reports(
-    models: Sequence[Model], evidence: Evidence, bootstrap: int, seed: int, progress: Progress
-) -> list[ModelReport]:
-    labels = evidence.known.labels
-    assert labels is not None  # read_examples asks for them
-    found: list[ModelReport] = []
-    first: dict[str, np.ndarray] = {}
-    for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
-        answers = outcomes(seen, labels)
-        draws = resample(answers, ood, bootstrap, seed, progress, f"resampling for {model.name}")
-        figures = measured(answers, ood, draws)
-        first = first or draws
-        found.append(
-            ModelReport(
-                name=model.name,
-                kind=model.kind,
-                backend=model.runs.name,
-                precision=model.precision,
-                members=len(model.plan.members),
-                temperature=model.calibration.temperature,
-                figures=figures,
-                differences=differences(found[0].figures, figures, first, draws) if found else {},
-                diversity=diversity(seen, model.plan),
-                decisions=decisions(seen, labels, ood, model.calibration),
-            )
-        )
-    return found
-
-
 def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:
     """Draw the pictures; put them and the figures into bundle or folder, and the HTML where it was asked for."""
     drawn = pictures(report, evidence) if report.task == "classification" else {}
@@ -253,7 +204,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
         if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
     }
     if report.html is not None:
-        made = page(report, evidence, drawn) if report.task == "classification" else task_page(report)
+        made = page(report, evidence if report.task == "classification" else None, drawn)
         write_atomically(report.html, made.encode(errors="replace"))
     content = {**files, REPORT: to_json_bytes(report.to_json())}
     return replace(report, files=sorted(store_reports(bundle, content, folder, remove=stale)))

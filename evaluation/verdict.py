@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from .figure_names import DIFFERENCES, Told
+from ..tasks import Column
+from .metric_names import DIFFERENCES
 from .report import Difference, Figure, ModelReport, Verdict
 
 BETTER, WORSE, UNSHOWN, UNJUDGED = "better", "worse", "no difference shown", "not judged"
@@ -19,11 +20,11 @@ ALONE = (
 
 
 def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:
-    """On the first model beside each of the others, by the paired differences of :data:`figure_names.DIFFERENCES`."""
+    """On the first model beside each of the others, by the paired differences of :data:`metric_names.DIFFERENCES`."""
     return [_verdict(models[0], model) for model in models[1:]]
 
 
-def outcome(difference: Figure, told: Told) -> str:
+def outcome(difference: Figure, told: Column) -> str:
     """How a difference from a competitor is to be called; its value and its whole interval must agree."""
     if not math.isfinite(difference.low):
         return UNJUDGED
@@ -35,7 +36,7 @@ def outcome(difference: Figure, told: Told) -> str:
     return UNSHOWN
 
 
-def best_apart(figures: Sequence[Figure | None], told: Told) -> int | None:
+def best_apart(figures: Sequence[Figure | None], told: Column) -> int | None:
     """The place of the best figure, if its interval overlaps with no other figure's."""
     known = [(place, figure) for place, figure in enumerate(figures) if figure and math.isfinite(figure.value)]
     if len(known) < 2:

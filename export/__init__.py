@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .options import GraphForm
-from .report import Export
-from .run import export, export_onnx
+from .graph_export import export, export_onnx
+from .graph_form import Export, GraphForm
 
 __all__ = ["Export", "GraphForm", "export", "export_onnx"]

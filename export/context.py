@@ -1,21 +1,16 @@
-"""What every part of a lowering shares: the graph, the shapes known so far, the mask, the float32 islands."""
+"""Shared by all parts of a lowering: the graph, its shapes, masks, rotary positions and float32 islands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
+from ..bundle.architecture import Architecture, rotary_frequencies
 from .graph import BOOL, FLOAT, KINDS, Graph
 
-Made = TypeVar("Made")
-
-
 TOKENS = "T"
-"""Stands for the number of tokens in a shape: a number for images, a value of the graph for text."""
+"""The number of tokens in a shape: a number for images, a value of the graph for text."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +21,7 @@ class Stream:
         name: of the value.
         count: S.
         tokens: :data:`TOKENS`, or 1 once only the first token goes on.
-        wide: whether the value is float32 although the graph's precision is lower.
+        wide: float32 although the graph's precision is lower.
     """
 
     name: str
@@ -41,25 +36,15 @@ class Context:
     def __init__(
         self,
         architecture: Architecture,
-        members: int,
         precision: str = "fp32",
         islands: frozenset[str] = frozenset(),
         operator: str = "primitive",
     ) -> None:
         self.architecture = architecture
-        self.members = members
         self.precision = precision
         self.islands = islands
         self.operator = operator
         self.graph = Graph(precision)
-        self._made: dict[object, str] = {}
-        self._kept: dict[object, object] = {}
-
-    def once(self, key: object, make: Callable[[], Made]) -> Made:
-        """What ``make`` gives, made when a key is first asked for."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]  # type: ignore[return-value]
 
     def is_wide(self, value: str) -> bool:
         """Whether a value is a float32 island."""
@@ -79,44 +64,34 @@ class Context:
         return replace(x, name=self.graph.cast(x.name, f"{x.name}.{self.precision}"), wide=False)
 
     def shape(self, *dims: int | str) -> str:
-        """A shape vector; :data:`TOKENS` is the number of tokens and −1 what is left."""
+        """A shape vector; −1 is the remaining size."""
         arch = self.architecture
         known = [arch.max_sequence if dim == TOKENS and arch.modality == "image" else dim for dim in dims]
         if TOKENS not in known:
             return self.graph.constant(known)
-        name = f"shape.{'_'.join(map(str, dims))}"
-        if name not in self._made:
-            parts = [self.tokens() if dim == TOKENS else self.graph.constant([dim]) for dim in known]
-            self._made[name] = self.graph.node("Concat", parts, name, axis=0)
-        return self._made[name]
+        parts = [self.tokens() if dim == TOKENS else self.graph.constant([dim]) for dim in known]
+        return self.graph.node("Concat", parts, f"shape.{'_'.join(map(str, dims))}", axis=0)
 
     def first_token(self, x: Stream) -> Stream:
         """[S, B, T, d] → [S, B, 1, d]."""
         if x.tokens == 1:
             return x
-        name = f"{x.name}.first_token"
-        if name not in self._made:
-            self._made[name] = self.graph.node("Gather", [x.name, self.graph.constant([0])], name, axis=2)
-        return replace(x, name=self._made[name], tokens=1)
+        first = self.graph.node("Gather", [x.name, self.graph.constant([0])], f"{x.name}.first_token", axis=2)
+        return replace(x, name=first, tokens=1)
 
     def split(self, x: Stream) -> list[str]:
         """The S streams, each [1, B, T, d]."""
         if x.count == 1:
             return [x.name]
         names = [f"{x.name}.stream.{index}" for index in range(x.count)]
-        if names[0] not in self._made:
-            self.graph.nodes("Split", [x.name], names, axis=0, num_outputs=x.count)
-            self._made[names[0]] = names[0]
-        return names
+        return self.graph.nodes("Split", [x.name], names, axis=0, num_outputs=x.count)
 
     def spread(self, x: Stream, count: int) -> Stream:
         """[S, B, T, d] → [count, B, T, d], the one stream repeated."""
         if x.count == count:
             return x
-        name = f"{x.name}.spread"
-        return replace(
-            x, name=self.graph.node("Expand", [x.name, self.graph.constant([count, 1, 1, 1])], name), count=count
-        )
+        repeated = self.graph.node("Expand", [x.name, self.graph.constant([count, 1, 1, 1])], f"{x.name}.spread")
+        return replace(x, name=repeated, count=count)
 
     def mask(self, copies: int, queries: int | str, wide: bool, window: int | None = None) -> str | None:
         """Additive mask [copies·B, 1, 1 or queries, T]: 0 where a key counts, very low elsewhere; ``None`` for images.
@@ -126,41 +101,22 @@ class Context:
         """
         if self.architecture.modality == "image":
             return None
+        graph, suffix = self.graph, ".float32" if wide else ""
         if window is not None:
-            return self.once(("window", window, copies, queries, wide),
-                             lambda: self._windowed(window, copies, queries, wide))  # fmt: skip
-        spread = self.operator == "onnx" and queries == TOKENS
-        kind = FLOAT if wide else KINDS[self.precision]
-        key = ("mask", copies, spread, kind)
-        if key not in self._made:
-            name = f"mask.{copies}{'.spread' if spread else ''}{'.float32' if wide else ''}"
-            self._made[key] = self._make_mask(copies, spread, wide, name)
-        return self._made[key]
-
-    def _make_mask(self, copies: int, spread: bool, wide: bool, name: str) -> str:
-        graph = self.graph
-        if copies == 1 and not spread:
-            return self._additive(wide)
-        base = self._additive(wide)
-        if spread:
-            expanded = graph.node("Expand", [base, self.shape(1, 1, TOKENS, 1)], f"{name}.queries")
-            base = expanded
-        return base if copies == 1 else graph.node("Tile", [base, graph.constant([copies, 1, 1, 1])], name)
-
-    def _additive(self, wide: bool) -> str:
-        """[B, 1, 1, T]."""
-        graph, key = self.graph, ("additive", wide)
-        if key not in self._made:
-            suffix = ".float32" if wide else ""
+            base = self._windowed(window, queries, wide, suffix)
+            name = f"{base}.{copies}"
+        else:
             chosen = self._chosen(self._real(), f"mask.additive{suffix}", wide)  # [B, T]
-            self._made[key] = graph.node("Unsqueeze", [chosen, graph.constant([1, 2])], f"mask.keys{suffix}")
-        return self._made[key]
+            base = graph.node("Unsqueeze", [chosen, graph.constant([1, 2])], f"mask.keys{suffix}")
+            name = f"mask.{copies}{suffix}"
+            if self.operator == "onnx" and queries == TOKENS:
+                name = f"mask.{copies}.spread{suffix}"
+                base = graph.node("Expand", [base, self.shape(1, 1, TOKENS, 1)], f"{name}.queries")
+        return base if copies == 1 else graph.node("Tile", [base, graph.constant([copies, 1, 1, 1])], name)
 
     def _real(self) -> str:
         """[B, T] bool."""
-        if "real" not in self._made:
-            self._made["real"] = self.graph.node("Cast", ["attention_mask"], "mask.real", to=BOOL)
-        return self._made["real"]
+        return self.graph.node("Cast", ["attention_mask"], "mask.real", to=BOOL)
 
     def _chosen(self, seen: str, name: str, wide: bool) -> str:
         """0 where a boolean value is true, very low elsewhere."""
@@ -171,49 +127,53 @@ class Context:
             lowest = -1e38 if graph.kind == KINDS["bf16"] else lowest
             return graph.node("Where", [seen, graph.number(0.0), graph.number(lowest)], name)
 
-    def _windowed(self, window: int, copies: int, queries: int | str, wide: bool) -> str:
-        """Additive mask [copies·B, 1, 1 or T, T] of real keys at most ``window`` tokens away."""
+    def _windowed(self, window: int, queries: int | str, wide: bool, suffix: str) -> str:
+        """Additive mask [B, 1, 1 or T, T] of real keys at most ``window`` tokens away."""
         graph, name = self.graph, f"mask.window.{window}"
-        suffix = ".float32" if wide else ""
-        seen = self.once((name, "seen"), lambda: self._seen(window, name))  # [B, 1, T, T]
-        whole = added = self.once((name, wide), lambda: self._chosen(seen, f"{name}{suffix}", wide))
-        name = f"{name}{suffix}"
-        if queries == 1:
-            name = f"{name}.first"
-            ends = [graph.constant([end]) for end in (0, 1, 2)]
-            added = self.once(name, lambda: graph.node("Slice", [whole, *ends], name))
-        if copies == 1:
+        added = self._chosen(self._seen(window, name), f"{name}{suffix}", wide)
+        if queries != 1:
             return added
-        return graph.node("Tile", [added, graph.constant([copies, 1, 1, 1])], f"{name}.{copies}")
+        return graph.node("Slice", [added, *(graph.constant([end]) for end in (0, 1, 2))], f"{added}.first")
 
     def _seen(self, window: int, name: str) -> str:
         """[B, 1, T, T] bool: real keys within a window; and each token itself, so that padding sees something."""
-        graph = self.graph
-        apart = self.once("apart", self._apart)
+        graph, places = self.graph, self.places()
+        ends = [graph.node("Unsqueeze", [places, graph.constant([axis])], f"tokens.along_{axis}") for axis in (1, 0)]
+        apart = graph.node("Abs", [graph.node("Sub", ends, "tokens.from")], "tokens.apart")  # [T, T]
         near = graph.node("LessOrEqual", [apart, graph.constant(window)], f"{name}.near")
         keys = graph.node("Unsqueeze", [self._real(), graph.constant([1, 2])], f"{name}.real")  # [B, 1, 1, T]
         both = graph.node("And", [near, keys], f"{name}.real_and_near")
         itself = graph.node("Equal", [apart, graph.constant(0)], f"{name}.itself")
         return graph.node("Or", [both, itself], f"{name}.seen")
 
-    def _apart(self) -> str:
-        """How many tokens lie between two, [T, T] int64."""
-        graph, places = self.graph, self.places()
-        ends = [graph.node("Unsqueeze", [places, graph.constant([axis])], f"tokens.along_{axis}") for axis in (1, 0)]
-        return graph.node("Abs", [graph.node("Sub", ends, "tokens.from")], "tokens.apart")
-
     def places(self) -> str:
         """0, 1, …, T − 1: [T] int64."""
         graph = self.graph
-
-        def make() -> str:
-            count = graph.node("Squeeze", [self.tokens(), graph.constant([0])], "tokens.count")
-            return graph.node("Range", [graph.constant(0), count, graph.constant(1)], "tokens.places")
-
-        return self.once("places", make)
+        count = graph.node("Squeeze", [self.tokens(), graph.constant([0])], "tokens.count")
+        return graph.node("Range", [graph.constant(0), count, graph.constant(1)], "tokens.places")
 
     def tokens(self) -> str:
         """The number of tokens, [1] int64."""
-        if "tokens" not in self._made:
-            self._made["tokens"] = self.graph.node("Shape", ["input_ids"], "sequence_length", start=1, end=2)
-        return self._made["tokens"]
+        return self.graph.node("Shape", ["input_ids"], "sequence_length", start=1, end=2)
+
+    def turned(self, name: str, x: str, base: float) -> str:
+        """Queries or keys [N, h, T, d_h] at their rotary positions: x ∘ cos + (its halves exchanged) ∘ (−sin, sin)."""
+        graph, (cos, sin) = self.graph, self._angles(base)
+        halves = graph.nodes("Split", [x], [f"{name}.first", f"{name}.second"], axis=-1, num_outputs=2)
+        about = graph.node("Concat", halves[::-1], f"{name}.about", axis=-1)
+        parts = [graph.node("Mul", [x, cos], f"{name}.cos"), graph.node("Mul", [about, sin], f"{name}.sin")]
+        return graph.node("Add", parts, f"{name}.turned")
+
+    def _angles(self, base: float) -> list[str]:
+        """Cosines, and sines with their signs, each [T, d_h], computed in float32."""
+        graph, own = self.graph, f"rotary.{base!r}"
+        with graph.wide():
+            pace = graph.shared(f"const.{own}", rotary_frequencies(base, self.architecture.head_width))
+            places = graph.node("Unsqueeze", [self.places(), graph.constant([1])], f"{own}.places")
+            angles = graph.node("Mul", [graph.node("Cast", [places], f"{own}.tokens", to=FLOAT), pace], f"{own}.angles")
+            cos, sin = graph.node("Cos", [angles], f"{own}.cos"), graph.node("Sin", [angles], f"{own}.sin")
+            halves = {"cosines": [cos, cos], "sines": [graph.node("Neg", [sin], f"{own}.minus_sin"), sin]}
+            both = [graph.node("Concat", parts, f"{own}.{kind}", axis=-1) for kind, parts in halves.items()]
+        if self.precision != "fp32":
+            both = [graph.cast(part, f"{part}.{self.precision}") for part in both]
+        return both

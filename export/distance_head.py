@@ -28,10 +28,8 @@ def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density
         return
     graph = Graph()
     features = _taps(graph, architecture, density.taps)  # [K, B, d], or of tokens [K, B·T, d]
-    _head(graph, features, density, _shape(graph) if architecture.every_token else None)
-    nodes, initializers = graph.parts()
-    model.graph.node.extend(nodes)
-    model.graph.initializer.extend(initializers)
+    _head(graph, features, density, architecture.every_token)
+    graph.add_to(model.graph)
     axes = ["batch", "sequence"] if architecture.every_token else ["batch"]
     model.graph.output.append(onnx.helper.make_tensor_value_info(DISTANCE, FLOAT, axes))
 
@@ -46,7 +44,7 @@ def _remove(model: onnx.ModelProto) -> None:
 def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) -> str:
     """The vectors that taps name, side by side: [K, B, d] float32, or of tokens [K, B·T, d]."""
     if architecture.every_token:
-        made = [_tokens(graph, *_token_value(architecture, tap), f"{DISTANCE}.{tap}") for tap in taps]
+        made = [_tokens(graph, architecture, tap) for tap in taps]
         return graph.node("Concat", made, f"{DISTANCE}.features", axis=0)
     read = [match for match in map(_parts, taps) if match[1]]
     made, order = [], []
@@ -58,9 +56,12 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
     for mean in (False, True):
         ends = [tap for tap in taps if _parts(tap)[3] and bool(_parts(tap)[4]) == mean]
         if ends:
-            members = [int(_parts(tap)[3]) for tap in ends]
             name = f"{DISTANCE}.last.mean" if mean else f"{DISTANCE}.last"
-            made.append(_members(graph, _last(architecture, mean), members, name))
+            tokens = [_last(architecture, mean), _constant(graph, 0)]
+            tokens = [graph.node("Gather", tokens, f"{name}.tokens", axis=2)]  # [M, B, d]
+            members = _constant(graph, [int(_parts(tap)[3]) for tap in ends])
+            chosen = graph.node("Gather", [*tokens, members], f"{name}.members", axis=0)
+            made.append(graph.node("Cast", [chosen], name, to=FLOAT))
             order += ends
     together = graph.node("Concat", made, f"{DISTANCE}.rows", axis=0)
     if order == list(taps):
@@ -128,21 +129,10 @@ def _token_weights(graph: Graph, architecture: Architecture, kinds: Sequence[str
     return graph.node("Add", [rows, chosen], f"{DISTANCE}.weights")
 
 
-def _members(graph: Graph, value: str, members: Sequence[int], name: str) -> str:
-    """First token of some members' streams, [members, B, d]."""
-    tokens = graph.node("Gather", [value, _constant(graph, 0)], f"{name}.tokens", axis=2)  # [M, B, d]
-    chosen = graph.node("Gather", [tokens, _constant(graph, list(members))], f"{name}.members", axis=0)
-    return graph.node("Cast", [chosen], name, to=FLOAT)
-
-
-def _token_value(architecture: AnyArchitecture, tap: str) -> tuple[str, int]:
-    """Of a model that reads every token the value [S, B, T, d] that a tap names, and the stream of it."""
-    layer, member = _parts(tap)[1], _parts(tap)[3]
-    return (_output(architecture, int(layer)), 0) if layer else (_last(architecture, mean=False), int(member))
-
-
-def _tokens(graph: Graph, value: str, stream: int, name: str) -> str:
-    """Every token of a stream, [1, B·T, d]."""
+def _tokens(graph: Graph, architecture: AnyArchitecture, tap: str) -> str:
+    """Every token of the stream that a tap names, [1, B·T, d]."""
+    layer, member, name = _parts(tap)[1], _parts(tap)[3], f"{DISTANCE}.{tap}"
+    value, stream = (_output(architecture, int(layer)), 0) if layer else (_last(architecture, False), int(member))
     ends = [_constant(graph, [stream]), _constant(graph, [stream + 1]), _constant(graph, [0])]
     chosen = graph.node("Slice", [value, *ends], f"{name}.narrow")  # [1, B, T, d]
     flat = graph.node("Flatten", [chosen], f"{name}.flat", axis=3)  # [B·T, d]
@@ -150,47 +140,44 @@ def _tokens(graph: Graph, value: str, stream: int, name: str) -> str:
     return graph.node("Unsqueeze", [wide, _constant(graph, [0])], name)
 
 
-def _shape(graph: Graph) -> str:
-    """Batch and sequence, [2] int64."""
-    return graph.node("Shape", ["attention_mask"], f"{DISTANCE}.shape")
+def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
+    """Features [K, B, d] → ``distance`` [B]; of tokens [K, B·T, d] → [B, T]."""
 
+    def node(operator: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
+        return graph.node(operator, inputs, f"{DISTANCE}.{name}", **attributes)
 
-def _head(graph: Graph, features: str, density: Density, shape: str | None) -> None:
-    """Features [K, B, d] → ``distance`` [B]; of tokens [K, B·T, d] → [B, T], a shape that is a value of the graph."""
+    def weight(name: str, values: np.ndarray) -> str:
+        return graph.weight(f"{DISTANCE}.{name}", values)
+
     arrays = density.arrays()
     means = arrays["means"]
     count, classes, rank = means.shape
-    norm = graph.node("ReduceL2", [features, _constant(graph, [-1])], f"{DISTANCE}.norm", keepdims=1)
-    least = graph.weight(f"{DISTANCE}.least", np.array([1e-12], np.float32))
-    norm = graph.node("Max", [norm, least], f"{DISTANCE}.norm.positive")
-    rows = graph.node("Div", [features, norm], f"{DISTANCE}.unit")
-    rows = graph.node(
-        "Sub", [rows, graph.weight(f"{DISTANCE}.centre", arrays["centre"][:, None])], f"{DISTANCE}.centred"
-    )
-    whitening = graph.weight(f"{DISTANCE}.whitening", arrays["whitening"])
-    rows = graph.node("MatMul", [rows, whitening], f"{DISTANCE}.white")  # [K, B, r]
-    turned = graph.weight(f"{DISTANCE}.means.turned", np.ascontiguousarray(means.transpose(0, 2, 1)))
-    products = graph.node("MatMul", [rows, turned], f"{DISTANCE}.products")  # [K, B, R]
+    shape = [node("Shape", ["attention_mask"], "shape")] if tokens else []
+    norm = node("ReduceL2", [features, _constant(graph, [-1])], "norm", keepdims=1)
+    norm = node("Max", [norm, weight("least", np.array([1e-12], np.float32))], "norm.positive")
+    rows = node("Div", [features, norm], "unit")
+    rows = node("Sub", [rows, weight("centre", arrays["centre"][:, None])], "centred")
+    rows = node("MatMul", [rows, weight("whitening", arrays["whitening"])], "white")  # [K, B, r]
+    turned = weight("means.turned", means.transpose(0, 2, 1))
+    products = node("MatMul", [rows, turned], "products")  # [K, B, R]
     halves = (means.astype(np.float64) ** 2).sum(axis=2)[:, None] / 2
-    close = graph.node(
-        "Sub", [products, graph.weight(f"{DISTANCE}.halves", halves.astype(np.float32))], f"{DISTANCE}.closeness"
-    )
-    nearest = graph.node("ArgMax", [close], f"{DISTANCE}.nearest", axis=-1, keepdims=0)  # [K, B]
-    offsets = graph.weight(f"{DISTANCE}.offsets", np.arange(count, dtype=np.int64)[:, None] * classes)
-    places = graph.node("Add", [nearest, offsets], f"{DISTANCE}.places")
-    table = graph.weight(f"{DISTANCE}.means", means.reshape(-1, rank))
-    chosen = graph.node("Gather", [table, places], f"{DISTANCE}.chosen", axis=0)  # [K, B, r]
-    apart = graph.node("Sub", [rows, chosen], f"{DISTANCE}.apart")  # squared afterwards: no difference of squares
-    squared = graph.node("ReduceSumSquare", [apart, _constant(graph, [-1])], f"{DISTANCE}.squared", keepdims=0)
+    close = node("Sub", [products, weight("halves", halves.astype(np.float32))], "closeness")
+    nearest = node("ArgMax", [close], "nearest", axis=-1, keepdims=0)  # [K, B]
+    offsets = weight("offsets", np.arange(count, dtype=np.int64)[:, None] * classes)
+    places = node("Add", [nearest, offsets], "places")
+    table = weight("means", means.reshape(-1, rank))
+    chosen = node("Gather", [table, places], "chosen", axis=0)  # [K, B, r]
+    apart = node("Sub", [rows, chosen], "apart")  # squared afterwards: no difference of squares
+    squared = node("ReduceSumSquare", [apart, _constant(graph, [-1])], "squared", keepdims=0)
     location, scale = arrays["location"].astype(np.float64), arrays["scale"].astype(np.float64)
-    factor = graph.weight(f"{DISTANCE}.factor", (1 / (scale * count)).astype(np.float32)[:, None])
-    shift = graph.weight(f"{DISTANCE}.shift", np.array([(location / (scale * count)).sum()], np.float32))
-    weighed = graph.node("Mul", [squared, factor], f"{DISTANCE}.weighed")
-    total = graph.node("ReduceSum", [weighed, _constant(graph, [0])], f"{DISTANCE}.total", keepdims=0)
-    if shape is None:
-        graph.node("Sub", [total, shift], DISTANCE)
+    factor = weight("factor", (1 / (scale * count)).astype(np.float32)[:, None])
+    shift = weight("shift", np.array([(location / (scale * count)).sum()], np.float32))
+    weighed = node("Mul", [squared, factor], "weighed")
+    total = node("ReduceSum", [weighed, _constant(graph, [0])], "total", keepdims=0)
+    if tokens:
+        graph.node("Reshape", [node("Sub", [total, shift], "each"), *shape], DISTANCE)
     else:
-        graph.node("Reshape", [graph.node("Sub", [total, shift], f"{DISTANCE}.each"), shape], DISTANCE)
+        graph.node("Sub", [total, shift], DISTANCE)
 
 
 def _constant(graph: Graph, values: int | list[int]) -> str:

@@ -8,37 +8,31 @@ from typing import Any
 
 import onnx
 
-from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
-from ..bundle.journal import PURPOSE
-from ..bundle.owned import owned_folder
-from ..bundle.precision import PRECISIONS, Precision
+from ..bundle.staging import PURPOSE, owned_folder
 from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
-from ..bundle.traced import LACKS, Traced
-from ..data.columns import Reading
-from ..data.samples import model_inputs
+from ..bundle.tasks import PRECISIONS, Precision
+from ..bundle.traced import LACKS, AnyArchitecture, Traced
+from ..data.check_inputs import model_inputs
+from ..data.data_options import Reading
 from ..errors import InputError, cut
 from ..progress import Progress
-from .attention import choose_attention
-from .blocks import Blocks
 from .distance_head import with_distance
-from .islands import Islands, choose_islands
-from .lowering import Form, lower
+from .graph_form import Export, GraphForm
+from .islands import choose_islands
+from .lowering import Form, choose_attention, lower
 from .onnx_file import bundle_blocks, metadata, write_model
-from .options import GraphForm
-from .quantize_search import BATCH, Quantised, search
-from .report import Export
-from .rewrites import FOR_PROCESSORS, rewrite, unfit
+from .quantize_search import BATCH, search
+from .rewrites import left_out, rewrite, unfit
 
 log = logging.getLogger(__name__)
 
-
-USES_DATA = ("fp16", "int8")
-
-
 EXAMPLES = 256
 """Inputs drawn where no number is given."""
+
+TRACED = "traced"
+"""The lowering of a traced graph, in reports and metadata."""
 
 
 def exported(
@@ -50,14 +44,14 @@ def exported(
     seed: int,
     progress: Progress,
 ) -> Export:
-    """Write the graph into the bundle, and tell how; the arguments are those of :func:`run.export`."""
+    """Write the graph into the bundle; the arguments are those of :func:`graph_export.export`."""
     if precision not in PRECISIONS:
         raise InputError(f"precision {cut(precision)} is unknown; expected {', '.join(PRECISIONS)}")
     bundle = resolve(bundle)
     if isinstance(traced := bundle.any_architecture(), Traced):
         return _exported_traced(bundle, traced, precision, form)
-    chosen, why = choose_lowering(form.lowering, precision)
-    if data is not None and precision not in USES_DATA:
+    lowering, why = choose_lowering(form.lowering, precision)
+    if data is not None and precision not in ("fp16", "int8"):
         raise InputError(
             f"data was given, but {precision.upper()} needs none: activations are measured for FP16, and INT8 is "
             "calibrated; leave it (--data) out"
@@ -65,28 +59,31 @@ def exported(
     if precision == "int8" and data is None:
         raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
     architecture = bundle.architecture()
-    masked = architecture.modality == "text"
-    operator, because = choose_attention(form.attention, precision, architecture.head_width, masked)
-    for_cpus = chosen == "unrolled" and precision in ("fp32", "int8")
-    left_out = {*form.without, *(() if for_cpus else FOR_PROCESSORS)}
-    blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out)
-    examples = reading.limit(EXAMPLES)
-    facts = {"hydrant.precision": precision, "hydrant.lowering": chosen, "hydrant.attention": operator}
+    operator, because = choose_attention(form.attention, precision, architecture)
+    blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out(form.without, lowering, precision))
+    facts = {"hydrant.precision": precision, "hydrant.lowering": lowering, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
+    examples = reading.limit(EXAMPLES)
     inputs = {"data": data, "examples": examples, "seed": seed, "columns": reading}
-    islands = _islands(bundle, blocks, precision, inputs, progress)
+    islands = quantised = None
+    if precision == "fp16":
+        islands = choose_islands(blocks, precision, *model_inputs(bundle.processor(), architecture, **inputs), progress)
+        for value, reason in islands.reasons.items():
+            log.info("%s is computed in float32: %s", value, reason)
+    elif precision == "bf16":
+        islands = choose_islands(blocks, precision)
     trunk = "fp32" if precision == "int8" else precision
-    lowered = Form(chosen, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
+    lowered = Form(lowering, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
     model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
-    quantised = None
-    if precision == "int8":
-        quantised = _quantised(bundle, architecture, model, inputs, progress)
+    if precision == "int8":  # as many inputs check it as calibrate it
+        inputs["examples"] = None if examples is None else 2 * examples
+        layers = architecture.layers - (1 if architecture.first_token_only else 0)
+        prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
+        quantised = search(model, layers, *prepared, progress)
         model = quantised.model
-    with_distance(model, architecture, Density.of(bundle))
-    name = onnx_name(precision)
-    _write(bundle, model, name)
+    path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": why, "attention": because, **unfit(architecture)}
-    return Export(bundle.path / name, precision, chosen, operator, reasons, changes, islands, quantised)
+    return Export(path, precision, lowering, operator, reasons, changes, islands, quantised)
 
 
 def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision, form: GraphForm) -> Export:
@@ -98,22 +95,16 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
             f"does without {LACKS})"
         )
     from ..tracing.stored import load_original
-    from .traced import traced_graph
+    from .traced_graph import traced_graph
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
     facts |= metadata(bundle, architecture)
     original = load_original(bundle, architecture)
     temperatures = Calibration.of(bundle).temperatures
     model = traced_graph(original, architecture, bundle.plan(), temperatures, facts, form.member_outputs)
-    with_distance(model, architecture, Density.of(bundle))
-    name = onnx_name(precision)
-    _write(bundle, model, name)
+    path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}
-    return Export(bundle.path / name, precision, TRACED, architecture.form, reasons, [], None, None)
-
-
-TRACED = "traced"
-"""The lowering of a traced graph, in reports and metadata."""
+    return Export(path, precision, TRACED, architecture.form, reasons, [], None, None)
 
 
 def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
@@ -127,37 +118,14 @@ def choose_lowering(asked: str, precision: str) -> tuple[str, str]:
     return "grouped", f"grouped: {precision.upper()} runs on GPUs, where batched products compile to the fewest kernels"
 
 
-def _write(bundle: Bundle, model: onnx.ModelProto, name: str) -> None:
-    """Put the graph into the bundle, in place of an earlier one and its external data."""
+def _write(bundle: Bundle, model: onnx.ModelProto, architecture: AnyArchitecture, precision: Precision) -> Path:
+    """Put a graph, with its distance, into the bundle, in place of an earlier one and its external data."""
+    with_distance(model, architecture, Density.of(bundle))
+    name = onnx_name(precision)
     try:
         with owned_folder(bundle.path, PURPOSE) as folder:
             files = write_model(model, folder / name)
             bundle.add(files, remove={f"{name}.data"} - set(files), unchanged=[CALIBRATION, DENSITY, WEIGHTS, PLAN])
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
-
-
-def _islands(
-    bundle: Bundle, blocks: Blocks, precision: str, inputs: dict[str, Any], progress: Progress
-) -> Islands | None:
-    """What stays float32 in a half-precision graph."""
-    if precision not in ("fp16", "bf16"):
-        return None
-    if precision == "bf16":
-        return choose_islands(blocks, precision)
-    batches, source = model_inputs(bundle.processor(), blocks.architecture, **inputs)
-    islands = choose_islands(blocks, precision, batches, source, progress)
-    for value, reason in islands.reasons.items():
-        log.info("%s is computed in float32: %s", value, reason)
-    return islands
-
-
-def _quantised(
-    bundle: Bundle, architecture: Architecture, model: onnx.ModelProto, inputs: dict[str, Any], progress: Progress
-) -> Quantised:
-    """The INT8 form of a float32 graph; as many inputs check it as calibrate it."""
-    examples = inputs["examples"]
-    wanted = {**inputs, "examples": None if examples is None else 2 * examples}
-    batches, source = model_inputs(bundle.processor(), architecture, **wanted, sizes=(BATCH,))
-    layers = architecture.layers - (1 if architecture.first_token_only else 0)
-    return search(model, layers, batches, source, progress)
+    return bundle.path / name

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .blocks import Attention, Blocks, Heads, Layer, Linear, Norm
+from .fused_blocks import Attention, Blocks, Heads, Linear, Norm
 
 
 def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
@@ -21,18 +21,20 @@ def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
         return blocks, []
     layers, folded = [], 0
     for layer in blocks.layers:
-        heads = layer.attention.heads
-        norm = layer.attention_norm
-        if norm is not None and norm.groups in (1, len(heads)) and _affine(norm):
-            moved = tuple(_normed_heads(part, _group(norm, index)) for index, part in enumerate(heads))
-            layer = replace(layer, attention_norm=Norm(None, None), attention=replace(layer.attention, heads=moved))  # noqa: PLW2901
+        attention_norm, mlp_norm, attention, up = layer.attention_norm, layer.mlp_norm, layer.attention, layer.up
+        if attention_norm and _affine(attention_norm) and attention_norm.groups in (1, len(attention.heads)):
+            heads = []
+            for group, own in enumerate(attention.heads):
+                norm = attention_norm.each(lambda array, group=group: array[group % len(array)][None])  # type: ignore[misc]
+                heads.append(Heads(*(_normed(part, norm) for part in own.projections)))
+            attention_norm, attention = Norm(None, None), replace(attention, heads=tuple(heads))
             folded += 1
-        if layer.mlp_norm.groups in (1, layer.up.weight.shape[0]) and _affine(layer.mlp_norm):
-            layer = replace(layer, mlp_norm=Norm(None, None), up=_normed(layer.up, layer.mlp_norm))  # noqa: PLW2901
+        if _affine(mlp_norm) and mlp_norm.groups in (1, len(up.weight)):
+            mlp_norm, up = Norm(None, None), _normed(up, mlp_norm)
             folded += 1
-        layers.append(layer)
-    blocks = replace(blocks, layers=tuple(layers))
-    return blocks, [f"{folded} LayerNorms lose their affine map to the weights behind them"] if folded else []
+        layers.append(replace(layer, attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, up=up))
+    told = [f"{folded} LayerNorms lose their affine map to the weights behind them"] if folded else []
+    return replace(blocks, layers=tuple(layers)), told
 
 
 def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
@@ -42,8 +44,9 @@ def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """
 
     def fold(attention: Attention) -> Attention:
-        heads = tuple(replace(part, query=_scaled(part.query, attention.scale)) for part in attention.heads)
-        return replace(attention, heads=heads, scale=1.0)
+        factor = np.float32(attention.scale)
+        heads = [replace(part, query=_scaled(part.query, factor)) for part in attention.heads]
+        return replace(attention, heads=tuple(heads), scale=1.0)
 
     return _each_attention(blocks, fold), [f"{len(blocks.layers)} softmax scales are part of the query weights"]
 
@@ -58,8 +61,8 @@ def drop_key_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
     biased = sum(_has_bias(layer.attention, "key") for layer in blocks.layers)
 
     def drop(attention: Attention) -> Attention:
-        heads = tuple(replace(part, key=replace(part.key, bias=None)) for part in attention.heads)
-        return replace(attention, heads=heads)
+        heads = [replace(part, key=replace(part.key, bias=None)) for part in attention.heads]
+        return replace(attention, heads=tuple(heads))
 
     return _each_attention(blocks, drop), [f"{biased} key biases are dropped"] if biased else []
 
@@ -73,16 +76,15 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
     biased = sum(_has_bias(layer.attention, "value") for layer in blocks.layers)
 
     def fold(attention: Attention) -> Attention:
-        if not _has_bias(attention, "value"):
-            return attention
         update, heads = attention.output_update, attention.heads
-        biases = [part.value.bias for part in heads]
-        groups = max(len(attention.output), 1 if update is None else update.groups, *map(_rows, biases))
+        biases = [part.value.bias for part in heads if part.value.bias is not None]
+        if not biases:
+            return attention
+        groups = max(len(attention.output), 1 if update is None else update.groups, *map(len, biases))
         outputs = attention.output if update is None else tuple(attention.output[0] + update.full())
         added = []
         for index in range(groups):
             own = biases[index % len(biases)]
-            assert own is not None  # all groups of a layer have one, or none has
             bias = own[index % len(own)].astype(np.float64)  # [1, n·d_h]
             if attention.routes is not None:
                 bias = bias.reshape(-1, width)[list(attention.routes[index])].reshape(1, -1)
@@ -101,27 +103,12 @@ def _has_bias(attention: Attention, kind: str) -> bool:
 
 
 def _each_attention(blocks: Blocks, change: Callable[[Attention], Attention]) -> Blocks:
-    layers: list[Layer] = [replace(layer, attention=change(layer.attention)) for layer in blocks.layers]
+    layers = [replace(layer, attention=change(layer.attention)) for layer in blocks.layers]
     return replace(blocks, layers=tuple(layers))
-
-
-def _rows(bias: np.ndarray | None) -> int:
-    return 0 if bias is None else len(bias)
 
 
 def _affine(norm: Norm) -> bool:
     return norm.weight is not None or norm.bias is not None
-
-
-def _group(norm: Norm, index: int) -> Norm:
-    """The affine map of one group."""
-    parts = [None if part is None else part[index : index + 1] if len(part) > 1 else part
-             for part in (norm.weight, norm.bias)]  # fmt: skip
-    return Norm(*parts)
-
-
-def _normed_heads(heads: Heads, norm: Norm) -> Heads:
-    return Heads(*(_normed(part, norm) for part in heads.projections))
 
 
 def _normed(linear: Linear, norm: Norm) -> Linear:
@@ -138,10 +125,7 @@ def _normed(linear: Linear, norm: Norm) -> Linear:
     return Linear(weight.astype(np.float32), bias, update)
 
 
-def _scaled(linear: Linear, factor: float) -> Linear:
-    weight, bias, update = linear.weight, linear.bias, linear.update
-    return Linear(
-        weight * np.float32(factor),
-        None if bias is None else bias * np.float32(factor),
-        update and replace(update, up=update.up * np.float32(factor)),
-    )
+def _scaled(linear: Linear, factor: np.float32) -> Linear:
+    bias, update = linear.bias, linear.update
+    scaled = update and replace(update, up=update.up * factor)
+    return Linear(linear.weight * factor, None if bias is None else bias * factor, scaled)

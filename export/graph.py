@@ -12,17 +12,15 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ..errors import InputError
+from ..version import __version__
 
 IR_VERSION = 10
 """The intermediate-representation version that ONNX Runtime ≥ 1.23 and TensorRT ≥ 10.12 all read."""
 
-
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-
 
 KINDS = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 """Element type of each precision."""
-
 
 _DTYPES: dict[int, Any] = {
     TensorProto.FLOAT: np.float32,
@@ -31,22 +29,17 @@ _DTYPES: dict[int, Any] = {
 }
 
 
-LARGEST = {"fp32": float(np.finfo(np.float32).max), "fp16": 65504.0, "bf16": float(ml_dtypes.finfo("bfloat16").max)}
-"""Largest finite number of each precision."""
-
-
 class Graph:
-    """Collects nodes and initializers; values are referred to by name.
+    """Collects nodes and initializers; values are referred to by name, and the same node added twice is one.
 
-    Names are derived from the arguments alone, so the same calls give the same bytes. Floating-point
-    weights and numbers are stored in the graph's precision, or in float32 inside :meth:`wide`.
+    Names are derived from the arguments alone, so the same calls give the same bytes. Floating-point weights and
+    numbers are stored in the graph's precision, or in float32 inside :meth:`wide`.
     """
 
     def __init__(self, precision: str = "fp32") -> None:
         self.kind: int = KINDS[precision]
-        self._nodes: list[onnx.NodeProto] = []
+        self._nodes: dict[str, onnx.NodeProto] = {}
         self._initializers: dict[str, onnx.TensorProto] = {}
-        self._used: set[str] = set()
 
     @contextmanager
     def wide(self, wanted: bool = True) -> Iterator[None]:
@@ -64,11 +57,9 @@ class Graph:
 
     def nodes(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> list[str]:
         """Add a node with several outputs, named after the first, and return their names."""
-        for name in outputs:
-            if name in self._used:
-                raise ValueError(f"value {name} is defined twice in the graph")
-            self._used.add(name)
-        self._nodes.append(helper.make_node(operator, list(inputs), list(outputs), name=outputs[0], **attributes))
+        node = helper.make_node(operator, list(inputs), list(outputs), name=outputs[0], **attributes)
+        if self._nodes.setdefault(outputs[0], node) != node:
+            raise ValueError(f"value {outputs[0]} is defined twice in the graph")
         return list(outputs)
 
     def cast(self, x: str, name: str) -> str:
@@ -77,9 +68,8 @@ class Graph:
 
     def weight(self, name: str, values: np.ndarray) -> str:
         """Store an initializer and return its name; float32 values take the graph's precision."""
-        if name in self._used:
+        if name in self._initializers:
             raise ValueError(f"value {name} is defined twice in the graph")
-        self._used.add(name)
         if values.dtype == np.float32 and self.kind != FLOAT:
             with np.errstate(over="ignore"):
                 narrow = values.astype(_DTYPES[self.kind])
@@ -111,13 +101,13 @@ class Graph:
     def shared(self, name: str, array: np.ndarray) -> str:
         """A constant as it is, stored once under its name however often it is asked for."""
         if name not in self._initializers:
-            self._used.add(name)
             self._initializers[name] = numpy_helper.from_array(array, name)
         return name
 
-    def parts(self) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-        """Nodes and initializers, to be added to a model that exists."""
-        return self._nodes, list(self._initializers.values())
+    def add_to(self, graph: onnx.GraphProto) -> None:
+        """Add the nodes and initializers to a graph that exists."""
+        graph.node.extend(self._nodes.values())
+        graph.initializer.extend(self._initializers.values())
 
     def model(
         self,
@@ -125,31 +115,21 @@ class Graph:
         inputs: Mapping[str, tuple[int, Sequence[int | str]]],
         outputs: Mapping[str, tuple[int, Sequence[int | str]]],
         metadata: Mapping[str, str],
-        producer_version: str,
         opset: int,
     ) -> onnx.ModelProto:
-        """The finished model.
-
-        Args:
-            name: of the graph.
-            inputs, outputs: name → (element type, shape); a string is a dynamic axis.
-            metadata: written to ``metadata_props``, sorted by key.
-            producer_version: version of hydrant.
-            opset: version of the standard operators.
-        """
-        graph = helper.make_graph(
-            self._nodes,
-            name,
-            [helper.make_tensor_value_info(key, kind, list(shape)) for key, (kind, shape) in inputs.items()],
-            [helper.make_tensor_value_info(key, kind, list(shape)) for key, (kind, shape) in outputs.items()],
-            list(self._initializers.values()),
+        """The finished model; inputs and outputs are name → (element type, shape), a string a dynamic axis."""
+        reads, gives = (
+            [helper.make_tensor_value_info(key, kind, list(shape)) for key, (kind, shape) in values.items()]
+            for values in (inputs, outputs)
         )
+        graph = helper.make_graph([], name, reads, gives)
+        self.add_to(graph)
         model = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", opset)],
             ir_version=IR_VERSION,
             producer_name="hydrant",
-            producer_version=producer_version,
+            producer_version=__version__,
         )
         helper.set_model_props(model, dict(sorted(metadata.items())))
         return model

@@ -11,10 +11,8 @@ from onnx import TensorProto, helper
 
 from ..errors import InputError
 from ..progress import Progress, no_progress
-from .blocks import Blocks
-from .embeddings import PROJECTION, first_sum
-from .graph import LARGEST
-from .lowering import Form, lower
+from .fused_blocks import Blocks
+from .lowering import PROJECTION, Form, first_sum, lower
 from .onnx_file import open_graph
 
 RESIDUAL_LIMIT = 512.0
@@ -23,6 +21,10 @@ RESIDUAL_LIMIT = 512.0
 
 SCORE_LIMIT = 128.0
 """Attention scores above this are too coarse in FP16, whose spacing there is 1/8: they stand in an exponential."""
+
+
+LARGEST = 65504.0
+"""Largest finite number of FP16."""
 
 
 HEADROOM = 4.0
@@ -66,7 +68,7 @@ def choose_islands(
             frozenset(sums), dict.fromkeys(sums, "sum of the stream: BF16 has 8 bits of mantissa"), "the type alone"
         )
     largest = measure(blocks, progress(batches, len(batches), "measuring activations"))
-    overflow = LARGEST["fp16"] / HEADROOM
+    overflow = LARGEST / HEADROOM
     reasons: dict[str, str] = {}
     for name, value in largest.items():
         if name in sums and value > RESIDUAL_LIMIT:
@@ -74,10 +76,10 @@ def choose_islands(
         elif value > SCORE_LIMIT and name.endswith(".scores"):
             reasons[name] = f"attention scores reach {value:.3g}, above {SCORE_LIMIT:g}"
         elif value > overflow and name.endswith((".mlp.gated", ".mlp.down")):
-            reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST['fp16']:g}"
+            reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST:g}"
         elif value > overflow and name not in sums:
             raise InputError(
-                f"{name} reaches {value:.3g} on {source}, too near the end of FP16 at {LARGEST['fp16']:g}; "
+                f"{name} reaches {value:.3g} on {source}, too near the end of FP16 at {LARGEST:g}; "
                 "export in BF16 or FP32"
             )
     return Islands(frozenset(reasons), reasons, source, largest)

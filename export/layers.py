@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from .blocks import Attention, Layer, Linear, Norm
 from .context import Context, Stream
+from .fused_blocks import Attention, Layer, Linear, Norm
 from .graph import FLOAT
 
 MEAN_TOKEN = "mean_token"
@@ -46,6 +46,36 @@ def layer(context: Context, lowering: Lowering, name: str, part: Layer, x: Strea
     x = context.narrowed(norm("attention_norm", part.attention_norm, x))
     x = _sum(context, x, mlp(context, lowering, name, part, x), f"{name}.mlp.residual")
     return context.narrowed(norm("mlp_norm", part.mlp_norm, x))
+
+
+def attend(
+    context: Context, name: str, parts: tuple[str, str, str], copies: int, part: Attention, queries: int | str
+) -> str:
+    """Softmax(scale · Q Kᵀ + mask) V of ``parts`` [N, h, T_q or T, d_h], with rotary positions: [N, h, T_q, d_h]."""
+    graph, (query, key, value), scale = context.graph, parts, part.scale
+    if part.rotary is not None:
+        query = query if queries == 1 else context.turned(f"{name}.query", query, part.rotary)
+        key = context.turned(f"{name}.key", key, part.rotary)
+    wide = context.is_wide(f"{name}.scores")
+    # TensorRT-RTX builds no Attention of one query at dynamic batch; its scores cannot be float32 alone
+    if context.operator == "onnx" and queries != 1 and not wide:
+        mask = context.mask(copies, queries, False, part.window)
+        inputs = [query, key, value] if mask is None else [query, key, value, mask]
+        return graph.node("Attention", inputs, f"{name}.mixed", scale=scale)
+    with graph.wide(wide):
+        if wide:
+            query, key = (graph.cast(part, f"{part}.float32") for part in (query, key))
+        columns = graph.node("Transpose", [key], f"{name}.key.transposed", perm=[0, 1, 3, 2])
+        scores = graph.node("MatMul", [query, columns], f"{name}.scores")  # [N, h, T_q, T]
+        if scale != 1.0:
+            scores = graph.node("Mul", [scores, graph.number(scale)], f"{name}.scores.scaled")
+        mask = context.mask(copies, queries, wide, part.window)
+        if mask is not None:
+            scores = graph.node("Add", [scores, mask], f"{name}.scores.masked")
+        probabilities = graph.node("Softmax", [scores], f"{name}.probabilities", axis=-1)
+    if wide:
+        probabilities = graph.cast(probabilities, f"{name}.probabilities.narrow")
+    return graph.node("MatMul", [probabilities, value], f"{name}.mixed")
 
 
 def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:

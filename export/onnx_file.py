@@ -18,7 +18,7 @@ from ..bundle.store import DENSITY, WEIGHTS, Bundle
 from ..bundle.traced import AnyArchitecture
 from ..bundle.weights import check_fused
 from ..errors import BundleError, require
-from .blocks import Blocks, read_blocks
+from .fused_blocks import Blocks, read_blocks
 
 DENSITY_KEY = "hydrant.density_sha256"
 

@@ -22,17 +22,12 @@ from .onnx_file import open_graph
 ALPHA = 0.8
 """Share of the difficulty that moves from activations to weights; 0.5 to 0.9 were compared on a real checkpoint."""
 
-
 Batch = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Channels:
-    """What calibration saw of a product's input, channel by channel.
-
-    Attributes:
-        low, high: [in], smallest and largest value.
-    """
+    """Smallest and largest value of a product's input in calibration, channel by channel: [in]."""
 
     low: np.ndarray
     high: np.ndarray
@@ -74,22 +69,17 @@ def part_of(product: str) -> str:
 
 
 def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: Iterable[Batch]) -> Seen:
-    """Run a float32 graph on calibration inputs and record what its products read.
-
-    Args:
-        model: unrolled, float32.
-        nodes: of :func:`products`.
-        batches: without padding, whose activations would widen the ranges.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-    """
+    """What the products of an unrolled float32 graph read on batches without padding, which would widen the ranges."""
     inputs = list(dict.fromkeys(node.input[0] for node in nodes))
     probed = onnx.ModelProto()
     probed.CopyFrom(model)
-    _probe(probed.graph, inputs)
+    axes = _store(probed.graph, "probe.axes", np.asarray([0, 1, 2]))
+    names = [f"probe.{kind}.{name}" for name in inputs for kind in ("Min", "Max")]
+    for name in names:
+        _, kind, value = name.split(".", 2)
+        probed.graph.node.append(_node(f"Reduce{kind}", [value, axes], name, keepdims=0))
+        probed.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]))
     session = open_graph(probed, "calibrate an INT8 graph")
-    names = [f"probe.{kind}.{name}" for name in inputs for kind in ("low", "high")]
     runs = [session.run(names, dict(batch)) for batch in batches]
     low = [np.min([run[2 * i] for run in runs], axis=0) for i in range(len(inputs))]
     high = [np.max([run[2 * i + 1] for run in runs], axis=0) for i in range(len(inputs))]
@@ -101,12 +91,12 @@ def quantise(
 ) -> onnx.ModelProto:
     """The model with its products in INT8, but for those named in ``leave``."""
     chosen = [node for node in nodes if part_of(node.name) not in leave]
-    weights = _weights(model, chosen)
-    factors = smoothing(chosen, weights, seen)
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     graph, names = changed.graph, {node.name for node in chosen}
     stored = {tensor.name: tensor for tensor in graph.initializer}
+    weights = {node.input[1]: numpy_helper.to_array(stored[node.input[1]]) for node in chosen}
+    factors = smoothing(chosen, weights, seen)
     made: list[onnx.NodeProto] = []
     ready: set[str] = set()
     for node in list(graph.node):
@@ -138,22 +128,15 @@ def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
     return factors
 
 
-def _activation_scale(x: Channels, factor: np.ndarray) -> tuple[np.float32, np.uint8]:
-    """Scale and zero point that cover the smoothed values, zero among them."""
-    low, high = min(0.0, float((x.low / factor).min())), max(0.0, float((x.high / factor).max()))
-    scale = max((high - low) / 255, 1e-8)
-    return np.float32(scale), np.uint8(round(-low / scale))
-
-
 def _quantised_input(graph: onnx.GraphProto, x: str, seen: Channels, factor: np.ndarray) -> list[onnx.NodeProto]:
-    """``x`` ÷ factor, rounded to 8 bits and back, as ``x.int8``."""
-    scale, zero = _activation_scale(seen, factor)
-    _store(graph, f"{x}.smoothing", (1 / factor).astype(np.float32))
-    _store(graph, f"{x}.scale", np.asarray(scale))
-    _store(graph, f"{x}.zero", np.asarray(zero))
-    steps = [f"{x}.scale", f"{x}.zero"]
+    """``x`` ÷ factor, rounded to 8 bits and back, as ``x.int8``; the steps cover all smoothed values, and 0."""
+    low, high = min(0.0, float((seen.low / factor).min())), max(0.0, float((seen.high / factor).max()))
+    scale = max((high - low) / 255, 1e-8)
+    smoothing = _store(graph, f"{x}.smoothing", (1 / factor).astype(np.float32))
+    steps = [_store(graph, f"{x}.scale", np.asarray(np.float32(scale)))]
+    steps.append(_store(graph, f"{x}.zero", np.asarray(np.uint8(round(-low / scale)))))
     return [
-        _node("Mul", [x, f"{x}.smoothing"], f"{x}.smoothed"),
+        _node("Mul", [x, smoothing], f"{x}.smoothed"),
         _node("QuantizeLinear", [f"{x}.smoothed", *steps], f"{x}.rounded"),
         _node("DequantizeLinear", [f"{x}.rounded", *steps], f"{x}.int8"),
     ]
@@ -166,20 +149,6 @@ def _quantised_weight(graph: onnx.GraphProto, tensor: onnx.TensorProto, weight: 
     tensor.CopyFrom(numpy_helper.from_array(np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), name))
     _store(graph, f"{name}.scale", scale)
     return _node("DequantizeLinear", [name, f"{name}.scale"], f"{name}.int8", axis=1)
-
-
-def _probe(graph: onnx.GraphProto, inputs: Sequence[str]) -> None:
-    """Add outputs ``probe.low.VALUE`` and ``probe.high.VALUE``, channel by channel."""
-    axes = _store(graph, "probe.axes", np.asarray([0, 1, 2]))
-    for name in inputs:
-        for kind, operator in (("low", "ReduceMin"), ("high", "ReduceMax")):
-            graph.node.append(_node(operator, [name, axes], f"probe.{kind}.{name}", keepdims=0))
-            graph.output.append(helper.make_tensor_value_info(f"probe.{kind}.{name}", TensorProto.FLOAT, [None]))
-
-
-def _weights(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> dict[str, np.ndarray]:
-    wanted = {node.input[1] for node in nodes}
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.name in wanted}
 
 
 def _node(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:

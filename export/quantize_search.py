@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
-from ..data.tags import at_tokens
+from ..data.label_encoding import at_tokens
 from ..errors import GateError, InputError
 from ..metrics.gates import TOLERANCES, Gate
-from ..metrics.judging import judged as judged_by
 from ..progress import Progress, no_progress
+from ..tasks import task_of_graph
 from .onnx_file import open_graph
-from .quantize import Seen, calibrate, part_of, products, quantise
+from .quantize import Batch, Seen, calibrate, part_of, products, quantise
 
 FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of the layers' parts that are left in float32, tried in turn."""
 
-
 LEAST_CHECKED = 32
 """Fewest inputs on which gates say anything."""
-
 
 BATCH = 8
 """Inputs of a batch, with one another's padding."""
 
-
 SENSITIVITY_BATCHES = 8
 """Batches on which the parts are ranked."""
-
-
-Batch = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,8 @@ def search(
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
-    expected, tokens = _outputs(model, checking), _tags_tokens(model)
+    expected = _outputs(model, checking)
+    task = task_of_graph(expected, _tags_tokens(model))
     judged: list[Gate] = []
     ranked: list[str] = []
     for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
@@ -85,7 +80,7 @@ def search(
             ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
         left = ranked[: math.ceil(share * len(parts))]
         quantised = quantise(model, nodes, seen, left)
-        _, judged = judged_by(expected, _outputs(quantised, checking), TOLERANCES["int8"], tokens)
+        _, judged = task.compare(expected, _outputs(quantised, checking), TOLERANCES["int8"])
         if all(gate.passed for gate in judged):
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
     failed = "; ".join(gate.told for gate in judged if not gate.passed)
@@ -97,14 +92,14 @@ def search(
 
 def _rows(batch: Batch) -> list[Batch]:
     """The inputs of a batch one by one, texts without their padding."""
-    size = len(next(iter(batch.values())))
-    singles = [{name: array[row : row + 1] for name, array in batch.items()} for row in range(size)]
-    if "attention_mask" not in batch:
-        return list(singles)
-    real = [single["attention_mask"][0].astype(bool) for single in singles]
-    return [
-        {name: array[:, kept] for name, array in single.items()} for single, kept in zip(singles, real, strict=True)
-    ]
+    singles: list[Batch] = []
+    for row in range(len(next(iter(batch.values())))):
+        single = {name: array[row : row + 1] for name, array in batch.items()}
+        if "attention_mask" in single:
+            real = single["attention_mask"][0].astype(bool)
+            single = {name: array[:, real] for name, array in single.items()}
+        singles.append(single)
+    return singles
 
 
 def _most_sensitive(

@@ -15,11 +15,10 @@ import onnx
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.weights import fused_shapes
-from .attention import choose_attention
-from .blocks import Weights, read_blocks
+from .fused_blocks import Weights, read_blocks
 from .islands import choose_islands
-from .lowering import Form, lower
-from .rewrites import FOR_PROCESSORS, REWRITES, rewrite
+from .lowering import Form, choose_attention, lower
+from .rewrites import REWRITES, left_out, rewrite
 
 
 def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) -> Weights:
@@ -64,11 +63,8 @@ def random_model(
     """
     plan = plan or HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
     weights = random_weights(architecture, plan)
-    for_cpus = lowering == "unrolled" and precision == "fp32"
-    left_out = {*without, *(() if for_cpus else FOR_PROCESSORS)}
-    blocks, _ = rewrite(read_blocks(architecture, plan, weights), left_out)
-    masked = architecture.modality == "text"
-    operator, _ = choose_attention("auto", precision, architecture.head_width, masked)
+    blocks, _ = rewrite(read_blocks(architecture, plan, weights), left_out(without, lowering, precision))
+    operator, _ = choose_attention("auto", precision, architecture)
     islands = choose_islands(blocks, precision).values if precision == "bf16" else frozenset()
     return lower(blocks, 1.0, {}, Form(lowering, operator, precision, islands))
 

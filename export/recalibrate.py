@@ -14,13 +14,13 @@ from onnx import helper, numpy_helper
 
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
-from ..bundle.precision import PRECISIONS
 from ..bundle.store import Bundle, onnx_name
+from ..bundle.tasks import PRECISIONS
 from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError
 from .distance_head import with_distance
 from .onnx_file import DENSITY_KEY, calibration_metadata
-from .uncertainty_head import TEMPERATURE
+from .task_heads import TEMPERATURE
 
 GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
 """Files that hold a calibration, where a bundle has them."""

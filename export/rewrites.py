@@ -1,6 +1,6 @@
 """Exact rewrites: each makes the graph cheaper and changes no result beyond rounding.
 
-A rewrite maps :class:`~.blocks.Blocks` to blocks and tells what it changed; it leaves alone what does not
+A rewrite maps :class:`~.fused_blocks.Blocks` to blocks and what it changed, in words; it leaves alone what does not
 meet its requirement. They run in the order of :data:`REWRITES`.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from ..bundle.architecture import Architecture
 from ..errors import InputError, cut
-from .blocks import Attention, Blocks, Heads, Layer, Linear, LowRank
 from .folds import drop_key_bias, fold_norms, fold_softmax_scale, fold_value_bias
+from .fused_blocks import Attention, Blocks, Heads, Layer, Linear, LowRank
 
 
 def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
@@ -33,12 +33,9 @@ def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
         classifier=_shared(blocks.classifier),
         pooler_norm=_shared(blocks.pooler_norm),
     )
-    if blocks.members == 1:
-        return shared, []
-    trunk = sum(streams == 1 for streams in shared.streams()[1:])
-    before = sum(streams == 1 for streams in blocks.streams()[1:])
+    trunk, before = (sum(streams == 1 for streams in each.streams()[1:]) for each in (shared, blocks))
     told = [f"{trunk} of {len(blocks.layers)} layers are the same for all members and run once"]
-    return shared, told if trunk > before else []
+    return shared, told if blocks.members > 1 and trunk > before else []
 
 
 def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
@@ -46,15 +43,14 @@ def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
     Requires: attention with a group for each member on a single stream.
     """
-    layers, told = list(blocks.layers), []
+    layers, told, width = list(blocks.layers), [], blocks.architecture.head_width
     for index, (layer, streams) in enumerate(zip(blocks.layers, blocks.streams(), strict=False)):
         norms = 1 if layer.attention_norm is None else layer.attention_norm.groups
         if streams > 1 or norms > 1 or len(layer.attention.heads) == 1:
             continue
-        merged = _distinct_heads(layer.attention, blocks.architecture.head_width)
-        layers[index] = replace(layer, attention=merged)
-        assert merged.routes is not None
-        used, kept = sum(map(len, merged.routes)), merged.heads[0].count(blocks.architecture.head_width)
+        heads, routes = _distinct_heads(layer.attention, width)
+        layers[index] = replace(layer, attention=replace(layer.attention, heads=(heads,), routes=routes))
+        used, kept = sum(map(len, routes)), heads.count(width)
         told.append(f"layer {index}: {used} heads of {blocks.members} members are {kept} distinct ones, on one input")
     return replace(blocks, layers=tuple(layers)), told
 
@@ -67,10 +63,8 @@ def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """
     if not blocks.architecture.first_token_only:
         return blocks, []
-    last = blocks.layers[-1]
-    pooled = replace(last, attention=replace(last.attention, pooled=True))
     told = [f"layer {len(blocks.layers) - 1}: only the first token's query, output projection and MLP are computed"]
-    return replace(blocks, layers=(*blocks.layers[:-1], pooled)), told
+    return _with_last(blocks, replace(blocks.layers[-1].attention, pooled=True)), told
 
 
 def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
@@ -81,22 +75,18 @@ def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
     Requires: a pooled last layer without key and value biases (``drop-key-bias``, ``fold-value-bias``), whose keys do
     not turn by position: rotary ones have other weights at every token.
     """
-    last = blocks.layers[-1]
-    if last.attention.rotary is not None:
+    attention = blocks.layers[-1].attention
+    biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in attention.heads)
+    if attention.rotary is not None or not attention.pooled or biased:
         return blocks, []
-    biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in last.attention.heads)
-    if not last.attention.pooled or biased:
-        return blocks, []
-    attention = last.attention
-    if len(attention.heads) == 1 and (attention.heads[0].groups > 1 or attention.heads[0].updated):
+    heads = attention.heads[0]
+    if len(attention.heads) == 1 and (heads.groups > 1 or any(part.update for part in heads.projections)):
         attention = _apart(attention)
-    absorbed = replace(last, attention=replace(attention, absorbed=True))
     told = [f"layer {len(blocks.layers) - 1}: key and value projections are applied to one vector per head"]
-    return replace(blocks, layers=(*blocks.layers[:-1], absorbed)), told
+    return _with_last(blocks, replace(attention, absorbed=True)), told
 
 
 Rewrite = Callable[[Blocks], tuple[Blocks, list[str]]]
-
 
 REWRITES: dict[str, Rewrite] = {
     "shared-trunk": shared_trunk,
@@ -113,20 +103,22 @@ REWRITES: dict[str, Rewrite] = {
 
 def unfit(architecture: Architecture) -> dict[str, str]:
     """The rewrites that do not hold for a model, each with the reason."""
-    found = {}
+    reasons = {}
     if architecture.rotary:
-        found["drop-key-bias"] = "not applied: keys turn by their position (rotary), and their bias with them"
-        found["absorb-keys"] = "not applied: keys turn by their position (rotary), so each has weights of its own"
+        reasons["drop-key-bias"] = "not applied: keys turn by their position (rotary), and their bias with them"
+        reasons["absorb-keys"] = "not applied: keys turn by their position (rotary), so each has weights of its own"
     if not architecture.first_token_only:
         what = "real tokens" if architecture.modality == "text" else "patches"
         read = "every token" if architecture.every_token else f"the mean of all {what}"
         why = f"not applied: the classifier reads {read}, so the last layer computes every token"
-        found |= dict.fromkeys(("pooled-token", "absorb-keys"), why)
-    return found
+        reasons |= dict.fromkeys(("pooled-token", "absorb-keys"), why)
+    return reasons
 
 
-FOR_PROCESSORS = frozenset({"absorb-keys"})
-"""Rewrites that save arithmetic but break up the attention that a GPU compiler would fuse: unrolled graphs only."""
+def left_out(without: Iterable[str], lowering: str, precision: str) -> set[str]:
+    """The rewrites that are not applied: those named, and what breaks up attention that a GPU compiler would fuse."""
+    for_cpus = lowering == "unrolled" and precision in ("fp32", "int8")
+    return {*without} if for_cpus else {*without, "absorb-keys"}
 
 
 @dataclass(frozen=True)
@@ -142,10 +134,9 @@ def rewrite(blocks: Blocks, without: Collection[str] = ()) -> tuple[Blocks, list
     check_names(without)
     changes: list[Change] = []
     for name, function in REWRITES.items():
-        if name in without:
-            continue
-        blocks, told = function(blocks)
-        changes += [Change(name, what) for what in told]
+        if name not in without:
+            blocks, told = function(blocks)
+            changes += [Change(name, what) for what in told]
     return blocks, changes
 
 
@@ -156,20 +147,23 @@ def check_names(names: Iterable[str]) -> None:
             raise InputError(f"rewrite {cut(name)} is unknown; expected some of {', '.join(REWRITES)}")
 
 
+def _with_last(blocks: Blocks, attention: Attention) -> Blocks:
+    *before, last = blocks.layers
+    return replace(blocks, layers=(*before, replace(last, attention=attention)))
+
+
 def _once(array: np.ndarray) -> np.ndarray:
     """[G, …] → [1, …] when all groups are equal."""
-    return array[:1] if len(array) > 1 and all(np.array_equal(array[0], other) for other in array[1:]) else array
+    return array[:1] if all(np.array_equal(array[0], other) for other in array[1:]) else array
 
 
 def _shared(part: Any) -> Any:
-    """A :class:`Linear`, :class:`Norm` or :class:`LowRank` with the group axis of equal tensors reduced to 1."""
-    if isinstance(part, LowRank):
-        down, up = _once(part.down), _once(part.up)
-        return LowRank(down, up) if len(down) == len(up) else part
+    """A part with the group axis of equal tensors reduced to 1, of an update's two only together."""
     if part is None:
         return None
-    weight, bias = part.weight, part.bias
-    shared = replace(part, weight=None if weight is None else _once(weight), bias=None if bias is None else _once(bias))
+    shared = part.each(_once)
+    if isinstance(part, LowRank):
+        return shared if len(shared.down) == len(shared.up) else part
     return replace(shared, update=_shared(part.update)) if isinstance(part, Linear) else shared
 
 
@@ -184,7 +178,8 @@ def _shared_attention(attention: Attention) -> Attention:
         attention = replace(attention, output_bias=_once(attention.output_bias))
     if len({heads.query.weight.shape for heads in attention.heads}) > 1:
         return attention  # unequal numbers of heads
-    projections = [_shared(_stacked(parts)) for parts in zip(*(h.projections for h in attention.heads), strict=True)]
+    joined = attention.heads[0] if len(attention.heads) == 1 else _joined(attention.heads, 0)
+    projections = [_shared(projection) for projection in joined.projections]
     alike = all(np.array_equal(attention.output[0], other) for other in attention.output[1:])
     if len(attention.heads) > 1 and not alike and all(len(projection.weight) > 1 for projection in projections):
         return attention
@@ -196,19 +191,21 @@ def _shared_attention(attention: Attention) -> Attention:
     )
 
 
-def _stacked(parts: tuple[Linear, ...]) -> Linear:
-    """One linear map with a group for each of several."""
-    if len(parts) == 1:
-        return parts[0]
-    biases = [part.bias for part in parts if part.bias is not None]
-    return Linear(np.concatenate([part.weight for part in parts]), np.concatenate(biases) if biases else None)
+def _joined(heads: Collection[Heads], axis: int) -> Heads:
+    """Projections without updates joined along the groups (0) or side by side (2)."""
+    linears = []
+    for parts in zip(*(each.projections for each in heads), strict=True):
+        biases = [part.bias for part in parts if part.bias is not None]
+        weight = np.concatenate([part.weight for part in parts], axis)
+        linears.append(Linear(weight, np.concatenate(biases, axis) if biases else None))
+    return Heads(*linears)
 
 
 def _apart(attention: Attention) -> Attention:
     """Heads and output projection of each member by themselves, updates merged."""
     linears = [*attention.heads[0].projections, Linear(np.stack(attention.output), None, attention.output_update)]
     query, key, value, output = ([_member(linear, m) for m in range(attention.groups)] for linear in linears)
-    heads = tuple(Heads(*parts) for parts in zip(query, key, value, strict=True))
+    heads = tuple(map(Heads, query, key, value))
     return replace(attention, heads=heads, output=tuple(part.weight[0] for part in output), output_update=None)
 
 
@@ -221,39 +218,16 @@ def _member(linear: Linear, member: int) -> Linear:
     return Linear(weight[None], None if bias is None else bias[member % len(bias)][None])
 
 
-def _arrays(heads: Heads) -> list[np.ndarray | None]:
-    return [array for part in heads.projections for array in (part.weight, part.bias)]
-
-
-def _distinct_heads(attention: Attention, head_width: int) -> Attention:
+def _distinct_heads(attention: Attention, width: int) -> tuple[Heads, tuple[tuple[int, ...], ...]]:
     """All groups' heads in one group, equal ones once, and for each member which of them it reads."""
-    found: dict[bytes, int] = {}
-    pieces: list[list[np.ndarray | None]] = []
+    distinct: dict[bytes, tuple[int, Heads]] = {}
     routes = []
     for heads in attention.heads:
         route = []
-        for head in range(heads.count(head_width)):
-            columns = slice(head * head_width, (head + 1) * head_width)
-            own = [None if array is None else array[:, :, columns] for array in _arrays(heads)]
-            key = b"".join(b"" if array is None else array.tobytes() for array in own)
-            if key not in found:
-                found[key] = len(pieces)
-                pieces.append(own)
-            route.append(found[key])
+        for start in range(0, heads.count(width) * width, width):
+            own = heads.each(lambda array, start=start: array[:, :, start : start + width])  # type: ignore[misc]
+            arrays = [array for part in own.projections for array in (part.weight, part.bias)]
+            key = b"".join(array.tobytes() for array in arrays if array is not None)
+            route.append(distinct.setdefault(key, (len(distinct), own))[0])
         routes.append(tuple(route))
-    joined = [_joined([piece[part] for piece in pieces]) for part in range(6)]
-    parts = [Linear(_present(joined[i]), joined[i + 1]) for i in (0, 2, 4)]
-    return replace(attention, heads=(Heads(*parts),), routes=tuple(routes))
-
-
-def _joined(arrays: list[np.ndarray | None]) -> np.ndarray | None:
-    """Heads side by side; either all have a bias, or none."""
-    present = [array for array in arrays if array is not None]
-    if len(present) not in (0, len(arrays)):
-        raise ValueError(f"{len(present)} of {len(arrays)} heads have a bias; expected all of them, or none")
-    return np.concatenate(present, axis=2) if present else None
-
-
-def _present(array: np.ndarray | None) -> np.ndarray:
-    assert array is not None  # every projection has a weight
-    return array
+    return _joined([own for _, own in distinct.values()], 2), tuple(routes)

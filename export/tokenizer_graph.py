@@ -29,14 +29,7 @@ MANY = 2**62
 
 @dataclass(frozen=True)
 class Frame:
-    """Special tokens around one text, and around two: their ids and types.
-
-    Attributes:
-        before: the first text.
-        between: both texts of a pair.
-        after: the only text, and the second one.
-        types: of the first and second text of a pair.
-    """
+    """Ids and types of the special tokens around one text and around two, and the types of a pair's texts."""
 
     before: tuple[list[int], list[int]]
     between: tuple[list[int], list[int]]
@@ -62,9 +55,8 @@ def frame_of(tokenizer: Any) -> Frame:
 
 def untyped(frame: Frame) -> Frame:
     """The same with type 0 for every token."""
-    before, between, after, after_pair = (
-        (ids, [0] * len(ids)) for ids, _ in (frame.before, frame.between, frame.after, frame.after_pair)
-    )
+    parts = (frame.before, frame.between, frame.after, frame.after_pair)
+    before, between, after, after_pair = ((ids, [0] * len(ids)) for ids, _ in parts)
     return Frame(before, between, after, after_pair, (0, 0))
 
 
@@ -81,8 +73,8 @@ def _parts(encoding: Any, texts: int) -> list[tuple[list[int], list[int]]]:
     return parts
 
 
-class Graph:
-    """Nodes and constants, each value with a name of its own."""
+class TextGraph:
+    """Nodes and constants, each value with a name of its own; an input that is no name is a constant."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -90,42 +82,61 @@ class Graph:
         self._made = 0
 
     def constant(self, value: Any) -> str:
-        """A text as strings [1], or whole numbers."""
+        """Whole numbers."""
         name = f"c{len(self.constants)}"
-        if isinstance(value, str):
-            self.constants.append(helper.make_tensor(name, TensorProto.STRING, [1], np.array([value.encode()], object)))
-        else:
-            self.constants.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
         return name
 
-    def node(self, operator: str, inputs: Sequence[str], domain: str = "", outputs: int = 1, **attributes: Any) -> str:
+    def text(self, value: str) -> str:
+        """A text as strings [1]."""
+        name = f"c{len(self.constants)}"
+        self.constants.append(helper.make_tensor(name, TensorProto.STRING, [1], np.array([value.encode()], object)))
+        return name
+
+    def node(self, operator: str, *inputs: Any, domain: str = "", outputs: int = 1, **attributes: Any) -> str:
         """The first output of an operator."""
+        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
         self._made += 1
-        name = f"v{self._made}"
-        names = [name, *(f"{name}_{index}" for index in range(1, outputs))]
-        self.nodes.append(helper.make_node(operator, inputs, names, domain=domain, **attributes))
-        return name
+        made = [f"v{self._made}", *(f"v{self._made}_{index}" for index in range(1, outputs))]
+        self.nodes.append(helper.make_node(operator, names, made, domain=domain, **attributes))
+        return made[0]
 
-    def extension(self, operator: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> str:
-        """The same of an operator of onnxruntime-extensions."""
-        return self.node(operator, inputs, DOMAIN, outputs, **attributes)
+    def output(self, operator: str, name: str, *inputs: str) -> None:
+        """A value of the graph under a name of its own."""
+        self.nodes.append(helper.make_node(operator, inputs, [name]))
+
+    def extension(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> str:
+        """The first output of an operator of onnxruntime-extensions."""
+        return self.node(operator, *inputs, domain=DOMAIN, outputs=outputs, **attributes)
 
     def replaced(self, text: str, pattern: str, by: str) -> str:
         """Strings with something else for what a pattern matches."""
-        return self.extension("StringRegexReplace", [text, self.constant(pattern), self.constant(by)])
+        return self.extension("StringRegexReplace", text, self.text(pattern), self.text(by))
+
+    def matches(self, text: str, pattern: str) -> str:
+        """The parts of a text [1] that match a pattern."""
+        single = self.text(pattern)
+        return self.extension("StringRegexSplitWithOffsets", text, single, single, outputs=4)
 
     def characters(self, text: str) -> str:
         """Each character of a text [1]."""
-        single = self.constant("(?s)(.)")
-        return self.extension("StringRegexSplitWithOffsets", [text, single, single], outputs=4)
+        return self.matches(text, "(?s)(.)")
 
     def joined(self, strings: str) -> str:
         """Strings as one [1]."""
-        return self.extension("StringJoin", [strings, self.constant(""), self.constant([0])])
+        return self.extension("StringJoin", strings, self.text(""), [0])
 
-    def part(self, value: str, start: str, stop: str) -> str:
+    def part(self, value: Any, start: Any, stop: Any) -> str:
         """Rows of a value."""
-        return self.node("Slice", [value, start, stop, self.constant([0])])
+        return self.node("Slice", value, start, stop, [0])
+
+    def ends(self, total: str, kept: str, side: str) -> tuple[str, str]:
+        """Where what is kept of a text begins and ends: ``kept`` of ``total`` tokens, cut off at a side."""
+        return (self.constant([0]), kept) if side == "right" else (self.node("Sub", total, kept), total)
+
+    def repeated(self, value: int | str, shape: str) -> str:
+        """A number in a shape."""
+        return self.node("Expand", value if isinstance(value, str) else [value], shape)
 
 
 def tokenizer_graph(
@@ -133,65 +144,59 @@ def tokenizer_graph(
 ) -> onnx.ModelProto:
     """The graph of a tokenizer."""
     frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
-    graph = Graph()
+    graph = TextGraph()
+    node, part = graph.node, graph.part
     body = _body(graph, tokenizer)
     if max_tokens < len(frame.before[0]) + len(frame.between[0]) + len(frame.after_pair[0]) + 2:
         raise InputError(f"this model reads {max_tokens} tokens, too few for a pair of texts; give the C++ runner ids")
     one = graph.constant([1])
-    texts = graph.node("Shape", ["text"])
-    paired = graph.node("Sub", [texts, one])
+    texts = node("Shape", "text")
+    paired = node("Sub", texts, one)
     ids, counts = _each_text(graph, body, texts)
-    count = graph.part(counts, graph.constant([0]), one)
-    total = graph.node("Shape", [ids])
-    other = graph.node("Sub", [total, count])
-    first, second = graph.part(ids, graph.constant([0]), count), graph.part(ids, count, total)
+    count = part(counts, [0], one)
+    total = node("Shape", ids)
+    other = node("Sub", total, count)
+    first, second = part(ids, [0], count), part(ids, count, total)
     # kept of each, as data.text.longest_first has it
-    special = len(frame.before[0]) + len(frame.after[0])
-    further = len(frame.between[0]) + len(frame.after_pair[0]) - len(frame.after[0])
-    taken = graph.node("Add", [graph.constant([special]), graph.node("Mul", [paired, graph.constant([further])])])
-    room = graph.node("Sub", [graph.constant([max_tokens]), taken])
-    short = graph.node("Min", [count, other])
-    half = graph.node("Div", [room, graph.constant([2])])
-    fits = graph.node("LessOrEqual", [graph.node("Add", [short, short]), room])
-    less = graph.node("Where", [fits, short, half])
-    more = graph.node("Sub", [room, less])
-    shorter = graph.node("LessOrEqual", [count, other])
-    kept = graph.node("Min", [graph.node("Where", [shorter, less, more]), count])
-    kept_other = graph.node("Min", [graph.node("Where", [shorter, more, less]), other])
-    first, second = (
-        graph.part(tokens, *ends(graph, most, left, side))
-        for tokens, most, left in ((first, count, kept), (second, other, kept_other))
-    )
+    special = graph.constant([len(frame.before[0]) + len(frame.after[0])])
+    further = node("Mul", paired, [len(frame.between[0]) + len(frame.after_pair[0]) - len(frame.after[0])])
+    taken = node("Add", special, further)
+    room = node("Sub", [max_tokens], taken)
+    short = node("Min", count, other)
+    half = node("Div", room, [2])
+    fits = node("LessOrEqual", node("Add", short, short), room)
+    less = node("Where", fits, short, half)
+    more = node("Sub", room, less)
+    shorter = node("LessOrEqual", count, other)
+    kept = node("Min", node("Where", shorter, less, more), count)
+    kept_other = node("Min", node("Where", shorter, more, less), other)
+    first = part(first, *graph.ends(count, kept, side))
+    second = part(second, *graph.ends(other, kept_other, side))
     zero = graph.constant([0])
-    between_end = graph.node("Mul", [paired, graph.constant([len(frame.between[0])])])
+    between_end = node("Mul", paired, [len(frame.between[0])])
     split = graph.constant([len(frame.after[0])])
-    after_start = graph.node("Mul", [paired, split])
-    after_end = graph.node("Add", [split, graph.node("Mul", [paired, graph.constant([len(frame.after_pair[0])])])])
-    joined = []
-    for which in (0, 1):
-        between = graph.part(graph.constant(frame.between[which]), zero, between_end)
-        after = graph.part(graph.constant(frame.after[which] + frame.after_pair[which]), after_start, after_end)
-        middle = (
-            [first, second]
-            if which == 0
-            else [
-                graph.node("Expand", [graph.constant([kind]), size])
-                for kind, size in zip(frame.types, (kept, kept_other), strict=True)
-            ]
-        )
-        joined.append(
-            graph.node("Concat", [graph.constant(frame.before[which]), middle[0], between, middle[1], after], axis=0)
-        )
-    ids, kinds = joined
-    ones = graph.node("Expand", [one, graph.node("Shape", [ids])])
-    outputs = {"input_ids": ids, "attention_mask": ones, **({"token_type_ids": kinds} if types else {})}
+    after_start = node("Mul", paired, split)
+    after_end = node("Add", split, node("Mul", paired, [len(frame.after_pair[0])]))
+    outputs = {}
+    for which, name in enumerate(("input_ids", "token_type_ids")):
+        between = part(frame.between[which], zero, between_end)
+        after = part(frame.after[which] + frame.after_pair[which], after_start, after_end)
+        if which:
+            first, second = (
+                graph.repeated(kind, size) for kind, size in zip(frame.types, (kept, kept_other), strict=True)
+            )
+        outputs[name] = node("Concat", frame.before[which], first, between, second, after, axis=0)
+    ones = graph.repeated(one, node("Shape", outputs["input_ids"]))
+    outputs = {"input_ids": outputs["input_ids"], "attention_mask": ones, **outputs}
+    if not types:
+        del outputs["token_type_ids"]
     for name, value in outputs.items():
-        graph.nodes.append(helper.make_node("Unsqueeze", [value, zero], [name]))
-    graph.nodes.append(helper.make_node("Identity", [counts], ["counts"]))
+        graph.output("Unsqueeze", name, value, zero)
+    graph.output("Identity", "counts", counts)
     return made_model(graph, {**{name: [1, "tokens"] for name in outputs}, "counts": ["texts"]}, facts)
 
 
-def made_model(graph: Graph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
+def made_model(graph: TextGraph, outputs: Mapping[str, Sequence[Any]], facts: Mapping[str, str]) -> onnx.ModelProto:
     """The model of a graph that reads ``text``."""
     made = helper.make_graph(
         graph.nodes,
@@ -206,57 +211,46 @@ def made_model(graph: Graph, outputs: Mapping[str, Sequence[Any]], facts: Mappin
     return model
 
 
-def _each_text(graph: Graph, body: Any, texts: str) -> tuple[str, str]:
+def _each_text(graph: TextGraph, body: Any, texts: str) -> tuple[str, str]:
     """The ids of all texts, one behind the other, and how many each has; the tokenizer stands in the graph once."""
     before, graph.nodes = graph.nodes, []
     zero = graph.constant([0])
-    start = graph.node("Unsqueeze", ["place", zero])
-    made = body(graph.part("text", start, graph.node("Add", [start, graph.constant([1])])))
-    ids = graph.node("Concat", ["ids_before", made], axis=0)
-    counts = graph.node("Concat", ["counts_before", graph.node("Shape", [made])], axis=0)
-    graph.nodes.append(helper.make_node("Identity", ["go_on"], ["still_on"]))
-    number = TensorProto.INT64
-    step = helper.make_graph(
-        graph.nodes,
-        "one_text",
-        [
-            helper.make_tensor_value_info("place", number, []),
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("ids_before", number, ["before"]),
-            helper.make_tensor_value_info("counts_before", number, ["texts_before"]),
-        ],
-        [
-            helper.make_tensor_value_info("still_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info(ids, number, ["after"]),
-            helper.make_tensor_value_info(counts, number, ["texts_after"]),
-        ],
-    )
+    start = graph.node("Unsqueeze", "place", zero)
+    made = body(graph.part("text", start, graph.node("Add", start, [1])))
+    ids = graph.node("Concat", "ids_before", made, axis=0)
+    counts = graph.node("Concat", "counts_before", graph.node("Shape", made), axis=0)
+    graph.output("Identity", "still_on", "go_on")
+    number, flag = TensorProto.INT64, TensorProto.BOOL
+    reads = [("place", number, []), ("go_on", flag, []), ("ids_before", number, ["before"])]
+    reads += [("counts_before", number, ["texts_before"])]
+    gives = [("still_on", flag, []), (ids, number, ["after"]), (counts, number, ["texts_after"])]
+    inputs, outputs = ([helper.make_tensor_value_info(*value) for value in values] for values in (reads, gives))
+    step = helper.make_graph(graph.nodes, "one_text", inputs, outputs)
     graph.nodes = before
-    none = graph.constant(np.zeros(0, np.int64))
-    times = graph.node("Squeeze", [texts, zero])
+    none = graph.constant([])
+    times = graph.node("Squeeze", texts, zero)
     graph.nodes.append(helper.make_node("Loop", [times, "", none, none], ["all_ids", "all_counts"], body=step))
     return "all_ids", "all_counts"
 
 
-def ends(graph: Graph, total: str, kept: str, side: str) -> tuple[str, str]:
-    """Where what is kept of a text begins and ends: ``kept`` of ``total`` tokens, cut off at a side."""
-    if side == "right":
-        return graph.constant([0]), kept
-    return graph.node("Sub", [total, kept]), total
-
-
-def _body(graph: Graph, tokenizer: Any) -> Any:
+def _body(graph: TextGraph, tokenizer: Any) -> Any:
     """What adds the nodes that make of a text [1] its ids, without special tokens around them."""
     steps = json.loads(tokenizer.to_str())
     kind = steps["model"]["type"]
-    if kind == "WordPiece":
-        return _wordpiece(graph, tokenizer)
     if kind in ("BPE", "Unigram"):
         return _by_json(graph, steps)
-    raise InputError(
-        f"the tokenizer's model is {cut(kind)}; tokenizer.onnx can be made of WordPiece, BPE and Unigram; give the C++ "
-        "runner token ids"
-    )
+    if kind != "WordPiece":
+        raise InputError(
+            f"the tokenizer's model is {cut(kind)}; tokenizer.onnx can be made of WordPiece, BPE and Unigram; give the "
+            "C++ runner token ids"
+        )
+    pieces = WordPiece(graph, tokenizer)
+
+    def ids(text: str) -> str:
+        mapped = pieces.mapped(graph.characters(pieces.cleaned(text)))
+        return pieces.ids(pieces.without_nothing(graph.joined(mapped)))
+
+    return ids
 
 
 class WordPiece:
@@ -265,11 +259,9 @@ class WordPiece:
     Attributes:
         lines: the vocabulary, in the order of its ids.
         marks: added tokens → the private characters that stand for them.
-        unknown: what stands for words without pieces.
-        prefix: of pieces within a word.
     """
 
-    def __init__(self, graph: Graph, tokenizer: Any) -> None:
+    def __init__(self, graph: TextGraph, tokenizer: Any) -> None:
         steps = json.loads(tokenizer.to_str())
         model = steps["model"]
         self._graph = graph
@@ -290,7 +282,9 @@ class WordPiece:
             value = graph.replaced(value, escaped(token), f" {stand_in} ")
         value = graph.replaced(value, f"[{BREAKS}]", " " if self._found.breaks else "")
         if self._found.gone:
-            value = graph.replaced(value, range_pattern(_without(self._found.gone, FIRST_MARK, last)), "")
+            gone = [(low, min(high, FIRST_MARK - 1)) for low, high in self._found.gone if low < FIRST_MARK]
+            gone += [(max(low, last + 1), high) for low, high in self._found.gone if high > last]
+            value = graph.replaced(value, range_pattern(gone), "")
         if self._found.alone:
             value = graph.replaced(value, f"({range_pattern(self._found.alone)})", " \\1 ")
         return value
@@ -298,10 +292,10 @@ class WordPiece:
     def mapped(self, characters: str) -> str:
         """What becomes of each character, with a mark for what has no piece."""
         graph = self._graph
-        made = graph.extension("StringMapping", [characters], map=_table(self._found.table))
-        numbers = graph.extension("StringToVector", [characters], map=_table(self._found.known), unk="0")
-        known = graph.node("Cast", [graph.node("Reshape", [numbers, graph.constant([-1])])], to=TensorProto.BOOL)
-        return graph.node("Where", [known, made, graph.constant(chr(FIRST_MARK))])
+        made = graph.extension("StringMapping", characters, map=_table(self._found.table))
+        numbers = graph.extension("StringToVector", characters, map=_table(self._found.known), unk="0")
+        known = graph.node("Cast", graph.node("Reshape", numbers, [-1]), to=TensorProto.BOOL)
+        return graph.node("Where", known, made, graph.text(chr(FIRST_MARK)))
 
     def without_nothing(self, value: str) -> str:
         """Strings without the mark that stands for nothing."""
@@ -315,7 +309,7 @@ class WordPiece:
         value = graph.replaced(value, f"[^ ]*{mark}[^ ]*", f" {self.unknown} ")
         made = graph.extension(
             "BertTokenizer",
-            [value],
+            value,
             outputs=3,
             vocab_file="\n".join(self.lines),
             do_lower_case=0,
@@ -323,12 +317,9 @@ class WordPiece:
             tokenize_chinese_chars=0,
             suffix_indicator=self.prefix,
             unk_token=self.unknown,
-            cls_token=some,
-            sep_token=some,
-            pad_token=some,
-            mask_token=some,
+            **dict.fromkeys(("cls_token", "sep_token", "pad_token", "mask_token"), some),
         )
-        return graph.part(made, graph.constant([1]), graph.constant([-1]))
+        return graph.part(made, [1], [-1])
 
 
 def escaped(token: str) -> str:
@@ -336,32 +327,11 @@ def escaped(token: str) -> str:
     return re.escape(token).replace("\\-", "-")
 
 
-def _wordpiece(graph: Graph, tokenizer: Any) -> Any:
-    steps = WordPiece(graph, tokenizer)
-
-    def ids(text: str) -> str:
-        mapped = steps.mapped(graph.characters(steps.cleaned(text)))
-        return steps.ids(steps.without_nothing(graph.joined(mapped)))
-
-    return ids
-
-
 def _table(entries: Mapping[str, str]) -> str:
     return "\n".join(f"{each}\t{new}" for each, new in sorted(entries.items()))
 
 
-def _without(ranges: Sequence[tuple[int, int]], first: int, last: int) -> tuple[tuple[int, int], ...]:
-    """Ranges without the characters from ``first`` to ``last``."""
-    found = []
-    for low, high in ranges:
-        if low < first:
-            found.append((low, min(high, first - 1)))
-        if high > last:
-            found.append((max(low, last + 1), high))
-    return tuple(found)
-
-
-def _by_json(graph: Graph, steps: dict[str, Any]) -> Any:
+def _by_json(graph: TextGraph, steps: dict[str, Any]) -> Any:
     """By the operator that reads ``tokenizer.json``.
 
     Without its last step, which puts special tokens around texts, and without searching for such within texts: it loses
@@ -375,7 +345,7 @@ def _by_json(graph: Graph, steps: dict[str, Any]) -> Any:
         told["unk_token"] = steps["model"]["vocab"][unknown][0]
 
     def ids(text: str) -> str:
-        made = graph.extension("HfJsonTokenizer", [text], tokenizer_vocab=plain, tokenizer_config=json.dumps(told))
-        return graph.node("Reshape", [made, graph.constant([-1])])
+        made = graph.extension("HfJsonTokenizer", text, tokenizer_vocab=plain, tokenizer_config=json.dumps(told))
+        return graph.node("Reshape", made, [-1])
 
     return ids

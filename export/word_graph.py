@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from .tokenizer_graph import MANY, Frame, Graph, WordPiece, ends, escaped, frame_of, made_model, untyped
+from .tokenizer_graph import MANY, Frame, TextGraph, WordPiece, escaped, frame_of, made_model, untyped
 
 
 def word_graph(
@@ -25,70 +25,69 @@ def word_graph(
 ) -> onnx.ModelProto:
     """The graph of a WordPiece tokenizer."""
     frame = frame_of(tokenizer) if typed else untyped(frame_of(tokenizer))
-    graph = Graph()
+    graph = TextGraph()
     steps = WordPiece(graph, tokenizer)
     pieces, owners, value = _normalised(graph, steps)
     ids = steps.ids(value)
     words, offsets = _places(graph, steps, ids, pieces, owners, value)
-    count = graph.node("Shape", [ids])
+    count = graph.node("Shape", ids)
     room = max_tokens - len(frame.before[0]) - len(frame.after[0])
-    kept = ends(graph, count, graph.node("Min", [count, graph.constant([room])]), side)
-    outputs = _framed(graph, frame, {"ids": ids, "words": words, "offsets": offsets}, kept)
-    ones = graph.node("Expand", [graph.constant([1]), graph.node("Shape", [outputs["input_ids"]])])
+    kept = graph.ends(count, graph.node("Min", count, [room]), side)
+    outputs = _framed(graph, frame, (ids, words, offsets), kept)
+    ones = graph.repeated(1, graph.node("Shape", outputs["input_ids"]))
     outputs = {"input_ids": outputs["input_ids"], "attention_mask": ones, **outputs}
     if not types:
         del outputs["token_type_ids"]
     for name, made in outputs.items():
-        graph.nodes.append(helper.make_node("Unsqueeze", [made, graph.constant([0])], [name]))
-    graph.nodes.append(helper.make_node("Identity", [count], ["counts"]))
+        graph.output("Unsqueeze", name, made, graph.constant([0]))
+    graph.output("Identity", "counts", count)
     shapes = {name: [1, "tokens", *([2] if name == "offsets" else [])] for name in outputs}
     return made_model(graph, {**shapes, "counts": [1]}, facts)
 
 
-def _normalised(graph: Graph, steps: WordPiece) -> tuple[str, str, str]:
+def _normalised(graph: TextGraph, steps: WordPiece) -> tuple[str, str, str]:
     """Pieces of the text, from which each character of the normalised text came, and that text [1].
 
     A piece is a character, or an added token.
     """
     tokens = [escaped(token) for token, _ in steps.longest_first()]
-    pattern = graph.constant("((?s:" + "|".join([*tokens, "."]) + "))")
-    pieces = graph.extension("StringRegexSplitWithOffsets", ["text", pattern, pattern], outputs=4)
+    pieces = graph.matches("text", "((?s:" + "|".join([*tokens, "."]) + "))")
     cleaned = steps.cleaned(pieces)
     from_pieces = _owners(graph, _lengths(graph, cleaned))
     mapped = steps.without_nothing(steps.mapped(graph.characters(graph.joined(cleaned))))
     from_characters = _owners(graph, _lengths(graph, mapped))
-    return pieces, graph.node("Gather", [from_pieces, from_characters]), graph.joined(mapped)
+    return pieces, graph.node("Gather", from_pieces, from_characters), graph.joined(mapped)
 
 
-def _places(graph: Graph, steps: WordPiece, ids: str, pieces: str, owners: str, value: str) -> tuple[str, str]:
+def _places(graph: TextGraph, steps: WordPiece, ids: str, pieces: str, owners: str, value: str) -> tuple[str, str]:
     """The word of each token [tokens], and its characters in the text [tokens, 2]."""
-    zero, one = graph.constant([0]), graph.constant([1])
+    node, zero, one = graph.node, graph.constant([0]), graph.constant([1])
     characters = graph.characters(value)
-    solid = graph.node("Min", [_lengths(graph, graph.replaced(characters, " ", "")), one])
-    end = graph.node("Shape", [solid])
-    before = graph.part(graph.node("Concat", [zero, solid], axis=0), zero, end)
-    begins = graph.node("Mul", [solid, graph.node("Sub", [one, before])])  # 1 where a word begins
+    solid = node("Min", _lengths(graph, graph.replaced(characters, " ", "")), one)
+    end = node("Shape", solid)
+    before = graph.part(node("Concat", zero, solid, axis=0), zero, end)
+    begins = node("Mul", solid, node("Sub", one, before))  # 1 where a word begins
     inside = _where(graph, solid)
-    owners, begins = (graph.node("Gather", [each, inside]) for each in (owners, begins))
+    owners, begins = (node("Gather", each, inside) for each in (owners, begins))
     firsts = _where(graph, begins)  # of each word, among the characters that are no spaces
-    after = graph.part(firsts, one, graph.constant([MANY]))
-    after = graph.node("Concat", [after, graph.node("Shape", [begins])], axis=0)  # the first behind each word
-    opens, length, whole = (graph.node("Gather", [graph.constant(table), ids]) for table in _tables(steps))
-    words = graph.node("Sub", [graph.node("CumSum", [opens, zero]), one])
-    passed = graph.node("CumSum", [length, zero], exclusive=1)
-    passed_before = graph.node("Gather", [passed, graph.node("Gather", [_where(graph, opens), words])])
-    start = graph.node("Add", [graph.node("Gather", [firsts, words]), graph.node("Sub", [passed, passed_before])])
-    whole = graph.node("Cast", [whole], to=TensorProto.BOOL)
-    stop = graph.node("Where", [whole, graph.node("Gather", [after, words]), graph.node("Add", [start, length])])
-    last = graph.node("Sub", [stop, one])
+    after = graph.part(firsts, one, [MANY])
+    after = node("Concat", after, node("Shape", begins), axis=0)  # the first behind each word
+    opens, length, whole = (node("Gather", table, ids) for table in _tables(steps))
+    words = node("Sub", node("CumSum", opens, zero), one)
+    passed = node("CumSum", length, zero, exclusive=1)
+    passed_before = node("Gather", passed, node("Gather", _where(graph, opens), words))
+    start = node("Add", node("Gather", firsts, words), node("Sub", passed, passed_before))
+    whole = node("Cast", whole, to=TensorProto.BOOL)
+    stop = node("Where", whole, node("Gather", after, words), node("Add", start, length))
+    last = node("Sub", stop, one)
     sizes = _lengths(graph, pieces)
-    ends_of = graph.node("CumSum", [sizes, zero])
-    starts_of = graph.node("Sub", [ends_of, sizes])
+    ends_of = node("CumSum", sizes, zero)
+    starts_of = node("Sub", ends_of, sizes)
     edges = [
-        graph.node("Unsqueeze", [graph.node("Gather", [of, graph.node("Gather", [owners, at])]), one])
+        node("Unsqueeze", node("Gather", of, node("Gather", owners, at)), one)
         for of, at in ((starts_of, start), (ends_of, last))
     ]
-    return words, graph.node("Concat", edges, axis=1)
+    return words, node("Concat", *edges, axis=1)
 
 
 def _tables(steps: WordPiece) -> tuple[list[int], list[int], list[int]]:
@@ -99,41 +98,37 @@ def _tables(steps: WordPiece) -> tuple[list[int], list[int], list[int]]:
     return [int(not within) for within in inner], lengths, [int(piece in standing) for piece in steps.lines]
 
 
-def _framed(graph: Graph, frame: Frame, given: Mapping[str, str], kept: tuple[str, str]) -> dict[str, str]:
+def _framed(graph: TextGraph, frame: Frame, tokens: tuple[str, str, str], kept: tuple[str, str]) -> dict[str, str]:
     """Outputs of the tokens that are kept, with special tokens around them."""
     before, after = frame.before, frame.after
-    ids, words, offsets = (graph.part(given[name], *kept) for name in ("ids", "words", "offsets"))
-    types = graph.node("Expand", [graph.constant([frame.types[0]]), graph.node("Shape", [ids])])
+    ids, words, offsets = (graph.part(each, *kept) for each in tokens)
     none = [-1] * len(before[0]), [-1] * len(after[0])
     nowhere = np.zeros((len(before[0]), 2), np.int64), np.zeros((len(after[0]), 2), np.int64)
-    parts = {
+    parts: dict[str, Any] = {
         "input_ids": (before[0], ids, after[0]),
-        "token_type_ids": (before[1], types, after[1]),
+        "token_type_ids": (before[1], graph.repeated(frame.types[0], graph.node("Shape", ids)), after[1]),
         "words": (none[0], words, none[1]),
         "offsets": (nowhere[0], offsets, nowhere[1]),
     }
-    return {
-        name: graph.node("Concat", [graph.constant(first), middle, graph.constant(last)], axis=0)
-        for name, (first, middle, last) in parts.items()
-    }
+    return {name: graph.node("Concat", *each, axis=0) for name, each in parts.items()}
 
 
-def _lengths(graph: Graph, strings: str) -> str:
+def _lengths(graph: TextGraph, strings: str) -> str:
     """How many characters each string has."""
-    return graph.extension("StringLength", [strings])
+    return graph.extension("StringLength", strings)
 
 
-def _where(graph: Graph, flags: str) -> str:
+def _where(graph: TextGraph, flags: str) -> str:
     """The places of ones."""
-    return graph.node("Reshape", [graph.node("NonZero", [flags]), graph.constant([-1])])
+    return graph.node("Reshape", graph.node("NonZero", flags), [-1])
 
 
-def _owners(graph: Graph, lengths: str) -> str:
+def _owners(graph: TextGraph, lengths: str) -> str:
     """Each index as often as its length says: how many lengths end at or before each place."""
     zero, one = graph.constant([0]), graph.constant([1])
-    stops = graph.node("CumSum", [lengths, zero])
-    total = graph.node("ReduceSum", [lengths], keepdims=1)
-    nothing = graph.node("Expand", [zero, graph.node("Add", [total, one])])
-    ones = graph.node("Expand", [one, graph.node("Shape", [stops])])
-    ended = graph.node("ScatterElements", [nothing, stops, ones], reduction="add", axis=0)
-    return graph.part(graph.node("CumSum", [ended, zero]), zero, total)
+    stops = graph.node("CumSum", lengths, zero)
+    total = graph.node("ReduceSum", lengths, keepdims=1)
+    nothing = graph.node("Expand", zero, graph.node("Add", total, one))
+    ones = graph.node("Expand", one, graph.node("Shape", stops))
+    ended = graph.node("ScatterElements", nothing, stops, ones, reduction="add", axis=0)
+    return graph.part(graph.node("CumSum", ended, zero), zero, total)

@@ -7,7 +7,7 @@ alone. The library then only splits at spaces and looks words up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,7 @@ class Normalisation:
     Attributes:
         table: character → what it becomes, with the first mark for what has no piece.
         known: characters that are pieces or stand in the table, each with a 1; all others have no piece.
-        gone: ranges of characters that vanish, first and last of each.
-        alone: ranges of characters that are words of their own.
+        gone, alone: ranges of characters that vanish, and that are words of their own.
         breaks: characters of :data:`BREAKS` that become a space; the others of them vanish.
     """
 
@@ -47,8 +46,8 @@ class Normalisation:
 def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Normalisation:
     """What the steps of a tokenizer before its model make of each character of Unicode."""
     changes: dict[int, str] = {}
-    for points in _chunks():
-        _read(tokenizer, points, changes)
+    for start in (*range(0, 0xD800, CHUNK), *range(0xE000, 0x110000, CHUNK)):
+        _read(tokenizer, range(start, start + CHUNK), changes)
     if changes.get(FIRST_MARK) != "":
         raise InputError(
             f"this tokenizer keeps the private character U+{FIRST_MARK:X}, so that tokenizer.onnx cannot be made; give "
@@ -69,40 +68,22 @@ def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Norma
     return Normalisation(table, dict.fromkeys(letters | set(table), "1"), gone, alone, breaks)
 
 
-def _chunks() -> Iterator[range]:
-    for start in (*range(0, 0xD800, CHUNK), *range(0xE000, 0x110000, CHUNK)):
-        yield range(start, start + CHUNK)
-
-
 def _read(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
-    """Put what becomes of these characters into ``changes``: all at once, or half by half."""
-    if len(points) == 1:
-        new = _becomes(tokenizer, chr(points[0]))
-        if new != chr(points[0]):
-            changes[points[0]] = new
-    elif not _as_a_whole(tokenizer, points, changes):
+    """Put what becomes of these characters into ``changes``: all at once if they stay, vanish or stand alone."""
+    between = "a".join(map(chr, points))
+    words = _words(tokenizer, f"a{between}a")
+    if words == [f"a{between}a"]:
+        return
+    if words == ["a" * (len(points) + 1)]:
+        changes |= dict.fromkeys(points, "")
+    elif words == ["a", *(word for point in points for word in (chr(point), "a"))]:
+        changes |= {point: f" {chr(point)} " for point in points}
+    elif len(points) == 1:
+        changes[points[0]] = " ".join(words)[1:-1]
+    else:
         half = len(points) // 2
         _read(tokenizer, points[:half], changes)
         _read(tokenizer, points[half:], changes)
-
-
-def _as_a_whole(tokenizer: Any, points: range, changes: dict[int, str]) -> bool:
-    """Whether all of these characters stay, vanish or stand alone; those of the last two go to ``changes``."""
-    between = "a".join(map(chr, points))
-    found = _words(tokenizer, f"a{between}a")
-    if found == [f"a{between}a"]:
-        return True
-    if found == ["a" * (len(points) + 1)]:
-        changes |= dict.fromkeys(points, "")
-        return True
-    if found == ["a", *(word for point in points for word in (chr(point), "a"))]:
-        changes |= {point: f" {chr(point)} " for point in points}
-        return True
-    return False
-
-
-def _becomes(tokenizer: Any, character: str) -> str:
-    return " ".join(_words(tokenizer, f"a{character}a"))[1:-1]
 
 
 def _words(tokenizer: Any, text: str) -> list[str]:
@@ -121,25 +102,24 @@ def _runs(points: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple((first, last) for first, last in runs if last - first + 1 >= LONG_RUN)
 
 
-def range_pattern(ranges: tuple[tuple[int, int], ...]) -> str:
+def range_pattern(ranges: Sequence[tuple[int, int]]) -> str:
     """A character class of RE2; surrogates, which no text has, are left out of it."""
-    parts = []
-    for first, last in ranges:
-        if first < 0xD800 <= last:
-            parts += [(first, 0xD7FF), (0xE000, last)]
-        else:
-            parts.append((first, last))
+    parts = [
+        part
+        for first, last in ranges
+        for part in ([(first, 0xD7FF), (0xE000, last)] if first < 0xD800 <= last else [(first, last)])
+    ]
     return "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in parts) + "]"
 
 
 def _alphabet(words: Sequence[str], prefix: str, changes: Mapping[int, str]) -> set[str]:
     """The characters that are pieces: at the beginning of a word and, unless they stand alone, within one."""
     known = set(words)
-    single = {word for word in known if len(word) == 1}
     return {
         each
-        for each in single
-        if prefix + each in known or changes.get(ord(each)) == f" {each} " or ord(each) > FIRST_MARK
+        for each in known
+        if len(each) == 1
+        and (prefix + each in known or changes.get(ord(each)) == f" {each} " or ord(each) > FIRST_MARK)
     }
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..data.label_values import unique_names
+from ..data.label_encoding import unique_names
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
 from .config import refuse

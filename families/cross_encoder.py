@@ -8,7 +8,7 @@ from pathlib import Path
 from re import fullmatch
 from typing import Any
 
-from ..data.configuration import preprocessor_config
+from ..data.specs import processor_settings
 from ..errors import InputError, UnsupportedModelError, cut, listing
 from .tasks import activation_path, task_of
 
@@ -112,9 +112,4 @@ def _read(source: str | Path, file: str, kind: type) -> Any:
     from transformers.utils import cached_file
 
     path = cached_file(str(source), file, _raise_exceptions_for_missing_entries=False)
-    found = kind() if path is None else preprocessor_config(Path(path), "CrossEncoder")
-    if not isinstance(found, kind):
-        raise InputError(
-            f"{path} is a JSON {type(found).__name__}; expected a {kind.__name__}; save the CrossEncoder again"
-        )
-    return found
+    return kind() if path is None else processor_settings(Path(path).parent, kind, Path(path).name)

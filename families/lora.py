@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..bundle.architecture import part_of
-from ..bundle.files import sha256_of
+from ..bundle.staging import sha256_of
 from ..errors import InputError, cut, listing
 from .cross_encoder import check_adapter
 from .registry import LAYOUTS, architecture_of, layout_of

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..bundle.rotary import frequencies
+from ..bundle.architecture import rotary_frequencies
 
 
 def turned(x: Tensor, base: float | None) -> Tensor:
     """Queries or keys [..., T, d_h] of tokens 0 to T − 1 at their rotary positions; as they are without a θ."""
     if base is None:
         return x
-    pace = torch.from_numpy(frequencies(base, x.shape[-1])).to(x.device)
+    pace = torch.from_numpy(rotary_frequencies(base, x.shape[-1])).to(x.device)
     angles = torch.arange(x.shape[-2], device=x.device)[:, None] * pace  # [T, d_h/2]
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x.chunk(2, dim=-1)

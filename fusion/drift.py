@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.tags import IGNORED
+from ..data.label_encoding import IGNORED
 from .module import FusedClassifier
 
 

@@ -16,11 +16,10 @@ from safetensors.torch import load_file, save_file
 from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
 from ..bundle.density import Density
 from ..bundle.original_check import ORIGINAL_CHECK, OriginalCheck, check_to_json
-from ..bundle.store import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, resolve
+from ..bundle.store import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, new_bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import CHECKPOINT, Traced
 from ..bundle.weights import check_fused
-from ..bundle.writing import new_bundle
 from ..data.processor import load_processor, save_processor
 from ..errors import BundleError, InputError
 from ..version import __version__

@@ -1,4 +1,4 @@
-"""Bootstrap intervals: figures of many resamples with replacement."""
+"""Bootstrap intervals: metrics of many resamples with replacement."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import numpy as np
 
 from ..progress import Progress, no_progress
 
-Figures = dict[str, np.ndarray]
-
-
 BLOCK = 1 << 18
 """Counts drawn at a time: few enough for the caches of a CPU, and for memory whatever the size of the data."""
 
 
 def resampled(
-    statistic: Callable[[Sequence[np.ndarray]], Figures],
+    statistic: Callable[..., dict[str, np.ndarray]],
     sizes: Sequence[int],
     resamples: int,
     seed: int,
     progress: Progress = no_progress,
     title: str = "bootstrap",
-) -> Figures:
-    """The figures of each resample; the same seed and sizes draw the same ones, so that models pair.
+) -> dict[str, np.ndarray]:
+    """The metrics of each resample, [R] each; the same seed and sizes draw the same ones, so that models pair.
 
     Args:
-        statistic: how often each of some resamples holds every example, one array [r, size] for each group →
-            figures, [r] each.
-
-    Returns:
-        Name → [R].
+        statistic: counts of each group, how often each of r resamples holds every example, [r, size] each → metrics,
+            [r] each.
     """
     rng = np.random.default_rng(seed)
     rows = max(1, BLOCK // sum(sizes))
     starts = range(0, resamples, rows)
     parts = [
-        statistic(_counts(rng, sizes, min(rows, resamples - start))) for start in progress(starts, len(starts), title)
+        statistic(*_counts(rng, sizes, min(rows, resamples - start))) for start in progress(starts, len(starts), title)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+def whole(statistic: Callable[..., dict[str, np.ndarray]], sizes: Sequence[int]) -> dict[str, float]:
+    """The metrics of the examples themselves."""
+    metrics = statistic(*(np.ones((1, size), np.int32) for size in sizes))
+    return {name: float(value[0]) for name, value in metrics.items()}
 
 
 def _counts(rng: np.random.Generator, sizes: Sequence[int], rows: int) -> list[np.ndarray]:
@@ -48,9 +48,9 @@ def _counts(rng: np.random.Generator, sizes: Sequence[int], rows: int) -> list[n
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval of resampled values; resamples in which the figure has no value are left out."""
-    known = values[np.isfinite(values)]
-    if not len(known):
+    """The percentile interval of resampled values; resamples in which the metric has no value are left out."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
         return float("nan"), float("nan")
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

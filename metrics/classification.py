@@ -1,20 +1,30 @@
-"""Quality of probabilities and of uncertainty scores, as NumPy functions.
+"""Quality of probabilities [N, C] for labels [N], and of uncertainty scores.
 
-Classification metrics take ``probabilities`` [N, C] and ``labels`` [N]. Detection metrics follow
-the OpenOOD convention: out-of-distribution (OOD) is the positive class and a higher score means
-more uncertain.
+Detection metrics follow the OpenOOD convention: out-of-distribution (OOD) is the positive class, and a higher score is
+less certain. Metrics of bootstrap resamples take ``counts`` [R, N] int32, how often each of R resamples holds every
+example: examples are sorted once, and nothing is sorted again. Tied examples share their tie evenly.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from ..errors import require
-
 BINS = 15
 """Bins of the calibration errors."""
+
+COVERAGES = (0.8, 0.9, 0.95)
+"""Coverages at which the risk is reported."""
+
+DETECTION = ("auroc", "aupr", "fpr95")
+
+Draws = dict[str, np.ndarray]
+"""Name of a metric → [R], its value in each of R resamples."""
+
+Ranked = tuple[np.ndarray, np.ndarray]
+"""A score [N] of negatives (in-distribution examples, or right answers), and [K] of positives."""
 
 
 def accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:
@@ -24,57 +34,58 @@ def accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 def negative_log_likelihood(probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Mean −log p(label), nats; probabilities below 1e-12 count as 1e-12."""
+    return float(log_losses(probabilities, labels).mean())
+
+
+def log_losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """−log p(label) of each example, nats, [N] float64."""
     chosen = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    return float(-np.log(np.maximum(chosen, 1e-12)).mean())
-
-
-def brier_score(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Mean squared distance of the probabilities from the one-hot label, summed over classes: 0 to 2 (Brier 1950)."""
-    return float(brier_terms(probabilities, labels).mean())
+    losses: np.ndarray = -np.log(np.maximum(chosen, 1e-12))
+    return losses
 
 
 def brier_terms(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Σ_c (p_c − 1[c = label])² of each example, [N] float64."""
+    """Σ_c (p_c − 1[c = label])² of each example (Brier 1950), 0 to 2, [N] float64."""
     precise = probabilities.astype(np.float64)
     terms: np.ndarray = (precise**2).sum(axis=1) - 2 * precise[np.arange(len(labels)), labels] + 1
     return terms
 
 
 def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
-    """Mean |accuracy − confidence| over equal-width confidence bins, weighted by their size.
-
-    Guo et al. 2017; confidence is the largest *averaged* probability. Bins are open below, closed above.
-    """
+    """Mean |accuracy − confidence| over equal-width bins of confidence, weighted by their size (Guo et al. 2017)."""
     return calibration_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == labels, bins)
 
 
-def adaptive_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
-    """The same over bins of (nearly) equally many examples, in order of confidence (Nguyen & O'Connor 2015)."""
-    return adaptive_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == labels, bins)
-
-
 def calibration_error(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> float:
-    """:func:`expected_calibration_error` of confidences [N] and whether each answer was correct [N]."""
+    """:func:`expected_calibration_error` from confidences [N] and correctness [N]."""
     confidence = confidence.astype(np.float64)
     gaps = np.bincount(confidence_bins(confidence, bins), weights=correct - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(confidence))
 
 
-def adaptive_error(confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> float:
-    """:func:`adaptive_calibration_error` of confidences [N] and whether each answer was correct [N].
+def confidence_bins(confidence: np.ndarray, bins: int = BINS) -> np.ndarray:
+    """Index [N] of each confidence's bin, of equal width, open below and closed above."""
+    return np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
 
-    Examples that tie in their confidence each count with their tie's mean, so their order does not matter.
+
+def calibration_gaps(confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
+    """Accuracy minus confidence of each example in the column of its bin, [N, BINS]; their sums give the error."""
+    confidence = confidence.astype(np.float64)
+    gaps: np.ndarray = np.eye(BINS)[confidence_bins(confidence)] * (correct - confidence)[:, None]
+    return gaps
+
+
+def risk_coverage(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The risk–coverage curve: after each input, most certain first, the share answered and the errors among it.
+
+    Returns:
+        Coverage [N], rising to 1, and risk [N], ending at the error rate.
     """
-    order = np.argsort(confidence, kind="stable")
-    ordered, gaps = confidence[order], np.cumsum((correct - confidence.astype(np.float64))[order])
-    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
-    sums = np.interp(equal_bins(len(gaps), bins), np.append(0, ends + 1), np.append(0.0, gaps[ends]))
-    return float(np.abs(np.diff(sums)).sum() / len(gaps))
-
-
-def equal_bins(count: int, bins: int) -> np.ndarray:
-    """Edges of bins of (nearly) equally many examples, from 0 to ``count``; fewer bins where there are fewer."""
-    return np.unique(np.arange(bins + 1) * count // bins)
+    order = np.argsort(scores, kind="stable")
+    ends = np.append(0, _tie_ends(scores[order]) + 1)
+    answers = np.arange(1, len(scores) + 1)
+    errors = np.interp(answers, ends, np.append(0.0, np.cumsum(wrong[order], dtype=np.float64))[ends])
+    return answers / len(scores), errors / answers
 
 
 def answered(coverage: float, count: int) -> int:
@@ -82,33 +93,198 @@ def answered(coverage: float, count: int) -> int:
     return max(1, math.ceil(coverage * count - 1e-9))
 
 
-def confidence_bins(confidence: np.ndarray, bins: int) -> np.ndarray:
-    """Index [N] of each confidence's bin, of equal width, open below and closed above."""
-    return np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+def auroc(negative: np.ndarray, positive: np.ndarray) -> float:
+    """Share of pairs in which the positive scores higher; ties count half."""
+    return float(_below(positive, negative).mean())
 
 
-def auroc(in_distribution: np.ndarray, out_of_distribution: np.ndarray) -> float:
-    """Probability that an OOD example scores above an in-distribution one; ties count half."""
-    scores, positive = _joined(in_distribution, out_of_distribution)
-    metrics = require("sklearn.metrics", "report", "compute the AUROC")
-    return float(metrics.roc_auc_score(positive, scores))
+def auroc_difference(one: Ranked, other: Ranked) -> tuple[float, float]:
+    """One score's AUROC minus another's on the same examples, and its standard error (DeLong et al. 1988).
+
+    With fewer than two examples of either side the error is infinite.
+    """
+    (negative, positive), (other_negative, other_positive) = one, other
+    difference = auroc(*one) - auroc(*other)
+    if min(len(negative), len(positive)) < 2:
+        return difference, math.inf
+    beyond = _below(positive, negative) - _below(other_positive, other_negative)
+    within = _below(-negative, -positive) - _below(-other_negative, -other_positive)
+    return difference, math.sqrt(beyond.var(ddof=1) / len(beyond) + within.var(ddof=1) / len(within))
 
 
-def fpr95(in_distribution: np.ndarray, out_of_distribution: np.ndarray) -> float:
-    """Share of in-distribution examples flagged when the threshold catches 95 % of the OOD ones."""
-    scores, positive = _joined(in_distribution, out_of_distribution)
-    metrics = require("sklearn.metrics", "report", "compute the FPR95")
-    false_rate, true_rate, _ = metrics.roc_curve(positive, scores, drop_intermediate=False)
-    return float(false_rate[np.argmax(true_rate >= 0.95)])
+def _below(these: np.ndarray, those: np.ndarray) -> np.ndarray:
+    """For each of these the share of those below it; ties count half."""
+    ordered = np.sort(those)
+    return (np.searchsorted(ordered, these, "left") + np.searchsorted(ordered, these, "right")) / (2 * len(ordered))
 
 
-def aupr(in_distribution: np.ndarray, out_of_distribution: np.ndarray) -> float:
-    """Average precision of calling the highest scores out of distribution."""
-    scores, positive = _joined(in_distribution, out_of_distribution)
-    metrics = require("sklearn.metrics", "report", "compute the AUPR")
-    return float(metrics.average_precision_score(positive, scores))
+def fpr95(negative: np.ndarray, positive: np.ndarray) -> float:
+    """Share of negatives flagged when the threshold catches 95 % of the positives."""
+    counts = (np.ones((1, len(each)), np.int32) for each in (negative, positive))
+    return float(Detector(negative, positive)(*counts)["fpr95"][0])
 
 
-def _joined(negative: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    scores = np.concatenate([negative, positive]).astype(np.float64)
-    return scores, np.concatenate([np.zeros(len(negative), bool), np.ones(len(positive), bool)])
+class ClassMetrics:
+    """Accuracy, NLL, Brier score and ECE of resamples.
+
+    Args:
+        units: [N], the drawn unit that each example belongs to, as words belong to texts; without it each is its own.
+        size: number of units.
+    """
+
+    def __init__(
+        self, probabilities: np.ndarray, labels: np.ndarray, units: np.ndarray | None = None, size: int = 0
+    ) -> None:
+        self.correct: np.ndarray = probabilities.argmax(axis=1) == labels
+        self.confidence = probabilities.max(axis=1)
+        losses = log_losses(probabilities, labels), brier_terms(probabilities, labels)
+        gaps = calibration_gaps(self.confidence, self.correct)
+        self._rows = rows = np.column_stack([np.ones(len(labels)), self.correct, *losses, gaps])
+        if units is not None:
+            self._rows = np.zeros((size, rows.shape[1]))
+            np.add.at(self._rows, units, rows)
+
+    def __call__(self, counts: np.ndarray) -> Draws:
+        """The metrics of R resamples from their counts [R, N]."""
+        sums = counts.astype(np.float64) @ self._rows
+        examples = np.maximum(sums[:, 0], 1)
+        draws = {name: sums[:, place] / examples for place, name in enumerate(("accuracy", "nll", "brier"), start=1)}
+        return {**draws, "ece": np.abs(sums[:, 4:]).sum(axis=1) / examples}
+
+
+class SelectiveMetrics:
+    """Metrics that depend on the order of confidence: adaptive ECE, AURC, AUGRC and the risk at each coverage.
+
+    Adaptive ECE has bins of (nearly) equally many examples (Nguyen & O'Connor 2015). AURC is the mean risk over all
+    coverages (Geifman & El-Yaniv 2017), AUGRC the mean share of inputs answered wrongly (Traub et al. 2024).
+    """
+
+    def __init__(self, confidence: np.ndarray, correct: np.ndarray) -> None:
+        self._order = np.argsort(-confidence, kind="stable")  # most certain first
+        self._ends = _tie_ends(confidence[self._order])
+        wrong = ~correct[self._order]
+        self._wrong = wrong.astype(np.int32)
+        self._mistaken = np.unique(np.searchsorted(self._ends, np.flatnonzero(wrong)))  # ties with errors among them
+        self._gaps = (correct - confidence.astype(np.float64))[self._order]
+        self._harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, len(wrong) + 1)))
+
+    def __call__(self, counts: np.ndarray) -> Draws:
+        """The metrics of R resamples from their counts [R, N]."""
+        size = counts.shape[1]
+        drawn = np.take(counts, self._order, axis=1)
+        answers, errors = _sums(drawn, self._ends), _sums(drawn * self._wrong, self._ends)  # [R, G + 1]
+        edges = size - np.unique(np.arange(BINS + 1) * size // BINS)  # counted from the most certain
+        gaps = np.diff(_between(edges, answers, _sums(drawn * self._gaps, self._ends)), axis=1)
+        limits = np.array([answered(coverage, size) for coverage in COVERAGES])
+        risks = _between(limits, answers, errors) / limits
+        return {
+            "adaptive_ece": np.abs(gaps).sum(axis=1) / size,
+            **self._areas(answers, errors),
+            **{f"risk_at_{coverage * 100:.0f}": risks[:, index] for index, coverage in enumerate(COVERAGES)},
+        }
+
+    def _areas(self, answers: np.ndarray, errors: np.ndarray) -> Draws:
+        """AURC and AUGRC: what each tie adds to the errors among k answers, for every k from 1 to N.
+
+        A tie from c to c' answers with e errors adds e · (k − c) / (c' − c) within itself, and e to every later k.
+        Divided by k, with harmonic numbers H, that is e − e·c·(H(c') − H(c)) / (c' − c), and e·(H(N) − H(c')).
+        """
+        size, ties = len(self._wrong), self._mistaken
+        start, end = answers[:, ties], answers[:, ties + 1]  # [R, ties]
+        more = errors[:, ties + 1] - errors[:, ties]
+        before, after = self._harmonic[start], self._harmonic[end]
+        inside = more - more * (start * (after - before) / np.maximum(end - start, 1))
+        return {
+            "aurc": (inside + more * (self._harmonic[-1] - after)).sum(axis=1) / size,
+            "augrc": (more * (size - (start + end) / 2.0)).sum(axis=1) / size**2,
+        }
+
+
+class Detector:
+    """AUROC, AUPR (average precision) and FPR95 of one score [n] of negatives and [k] of positives, in resamples."""
+
+    def __init__(self, negative: np.ndarray, positive: np.ndarray) -> None:
+        self._negative, self._positive = np.argsort(-negative, kind="stable"), np.argsort(-positive, kind="stable")
+        keys, self._ends = -negative[self._negative], _tie_ends(-positive[self._positive])  # what is found first first
+        values = -positive[self._positive][self._ends]
+        self._before = np.searchsorted(keys, values, side="left")  # negatives found before a tie of positives, [G]
+        self._with = np.searchsorted(keys, values, side="right")  # and together with it
+
+    def __call__(self, negative: np.ndarray, positive: np.ndarray) -> Draws:
+        """The metrics of R resamples from counts [R, n] and [R, k]; not numbers where one side is empty."""
+        false = _sums(np.take(negative, self._negative, axis=1))  # [R, n + 1]
+        true = _sums(np.take(positive, self._positive, axis=1), self._ends)  # [R, G + 1]
+        negatives, positives = false[:, -1].astype(np.float64), true[:, -1].astype(np.float64)
+        before, together, rise = false[:, self._before], false[:, self._with], np.diff(true, axis=1)
+        empty = (negatives == 0) | (positives == 0)
+        if true.shape[1] == 1 or empty.all():
+            return dict.fromkeys(DETECTION, np.full(len(true), np.nan))
+        negatives[empty] = positives[empty] = np.nan
+        reached = np.argmax(true[:, 1:] / positives[:, None] >= 0.95, axis=1)
+        precision = true[:, 1:] / np.maximum(true[:, 1:] + together, 1)
+        return {
+            "auroc": 1 - (rise * ((before + together) / 2.0)).sum(axis=1) / (positives * negatives),
+            "aupr": (rise * precision).sum(axis=1) / positives,
+            "fpr95": together[np.arange(len(true)), reached] / negatives,
+        }
+
+
+class ScoreDetection:
+    """Detection metrics of every score, for wrong answers and for out-of-distribution inputs, in resamples.
+
+    Args:
+        scores, ood_scores: by name, [N] and [K]; without OOD examples the latter is empty.
+        wrong: [N] bool; ``None`` where an answer is not right or wrong.
+        units, ood_units: [N] and [K], as for :class:`ClassMetrics`.
+    """
+
+    def __init__(
+        self,
+        scores: Mapping[str, np.ndarray],
+        ood_scores: Mapping[str, np.ndarray],
+        wrong: np.ndarray | None = None,
+        units: np.ndarray | None = None,
+        ood_units: np.ndarray | None = None,
+    ) -> None:
+        self._units, self._ood_units, self._errors = units, ood_units, {}
+        self._ood = {name: Detector(scores[name], values) for name, values in ood_scores.items()}
+        if wrong is not None:
+            self._right, self._wrong = np.flatnonzero(~wrong), np.flatnonzero(wrong)
+            self._errors = {name: Detector(each[self._right], each[self._wrong]) for name, each in scores.items()}
+
+    def __call__(self, counts: np.ndarray, ood_counts: np.ndarray | None = None) -> Draws:
+        """``errors.SCORE.auroc`` …, ``ood.SCORE.auroc`` … of R resamples."""
+        counts = counts if self._units is None else counts[:, self._units]
+        draws: Draws = {}
+        if self._errors:
+            right, wrong = counts[:, self._right], counts[:, self._wrong]
+            for name, detector in self._errors.items():
+                draws |= named(f"errors.{name}", detector(right, wrong))
+        if ood_counts is not None:
+            ood_counts = ood_counts if self._ood_units is None else ood_counts[:, self._ood_units]
+            for name, detector in self._ood.items():
+                draws |= named(f"ood.{name}", detector(counts, ood_counts))
+        return draws
+
+
+def named(prefix: str, draws: Draws) -> Draws:
+    """The same values, each name behind a prefix."""
+    return {f"{prefix}.{name}": value for name, value in draws.items()}
+
+
+def _tie_ends(ordered: np.ndarray) -> np.ndarray:
+    """Index of the last of each run of equal values, [G]."""
+    return np.flatnonzero(np.append(ordered[1:] != ordered[:-1], [True] * min(len(ordered), 1)))
+
+
+def _sums(terms: np.ndarray, ends: np.ndarray | None = None) -> np.ndarray:
+    """Running sums of terms [R, N], beginning with 0: after each, [R, N + 1], or after each of the G ``ends``."""
+    sums = np.cumsum(terms, axis=1, dtype=terms.dtype)  # of int32 many times faster than of floats
+    if ends is not None and len(ends) < sums.shape[1]:
+        sums = np.take(sums, ends, axis=1)
+    return np.concatenate([np.zeros((len(sums), 1), sums.dtype), sums], axis=1)
+
+
+def _between(places: np.ndarray, answers: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Running sums after a number of answers, [R, P]; ties share evenly."""
+    return np.stack([np.interp(places, *row) for row in zip(answers, sums, strict=True)])

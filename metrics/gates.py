@@ -1,10 +1,9 @@
-"""The figures that matter for decisions, and the tolerances they are held to."""
+"""How far two backends agree on what decides, and the tolerances that this is held to."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ SCORES = ("predictive_entropy", "expected_entropy", "mutual_information", "disag
 
 FURTHER_SCORES = ("energy", "distance")
 """Scores that a graph may lack: one of hydrant 0.1 has no energy; one whose distance was not fitted, no distance."""
+
+Outputs = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,18 @@ TOLERANCES = {
     "bf16": Tolerances(3e-2, 8e-2, 3e-2, 0.5, 2.0, label_flips=0, disagreement_changes=0.03, spearman=0.99),
     "int8": Tolerances(1e-1, 3e-1, 6e-2, 1.5, 6.0, label_flips=0, disagreement_changes=0.05, spearman=0.99),
 }
-"""Explicit tolerances per precision; the README tells what was measured on a real checkpoint."""
-
+"""Explicit tolerances per precision; the README reports what was measured on a real checkpoint."""
 
 RANKED_INPUTS = 100
 """Rank correlations are judged from this many inputs on, and reported from 8."""
 
-
 RANKED = "Spearman "
-"""Begins the name of a gate whose figure is a rank correlation, and its limit the least that it may be."""
+"""Prefix of the gates on rank correlations, whose limit is a minimum."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One figure against its limit: the most that it may be, or the least, of a rank correlation."""
+    """One metric against its limit: a maximum, or a minimum for a rank correlation."""
 
     name: str
     value: float
@@ -74,128 +73,69 @@ class Gate:
 
     @property
     def told(self) -> str:
-        """The figure, with as many digits as part it from its limit, and that, in words."""
+        """The value, with as many digits as distinguish it from its limit, and the limit."""
         bound, limit = "at least" if self.name.startswith(RANKED) else "at most", f"{self.limit:g}"
         value = next((text for digits in (6, 9) if (text := f"{self.value:.{digits}g}") != limit), f"{self.value!r}")
         return f"{self.name} is {value}, expected {bound} {limit}"
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """Decision-level figures of a backend against the reference, over N inputs.
+Agreement = dict[str, Any]
+"""Metrics of a backend against the reference: ``inputs``, differences, and ``spearman``, score → rank correlation.
 
-    Attributes:
-        label_flips: inputs whose label differs; ``near_ties`` of them were near ties.
-        max_probability_difference, max_entropy_difference, max_mutual_information_difference:
-            largest absolute differences.
-        max_energy_difference, max_distance_difference: likewise, the distance relative to itself beyond 1; ``None``
-            where either side lacks the score.
-        disagreement_changes: inputs whose disagreement differs.
-        spearman: score → rank correlation, ``None`` where the score hardly varies (its range is
-            below ten times its tolerance) or N < 8.
-    """
-
-    inputs: int
-    label_flips: int
-    near_ties: int
-    max_probability_difference: float
-    max_entropy_difference: float
-    max_mutual_information_difference: float
-    max_energy_difference: float | None
-    max_distance_difference: float | None
-    disagreement_changes: int
-    spearman: dict[str, float | None]
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
-
-
-def agreement(
-    reference: Mapping[str, np.ndarray], tested: Mapping[str, np.ndarray], tolerances: Tolerances, least: bool = False
-) -> Agreement:
-    """Compare two backends' outputs on the same inputs.
-
-    Args:
-        reference, tested: ``probabilities`` [N, C] and the scores [N]; those of :data:`FURTHER_SCORES` where both
-            have them.
-    """
-    p, q = reference["probabilities"], tested["probabilities"]
-    flipped = p.argmax(axis=1) != q.argmax(axis=1)
-    best = np.sort(p, axis=1)[:, -2:]
-    far = "distance" in reference and "distance" in tested
-    further = {name: _largest(reference[name], tested[name])
-               for name in FURTHER_SCORES if name in reference and name in tested}  # fmt: skip
-    tied = best[:, 1] - best[:, 0] <= 2 * tolerances.probability
-    return Agreement(
-        inputs=len(p),
-        label_flips=int(flipped.sum()),
-        near_ties=int((flipped & tied).sum()),
-        max_probability_difference=_largest(p, q),
-        max_entropy_difference=_largest(reference["predictive_entropy"], tested["predictive_entropy"]),
-        max_mutual_information_difference=_largest(reference["mutual_information"], tested["mutual_information"]),
-        max_energy_difference=further.get("energy"),
-        max_distance_difference=distance_difference(reference["distance"], tested["distance"]) if far else None,
-        disagreement_changes=int((np.abs(reference["disagreement"] - tested["disagreement"]) > 1e-6).sum()),
-        spearman={
-            name: _spearman(
-                reference[name], tested[name], _tolerance(name, tolerances), least and name not in FURTHER_SCORES
-            )
-            for name in (*SCORES, *further)
-        },
-    )
-
-
-def gates(figures: Agreement, tolerances: Tolerances) -> list[Gate]:
-    """Judge the figures; a value that is not a number fails its gate."""
-    changes = math.ceil(tolerances.disagreement_changes * figures.inputs)
-    upper: list[tuple[str, float | None, float]] = [
-        ("label flips", figures.label_flips - figures.near_ties, tolerances.label_flips),
-        ("max |Δ probability|", figures.max_probability_difference, tolerances.probability),
-        ("max |Δ predictive entropy|", figures.max_entropy_difference, tolerances.entropy),
-        ("max |Δ mutual information|", figures.max_mutual_information_difference, tolerances.mutual_information),
-        ("max |Δ energy|", figures.max_energy_difference, tolerances.energy),
-        ("max |Δ distance|", figures.max_distance_difference, tolerances.distance),
-        ("disagreement changes", figures.disagreement_changes, changes),
-    ]
-    ranked = {name: value for name, value in figures.spearman.items() if name != "disagreement"}  # counted above
-    return judged(upper, ranked, figures.inputs, tolerances.spearman)
+A difference is ``None`` where either side lacks the score, a correlation where the score hardly varies or N < 8.
+"""
 
 
 def judged(
-    upper: Iterable[tuple[str, float | None, float]], spearman: Mapping[str, float | None], inputs: int, least: float
-) -> list[Gate]:
-    """The gates of figures that were measured."""
-    bounded = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in upper if value is not None]
-    known = {name: value for name, value in spearman.items() if value is not None and inputs >= RANKED_INPUTS}
-    return bounded + [Gate(f"{RANKED}{name}", value, least, bool(value >= least)) for name, value in known.items()]
+    agreement: Agreement, limits: Iterable[tuple[str, float | None, float]], tolerances: Tolerances
+) -> tuple[Agreement, list[Gate]]:
+    """The agreement and its gates: each value against its limit; what is not a number fails its gate."""
+    gates = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in limits if value is not None]
+    if agreement["inputs"] >= RANKED_INPUTS:
+        least, ranks = tolerances.spearman, agreement["spearman"].items()
+        gates += [
+            Gate(f"{RANKED}{name}", value, least, bool(value >= least))
+            for name, value in ranks
+            if value is not None and name != "disagreement"  # whose changes are counted
+        ]
+    return agreement, gates
 
 
-def distance_difference(reference: np.ndarray, tested: np.ndarray) -> float:
-    """Largest |Δ distance| ÷ max(1, |distance|).
+def largest(reference: Outputs, tested: Outputs, name: str) -> float | None:
+    """Largest absolute difference of an output; ``None`` where either side lacks it."""
+    if name not in reference or name not in tested:
+        return None
+    return float(np.max(np.abs(reference[name].astype(np.float64) - tested[name].astype(np.float64))))
+
+
+def distance_difference(reference: Outputs, tested: Outputs) -> float | None:
+    """Largest |Δ distance| ÷ max(1, |distance|); ``None`` where either side lacks it.
 
     Within the validation data distances are near 1 at most; far from all data they grow with the square of how far, and
     rounding with them.
     """
-    wanted = reference.astype(np.float64)
-    return float(np.max(np.abs(tested.astype(np.float64) - wanted) / np.maximum(1, np.abs(wanted))))
-
-
-def _largest(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
-
-
-def _tolerance(score: str, tolerances: Tolerances) -> float:
-    if score == "disagreement":
-        return 0.0
-    own = ("mutual_information", "energy", "distance")
-    return float(getattr(tolerances, score)) if score in own else tolerances.entropy
-
-
-def _spearman(a: np.ndarray, b: np.ndarray, tolerance: float, least: bool = False) -> float | None:
-    if len(a) < 8 or np.ptp(a) <= 10 * tolerance or np.ptp(b) == 0:
+    if "distance" not in reference or "distance" not in tested:
         return None
-    if least:
-        a, b = np.maximum(a, tolerance), np.maximum(b, tolerance)
-    stats = require("scipy.stats", "verify", "compute rank correlations")
-    return float(stats.spearmanr(a, b).statistic)
+    wanted = reference["distance"].astype(np.float64)
+    return float(np.max(np.abs(tested["distance"].astype(np.float64) - wanted) / np.maximum(1, np.abs(wanted))))
+
+
+def correlations(
+    reference: Outputs, tested: Outputs, tolerances: Mapping[str, float], floored: Iterable[str] = ()
+) -> dict[str, float | None]:
+    """Spearman's rank correlation of each output that both have, where it varies by more than ten tolerances.
+
+    Args:
+        floored: outputs of which values below the tolerance count as equal.
+    """
+    found: dict[str, float | None] = {}
+    for name, tolerance in tolerances.items():
+        if name in reference and name in tested:
+            a, b = reference[name], tested[name]
+            found[name] = None
+            if len(a) >= 8 and np.ptp(a) > 10 * tolerance and np.ptp(b) != 0:
+                if name in floored:
+                    a, b = np.maximum(a, tolerance), np.maximum(b, tolerance)
+                stats = require("scipy.stats", "verify", "compute rank correlations")
+                found[name] = float(stats.spearmanr(a, b).statistic)
+    return found

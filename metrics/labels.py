@@ -1,12 +1,10 @@
-"""Figures of a multi-label model: probabilities [N, C] of labels that do not exclude each other, and which apply."""
+"""Metrics of a multi-label model: probabilities [N, C] of labels that do not exclude each other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from .classification import BINS, calibration_error
+from .classification import calibration_error
 from .uncertainty import blocks, highest_entropy
 
 
@@ -31,7 +29,7 @@ def summarise_labels(member_logits: np.ndarray, temperatures: np.ndarray) -> dic
 
 
 def _summarised(logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.ndarray]:
-    members = _sigmoid(logits / temperatures)  # [n, M, C]
+    members = sigmoid(logits / temperatures)  # [n, M, C]
     mean = members.mean(axis=1)
     highest, together = highest_entropy(2), highest_entropy(2, logits.shape[-1])
     expected = np.clip(label_entropy(members).mean(axis=1), 0, highest)
@@ -45,9 +43,10 @@ def _summarised(logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.nd
     }
 
 
-def _sigmoid(values: np.ndarray) -> np.ndarray:
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(−z)), float64."""
     with np.errstate(over="ignore"):
-        found: np.ndarray = 1 / (1 + np.exp(-values))
+        found: np.ndarray = 1 / (1 + np.exp(-values.astype(np.float64)))
     return found
 
 
@@ -59,6 +58,23 @@ def label_entropy(probabilities: np.ndarray) -> np.ndarray:
     return found
 
 
+def label_logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
+    """Post-hoc scores of one model's logits [N, C], [N] float64 each; higher means less like its data.
+
+    With p = 1 / (1 + exp(−z)) of each label:
+
+    - ``max_logit``: −max_c z_c (Hendrycks et al. 2022, who take it for several labels, too);
+    - ``predictive_entropy``: −Σ_c p_c log p_c + (1 − p_c) log(1 − p_c), nats;
+    - ``energy``: −Σ_c log(1 + exp z_c), nats (JointEnergy, Wang et al. 2021).
+    """
+    precise = logits.astype(np.float64)
+    return {
+        "max_logit": -precise.max(axis=1),
+        "predictive_entropy": label_entropy(sigmoid(precise)).sum(axis=1),
+        "energy": -np.logaddexp(0.0, precise).sum(axis=1),
+    }
+
+
 def joint_losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """−log of the probability of all labels [N, C] of an example, their sum, nats, [N]; below 1e-12 counts as 1e-12."""
     chosen = np.where(labels, probabilities.astype(np.float64), 1 - probabilities.astype(np.float64))
@@ -66,25 +82,20 @@ def joint_losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return found
 
 
-def label_errors(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS) -> np.ndarray:
-    """Expected calibration error of each label's probability, [C]: of "it applies", over bins of equal width."""
+def label_errors(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Expected calibration error of each label's probability, [C]."""
     columns = zip(probabilities.T, labels.T, strict=True)
-    return np.array([calibration_error(values, having, bins) for values, having in columns])
+    return np.array([calibration_error(values, having) for values, having in columns])
 
 
-def f1_figures(assigned: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """``exact_match``, ``micro_f1`` and ``macro_f1`` of assigned labels [N, C] bool.
+def label_f1(counts: np.ndarray, assigned: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """``exact_match``, ``micro_f1`` and ``macro_f1`` of assigned labels [N, C] bool, [R] each.
 
-    F1 is 2·TP / (2·TP + FP + FN): of all labels together, or the mean over the labels that an example has.
-    """
-    found = resampled_f1(np.ones((1, len(labels)), np.int32), assigned, labels)
-    return {name: float(values[0]) for name, values in found.items()}
+    F1 is 2·TP / (2·TP + FP + FN): of all labels together, or the mean over the labels that an example has. It is not a
+    number where no label is assigned or applies at all, or where no example has any.
 
-
-def resampled_f1(counts: np.ndarray, assigned: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """As :func:`f1_figures` for R resamples, [R] each, from how often each holds every example, [R, N].
-
-    A figure is not a number where no label is assigned or applies at all, or where no example has any.
+    Args:
+        counts: how often each of R resamples holds every example, [R, N].
     """
     drawn = counts.astype(np.float64)
     hits, given, having = (drawn @ part.astype(np.float64) for part in (assigned & labels, assigned, labels))  # [R, C]
@@ -111,12 +122,3 @@ def best_f1_threshold(probabilities: np.ndarray, labels: np.ndarray) -> float:
     low = ordered[best + 1] if best + 1 < len(ordered) else np.float32(0)
     middle = np.float32((float(low) + float(ordered[best])) / 2)
     return float(str(middle if low <= middle < ordered[best] else low))  # the shortest decimal that names it
-
-
-def mean_of(figures: Mapping[int, np.ndarray]) -> np.ndarray:
-    """Mean over labels of a figure [R] each, those that are not a number left out."""
-    stacked = np.stack(list(figures.values()))
-    known = np.isfinite(stacked)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: np.ndarray = np.where(known, stacked, 0.0).sum(axis=0) / known.sum(axis=0)
-    return found

@@ -9,7 +9,7 @@ prefix equal neighbours are one span.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,23 +60,23 @@ def split_tag(tag: str) -> tuple[str, str]:
     return "I", tag
 
 
-def span_counts(known: Iterable[Entity], predicted: Iterable[Entity], types: Sequence[str]) -> np.ndarray:
-    """Of one text: spans that are right, predicted, and known, of each type, [3, K] int64.
+def span_counts(known: Sequence[Span], predicted: Sequence[Span], types: Sequence[str], texts: int) -> np.ndarray:
+    """Spans of each text that are right, predicted, and known, of each type, [N, 3, K] int64.
 
     A span is right where type and both ends are.
     """
-    known, predicted, place = set(known), set(predicted), {name: index for index, name in enumerate(types)}
-    counts = np.zeros((3, len(types)), np.int64)
-    for row, spans in enumerate((known & predicted, predicted, known)):
-        for kind, _, _ in spans:
-            counts[row, place[kind]] += 1
+    place = {name: index for index, name in enumerate(types)}
+    counts = np.zeros((texts, 3, len(types)), np.int64)
+    for row, spans in enumerate((set(known) & set(predicted), predicted, known)):
+        for span in spans:
+            counts[span.text, row, place[span.kind]] += 1
     return counts
 
 
-def span_figures(counts: np.ndarray) -> dict[str, np.ndarray]:
+def span_metrics(counts: np.ndarray) -> dict[str, np.ndarray]:
     """Precision, recall and F1 over all spans (micro), and the mean F1 of the types that occur (macro), [R] each.
 
-    A figure of no spans is 0, as of seqeval with ``zero_division=0``.
+    A metric of no spans is 0, as in seqeval with ``zero_division=0``.
 
     Args:
         counts: [R, 3, K], as of :func:`span_counts`, summed over texts.

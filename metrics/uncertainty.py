@@ -36,35 +36,6 @@ def energy(member_logits: np.ndarray) -> np.ndarray:
     return energies
 
 
-def area_under_roc(known: np.ndarray, unknown: np.ndarray) -> float:
-    """Share of pairs in which the OOD example scores higher; ties count half (the exact AUROC)."""
-    return float(_below(unknown, known).mean())
-
-
-Ranked = tuple[np.ndarray, np.ndarray]
-"""A score [N] of in-distribution examples, or of right answers, and [K] of the others."""
-
-
-def area_beyond(one: Ranked, other: Ranked) -> tuple[float, float]:
-    """By how much one score's AUROC is above another's on the same examples, and the standard error of that.
-
-    As of DeLong et al. (1988). With fewer than two examples of either side the error is infinite.
-    """
-    (known, unknown), (other_known, other_unknown) = one, other
-    apart = area_under_roc(*one) - area_under_roc(*other)
-    if min(len(known), len(unknown)) < 2:
-        return apart, math.inf
-    beyond = _below(unknown, known) - _below(other_unknown, other_known)
-    within = _below(-known, -unknown) - _below(-other_known, -other_unknown)
-    return apart, math.sqrt(beyond.var(ddof=1) / len(beyond) + within.var(ddof=1) / len(within))
-
-
-def _below(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """Of each of these the share of those below it; ties count half."""
-    ordered = np.sort(those)
-    return (np.searchsorted(ordered, these, "left") + np.searchsorted(ordered, these, "right")) / (2 * len(ordered))
-
-
 def logsumexp(values: np.ndarray) -> np.ndarray:
     """Logarithm of Σ exp over the last axis."""
     top = values.max(axis=-1, keepdims=True)
@@ -169,3 +140,49 @@ def pairwise_disagreement(member_probabilities: np.ndarray) -> np.ndarray:
         votes[np.arange(count), labels] += 1
     alike = (votes * (votes - 1)).sum(axis=1)  # pairs of members with one best class, each twice
     return 1 - alike / (members * (members - 1))
+
+
+GAMMA = 0.1
+"""Exponent γ of GEN: that of its paper."""
+
+LIKELIEST = 100
+"""Classes that GEN sums over, at most: those of its paper, so that a long tail of impossible classes adds no noise."""
+
+
+def logit_scores(logits: np.ndarray) -> dict[str, np.ndarray]:
+    """Scores by name, [N] float64 each; higher means less like the training data. No temperature is applied.
+
+    With p = softmax(z):
+
+    - ``max_probability``: −max_c p_c (Hendrycks and Gimpel 2017);
+    - ``max_logit``: −max_c z_c (Hendrycks et al. 2022);
+    - ``predictive_entropy``: −Σ_c p_c log p_c, nats;
+    - ``energy``: −log Σ_c exp z_c, nats (Liu et al. 2020);
+    - ``gen``: Σ (p_c (1 − p_c))^γ over the likeliest classes, the generalised entropy of Liu et al. (2023), with
+      γ = :data:`GAMMA` and at most :data:`LIKELIEST` classes.
+
+    Args:
+        logits: z, [N, C].
+    """
+    parts = [_scores(logits[part].astype(np.float64)) for part in blocks(logits)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _scores(logits: np.ndarray) -> dict[str, np.ndarray]:
+    volume = logsumexp(logits)  # [n]
+    probabilities = np.exp(logits - volume[:, None])  # [n, C]
+    return {
+        "max_probability": -probabilities.max(axis=1),
+        "max_logit": -logits.max(axis=1),
+        "predictive_entropy": entropy(probabilities),
+        "energy": -volume,
+        "gen": _generalised_entropy(probabilities),
+    }
+
+
+def _generalised_entropy(probabilities: np.ndarray) -> np.ndarray:
+    """GEN of probabilities [n, C]: [n]."""
+    tail = max(0, probabilities.shape[1] - LIKELIEST)
+    kept = np.partition(probabilities, tail, axis=1)[:, tail:] if tail else probabilities
+    found: np.ndarray = ((kept * np.maximum(1 - kept, 0)) ** GAMMA).sum(axis=1)
+    return found

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
-from ..bundle.precision import Precision
+from ..bundle.reports import REMEDY, Verification
 from ..bundle.signature import check_signature
 from ..bundle.store import Bundle, resolve
-from ..bundle.tasks import GIVES
+from ..bundle.tasks import GIVES, Precision
 from ..bundle.traced import AnyArchitecture
-from ..bundle.verification import REMEDY, Verification
 from ..errors import BundleError, HydrantError, InputError, is_whole
 from .backends.registry import open_backend
 from .predictor import Predictor

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import Calibration
+from ..bundle.data_overlap import FORMS, REMEDY, form_used
 from ..bundle.store import Bundle
 from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
-from ..bundle.uses import FORMS, REMEDY, form_used
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
-from ..data.given import are_tensors, given_inputs, ordered
 from ..data.processor import load_processor
+from ..data.python_inputs import are_tensors, given_inputs, is_table, ordered
+from ..data.raw_inputs import is_pair
 from ..data.spec import InputSpec
-from ..data.tables import is_table
 from ..data.tensors import checked_tensors
-from ..data.text import is_pair
 from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
 from .backends.dlpack import DeviceArray

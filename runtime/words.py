@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..bundle.calibration import Calibration
-from ..data.words import NO_WORD, is_words
+from ..data.raw_inputs import is_words
+from ..data.words import NO_WORD
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans

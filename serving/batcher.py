@@ -1,16 +1,14 @@
-"""Requests that wait together run together: greedy batches, a bounded queue, deadlines.
+"""Batching of requests: greedy batches, a bounded queue, deadlines.
 
-No input waits for others to come. While one batch runs, what arrives waits; then the oldest input runs with those that
-wait and are near to it in length, where their padding costs less than a run of their own; so nobody starves. An answer
-does not depend on its batch mates: padding is masked, and where one input makes a batch fail, every request of that
-batch runs alone.
+No input waits for others to come. While one batch runs, new inputs wait; then the oldest one runs with those of similar
+length, if their padding costs less than a batch of their own; so none starves. An answer does not depend on its batch:
+padding is masked, and if one input makes a batch fail, every request of that batch runs alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
@@ -18,38 +16,37 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import accumulate
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..errors import HydrantError
 from ..runtime.prediction import Prediction
-from .errors import ServeError
-from .inputs import Inputs, check_count, count_of, length_of
+from ..runtime.predictor import Predictor
+from .predict_request import check_count
+from .refusals import ServeError
+
+Inputs = Sequence[Any] | Mapping[str, np.ndarray]
+"""Raw inputs, or ready tensors by name with the batch as their first axis."""
 
 RUN = 128
-"""Characters of padding that cost as much as a run by itself, on a CPU: about 60 for BERT-base, 170 for MiniLM."""
+"""Characters of padding that cost as much as a batch, on a CPU: about 60 for BERT-base, 170 for MiniLM."""
 
 RUN_ON_GPU = 4096
-"""The same on a GPU; reckoned, not measured."""
+"""The same on a GPU; estimated, not measured."""
 
 TOGETHER = 2**18
-"""Characters of the texts that run together, unless one is longer by itself."""
+"""Characters of the texts of a batch, unless one is longer by itself."""
 
-
-class Predicts(Protocol):
-    """What runs a batch: ``runtime.predictor.Predictor``."""
-
-    def predict(self, inputs: Any, *, batch_size: int = 32, first: int = 0, on_error: str = "raise") -> Prediction:
-        """As of ``Predictor.predict``."""
+MAX_CHARACTERS = 2**20
+"""Of one text, pair or list of words: tokenizing it takes a hundred bytes a character and more."""
 
 
 @dataclass(eq=False)
 class _Job:
-    """One request: how many of its inputs are not done, and their predictions with their places.
+    """One request: how many of its inputs are not done, and predictions with their places.
 
-    ``answer`` is ``None`` once nobody waits for it: an error that it held would hold the request by its traceback, and
-    the request would hold the error.
+    ``answer`` is ``None`` once nobody waits for it: an error in it would hold the request by its traceback, a cycle.
     """
 
     left: int
@@ -57,29 +54,26 @@ class _Job:
     answer: asyncio.Future[Prediction] | None
     parts: list[tuple[np.ndarray, Prediction]] = field(default_factory=list)
 
-    def take(self, places: np.ndarray, outcome: Prediction | BaseException) -> None:
-        """Some inputs were predicted, or one of them failed, and with it the request."""
+    def take(self, items: Sequence[Item], outcome: Prediction | BaseException) -> None:
         if self.answer is None or self.answer.done():
             return
         if isinstance(outcome, BaseException):
             self.answer.set_exception(outcome)
             return
         try:
-            self.parts.append((places, outcome))
-            self.left -= len(places)
+            self.parts.append((np.array([item.place for item in items]), outcome))
+            self.left -= len(items)
             if not self.left:
                 self.answer.set_result(self._joined())
         except Exception as error:
             self.answer.set_exception(error)
 
     def give_up(self, seconds: float) -> None:
-        """Its time has passed."""
         if self.answer is not None and not self.answer.done():
-            told = f"the request was not answered within {seconds:g} s; send fewer inputs, or ask again later"
-            self.answer.set_exception(ServeError(504, told))
+            message = f"the request was not answered within {seconds:g} s; send fewer inputs, or retry later"
+            self.answer.set_exception(ServeError(504, message))
 
     def _joined(self) -> Prediction:
-        """All parts, in the order of the inputs."""
         places, prediction = self.parts[0]
         if len(self.parts) == 1 and (len(places) == 1 or (np.diff(places) > 0).all()):
             return prediction
@@ -89,14 +83,9 @@ class _Job:
 
 @dataclass(eq=False, frozen=True)
 class Item:
-    """One input that waits.
+    """One input that waits: its request, its place there, the raw input or its tensors with a batch axis of 1.
 
-    Attributes:
-        job: the request that it belongs to.
-        place: in that request.
-        given: the raw input, or its tensors by name, each with a batch axis of 1.
-        kind: only inputs of one kind run together: raw ones, or tensors of the same names, types and shapes.
-        length: of a text in characters; 1 for others.
+    Only inputs of one ``kind`` run together: raw ones, or tensors of the same names, types and shapes.
     """
 
     job: _Job
@@ -107,11 +96,11 @@ class Item:
 
 
 class Batcher:
-    """Runs the inputs of one model, in one thread beside the event loop that it is made in."""
+    """Runs the inputs of one model, in one thread beside the event loop."""
 
     def __init__(
         self,
-        predictor: Predicts,
+        predictor: Predictor,
         *,
         batch_size: int,
         queue: int,
@@ -126,7 +115,7 @@ class Batcher:
         self._wake = asyncio.Event()
         self._seconds = 0.0  # a run takes, lately
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hydrant-batches")
-        # in a context of its own: that of whoever asked for the model is not that of its batches
+        # in its own context: that of the request that loaded the model is not that of its batches
         self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     @property
@@ -135,10 +124,10 @@ class Batcher:
         return len(self._waiting)
 
     async def submit(self, inputs: Inputs, timeout: float, on_error: str = "raise") -> Prediction:
-        """Predict the inputs of one request; cancelled, they leave the queue."""
+        """Predict the inputs of one request; if cancelled, they leave the queue."""
         loop = asyncio.get_running_loop()
         job = _Job(0, on_error, None)
-        self._check_room(count_of(inputs))  # before anything is made of each
+        self._check_room(_count(inputs))  # before an item is made of each
         items = _items(job, inputs)
         if not items:
             return await loop.run_in_executor(self._pool, self._predict, inputs)
@@ -152,11 +141,12 @@ class Batcher:
         finally:
             timer.cancel()
             job.answer = None
-            if job.left:
-                self._forget(job)
+            if job.left:  # abandoned: its inputs leave the queue
+                self._waiting = [item for item in self._waiting if item.job is not job]
+                self._waits(self.depth)
 
     async def close(self) -> None:
-        """Take nothing more, answer what waits, and end; a second call waits as well."""
+        """Answer what waits, and end; a second call waits as well."""
         self._closing = True
         self._wake.set()
         await asyncio.shield(self._task)
@@ -170,11 +160,6 @@ class Batcher:
             raise ServeError(
                 503, f"{self.depth} inputs wait already, of at most {self._limit}; ask again later", retry_after=after
             )
-
-    def _forget(self, job: _Job) -> None:
-        """Take the inputs of a request that nobody waits for any more out of the queue."""
-        self._waiting = [item for item in self._waiting if item.job is not job]
-        self._waits(self.depth)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -190,42 +175,47 @@ class Batcher:
                 try:
                     outcomes = await loop.run_in_executor(self._pool, self._answers, batch)
                 except Exception as error:  # the next batch must run, whatever became of this one
-                    outcomes = [(item.job, _places([item], [0]), error) for item in batch]
+                    outcomes = [(item.job, [item], error) for item in batch]
                 seconds = perf_counter() - started
                 self._seconds = seconds if self._seconds == 0 else 0.8 * self._seconds + 0.2 * seconds
                 self._ran(len(batch), seconds)
-                for job, places, outcome in outcomes:
-                    job.take(places, outcome)
+                for job, items, outcome in outcomes:
+                    job.take(items, outcome)
                 outcomes.clear()  # an error holds the frames of the thread, and they hold this list
         finally:
             self._pool.shutdown(wait=False)
 
     def _take(self) -> list[Item]:
-        """The next batch, which leaves the queue."""
         batch = next_batch(self._waiting, self._batch_size, self._run_costs)
         taken = set(map(id, batch))
         self._waiting = [item for item in self._waiting if id(item) not in taken]
         self._waits(self.depth)
         return batch
 
-    def _answers(self, batch: Sequence[Item]) -> list[tuple[_Job, np.ndarray, Prediction | BaseException]]:
-        """What each request of a batch gets, with the places of its inputs; runs in the thread."""
+    def _answers(self, batch: Sequence[Item]) -> list[tuple[_Job, list[Item], Prediction | BaseException]]:
+        """The results of each request of a batch; runs in the thread."""
         shares: dict[_Job, list[int]] = {}
         for row, item in enumerate(batch):
             shares.setdefault(item.job, []).append(row)
+        inputs: Any = [item.given for item in batch]
+        if batch[0].kind:
+            inputs = {name: np.concatenate([given[name] for given in inputs]) for name in inputs[0]}
         try:
-            found = self._predict(_joined(batch), "row")
-        except Exception as error:  # whatever it is, it reaches the requests that it belongs to
+            whole = self._predict(inputs, "row")
+        except Exception as error:  # it reaches the requests that it belongs to
             if len(shares) == 1:
-                return [(job, _places(batch, rows), error) for job, rows in shares.items()]
+                return [(batch[0].job, list(batch), error)]
             return [each for rows in shares.values() for each in self._answers([batch[row] for row in rows])]
-        return [
-            (job, _places(batch, rows), self._share(job, [batch[row] for row in rows], _part(found, rows)))
-            for job, rows in shares.items()
-        ]
+        outcomes: list[tuple[_Job, list[Item], Prediction | BaseException]] = []
+        for job, rows in shares.items():
+            items = [batch[row] for row in rows]
+            each = slice(rows[0], rows[0] + 1) if len(rows) == 1 else np.asarray(rows)  # a slice copies nothing
+            part = whole if len(rows) == len(whole) else whole.take(each)
+            outcomes.append((job, items, self._share(job, items, part)))
+        return outcomes
 
     def _share(self, job: _Job, items: Sequence[Item], found: Prediction) -> Prediction | BaseException:
-        """The rows of one request; where one of its inputs cannot be used, why, unless it asked for rows."""
+        """The rows of one request, or the error of its first invalid input, unless it asked for errors in rows."""
         if found.error is None:
             return found
         reasons = (error and self._why(item, error) for item, error in zip(items, found.error, strict=True))
@@ -234,11 +224,11 @@ class Batcher:
         return next(filter(None, reasons), replace(found, error=None))
 
     def _why(self, item: Item, error: str) -> BaseException:
-        """What ``Predictor.predict`` raises of an input, which it names by its place in the request."""
+        """The error of an input alone, which names its place in the request."""
         try:
             self._predictor.predict([item.given], first=item.place)
-        except HydrantError as found:
-            return found
+        except HydrantError as alone:
+            return alone
         return ServeError(400, error)
 
     def _predict(self, inputs: Any, on_error: str = "raise") -> Prediction:
@@ -246,11 +236,10 @@ class Batcher:
 
 
 def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Item]:
-    """The oldest input that waits, and those that had best run with it, up to :data:`TOGETHER` characters.
-
-    Of the inputs nearest to it in length, cut into batches so that all of them cost least, those of its batch.
-    """
+    """The oldest input, and those of similar length that run with it at the least cost, up to :data:`TOGETHER`."""
     oldest = waiting[0]
+    if len(waiting) == 1:
+        return [oldest]
     fit = [item for item in waiting if item.kind == oldest.kind]
     if len(fit) > most:
         fit = nsmallest(most, fit, key=lambda item: abs(item.length - oldest.length))
@@ -262,26 +251,18 @@ def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Ite
 
 
 def batches(lengths: Sequence[int], run: float) -> list[tuple[int, int]]:
-    """Cut inputs into batches that cost least: each is padded to its longest, and costs a run.
+    """The shortest and longest of each batch in the cheapest partition of sorted lengths.
 
-    Returns:
-        the shortest and the longest of each batch; what is as long as another is in the same batch.
+    Every input is padded to the longest of its batch, and every batch costs ``run``; equal lengths share a batch.
     """
-    least, begins = [0.0], [0]  # of so many inputs: the cost, and where the last of their batches begins
-    starts = deque([0])  # where the next one may: the first is best now, each of the others from a greater length on
-
-    def better_from(start: int, later: int) -> float:
-        """The length from which it costs less to begin later."""
-        return (least[later] - least[start]) / (later - start)
-
+    least, begins = (
+        np.zeros(len(lengths) + 1),
+        [0],
+    )  # of the first n inputs: the cost, and where their last batch begins
     for end, longest in enumerate(lengths, 1):
-        while len(starts) > 1 and better_from(starts[0], starts[1]) < longest:
-            starts.popleft()
-        begins.append(starts[0])
-        least.append(least[starts[0]] + run + (end - starts[0]) * longest)
-        while len(starts) > 1 and better_from(starts[-1], end) <= better_from(starts[-2], starts[-1]):
-            starts.pop()
-        starts.append(end)
+        costs = least[:end] + np.arange(end, 0, -1) * float(longest)
+        begins.append(int(costs.argmin()))
+        least[end] = costs[begins[-1]] + run
     found, end = [], len(lengths)
     while end:
         found.append((lengths[begins[end]], lengths[end - 1]))
@@ -290,27 +271,25 @@ def batches(lengths: Sequence[int], run: float) -> list[tuple[int, int]]:
 
 
 def _items(job: _Job, inputs: Inputs) -> list[Item]:
-    """Every input of a request by itself."""
     if isinstance(inputs, Mapping):
         kind = tuple(sorted((name, array.dtype.str, array.shape[1:]) for name, array in inputs.items()))
-        rows = range(count_of(inputs))
+        rows = range(_count(inputs))
         return [Item(job, row, {name: array[row : row + 1] for name, array in inputs.items()}, kind, 1) for row in rows]
-    return [Item(job, place, given, (), length_of(given)) for place, given in enumerate(inputs)]
+    items = [Item(job, place, given, (), _length(given)) for place, given in enumerate(inputs)]
+    for item in items:
+        if item.length > MAX_CHARACTERS:
+            raise ServeError(
+                413, f"input {item.place} has {item.length} characters; send {MAX_CHARACTERS} at most, its beginning"
+            )
+    return items
 
 
-def _joined(batch: Sequence[Item]) -> Any:
-    """A batch as a predictor takes it."""
-    first = batch[0].given
-    if not batch[0].kind:
-        return [item.given for item in batch]
-    return {name: np.concatenate([item.given[name] for item in batch]) for name in first}
+def _count(inputs: Inputs) -> int:
+    return len(next(iter(inputs.values()))) if isinstance(inputs, Mapping) else len(inputs)
 
 
-def _places(batch: Sequence[Item], rows: Sequence[int]) -> np.ndarray:
-    return np.array([batch[row].place for row in rows], np.int64)
-
-
-def _part(found: Prediction, rows: Sequence[int]) -> Prediction:
-    if len(rows) == len(found):
-        return found
-    return found.take(slice(rows[0], rows[0] + 1) if len(rows) == 1 else np.asarray(rows))  # a slice copies nothing
+def _length(given: Any) -> int:
+    """Characters of a text, a pair or a list of words, each of which counts as one at least; 1 for a file."""
+    if isinstance(given, str):
+        return max(1, len(given))
+    return sum(map(_length, given)) if isinstance(given, list | tuple) else 1

@@ -1,109 +1,115 @@
-"""One connection of a client: HTTP/1.1 by uvicorn and httptools, with limits that these do not have.
+"""Connections of HTTP/1.1, by uvicorn and httptools, with limits that these lack.
 
-Headers must fit into :data:`MOST_HEAD` bytes and come within the time of a request, as must the rest of a body that was
-refused before all of it was here; answers must be read; and requests sent one behind the other are few. So neither slow
-clients nor endless ones hold memory. What is no HTTP is refused in the form that every error has, and never in the
-place of an answer to another request.
+Headers must be small and arrive in time, as must the rest of a body that was refused early; answers must be read; and
+pipelined requests are few. So neither slow clients nor endless ones hold memory. Malformed requests get the usual JSON
+error, never in the place of an answer to another request.
+
+Requests that ask for another protocol (web sockets, HTTP/2) are read as plain ones, which HTTP allows. httptools ends
+such a request at its headers: its body would be parsed as a request of its own (uvicorn #2722).
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from .upgrade import Plainly
+from .refusals import error_body
 
-MOST_HEAD = 65_536
-"""Bytes of the first line and the headers of a request; of what stands behind a body in chunks, too."""
+MAX_HEAD = 65_536
+"""Bytes of the first line and the headers of a request; and of trailers behind a chunked body."""
 
-MOST_BEHIND = 100
-"""Requests of one connection that are begun or wait: HTTP lets a client send them before it has an answer."""
-
-MOST_GATHERED = 65_536
-"""Bytes of answers that wait for the end of a turn of the event loop; of more, all leave at once."""
+MAX_PIPELINED = 100
+"""Unanswered requests of one connection."""
 
 LEAVING = "hydrant.leaving"
-"""In the scope of a request: what tells when its client leaves."""
+"""In the scope of a request: the :class:`Leaving` of its client."""
 
 FAREWELL = 1.0
-"""Seconds that an idle client has to answer the end of its connection, when the service ends."""
+"""Seconds that an idle client has to close its connection when the service ends."""
+
+ASKING = (b"upgrade", b"http2-settings")
+"""Headers, and words of ``Connection``, that ask for another protocol."""
 
 
-def error_body(message: str) -> bytes:
-    """The one form of an error."""
-    return json.dumps({"error": message}).encode()
-
-
-class TooManyBehindError(Exception):
-    """A connection on which :data:`MOST_BEHIND` requests are not answered yet, and one more came."""
-
-
-class Gathered:
-    """A transport whose writes of one turn of the event loop leave together, at its end.
-
-    Head and body of an answer then need one call of the system, not two; and the answers of one batch leave one behind
-    the other, while the processor that their clients run on is awake.
-    """
-
-    def __init__(self, transport: Any, loop: Any) -> None:
-        self._transport, self._loop, self._size = transport, loop, 0
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send it soon."""
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size > MOST_GATHERED:
-            self._flush()
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes that were not sent."""
-        return self._size + int(self._transport.get_write_buffer_size())
-
-    def close(self) -> None:
-        """Send what is here, and close."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        parts, self._parts, self._size = self._parts, [], 0
-        if parts and not self._transport.is_closing():
-            self._transport.write(b"".join(parts))
+class TooManyPipelinedError(Exception):
+    """A connection has :data:`MAX_PIPELINED` unanswered requests, and one more came."""
 
 
 class Leaving:
-    """Whether the client of a request has left, and what is to be done then."""
+    """Calls back when the client of a request leaves, at once if it has left; ``then(None)`` cancels."""
 
     def __init__(self, listen: Callable[[], None]) -> None:
         self._listen, self._left = listen, False
         self._call: Callable[[], None] | None = None
 
     def then(self, call: Callable[[], None] | None) -> None:
-        """Do this when it leaves, at once where it has; nothing for ``None``."""
+        """Set the callback."""
         self._call = call
         if call is not None:
             (call if self._left else self._listen)()
 
     def left(self) -> None:
-        """It has left."""
+        """The client has left."""
         self._left = True
         if self._call is not None:
             self._call()
 
 
-class Guarded:
-    """What a connection of uvicorn gets: bounds of time and size for what comes, and for who does not read.
+class _PlainParser:
+    """A parser of httptools that reads requests for another protocol again, as plain ones.
 
-    Attributes:
-        seconds: in which the headers of a request must come, and half of what waits to be read must be read.
+    Its protocol has to ignore the callbacks of requests for which ``should_upgrade()`` is true.
+    """
+
+    def __init__(self, parser: Any, protocol: Any) -> None:
+        self._parser, self._protocol = parser, protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def feed_data(self, data: bytes) -> None:
+        from httptools import HttpParserUpgrade
+
+        while data:
+            try:
+                self._parser.feed_data(data)
+                return
+            except HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+            method = self._parser.get_method()
+            if method == b"CONNECT":
+                self._protocol.refuse(501, "CONNECT asks for a tunnel, and this is not a proxy; ask the service itself")
+                return
+            head = plain_head(method, self._protocol.url, self._parser.get_http_version(), self._protocol.headers)
+            self._parser = type(self._parser)(self._protocol)
+            self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn sets it
+            self._parser.feed_data(head)
+
+
+def plain_head(method: bytes, url: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    r"""First line and headers of a request, without those that ask for another protocol.
+
+    >>> plain_head(b"POST", b"/x", "1.1", [(b"connection", b"Upgrade, close"), (b"upgrade", b"h2c"), (b"a", b"b")])
+    b'POST /x HTTP/1.1\r\nconnection: close\r\na: b\r\n\r\n'
+    """
+    lines = [b"%s %s HTTP/%s" % (method, url, version.encode()), *_plain_headers(headers), b"", b""]
+    return b"\r\n".join(lines)
+
+
+def _plain_headers(headers: Sequence[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    for name, value in headers:
+        words = [word.strip() for word in value.split(b",")] if name == b"connection" else [value]
+        words = [word for word in words if name != b"connection" or word.lower() not in ASKING]
+        if words and name not in ASKING:
+            yield name + b": " + b", ".join(words)
+
+
+class _Limits:
+    """Limits of time and size for a connection of uvicorn, as a mixin.
+
+    Within ``seconds`` the headers of a request must arrive, and the client must read half of what waits for it.
     """
 
     seconds: float
@@ -115,20 +121,19 @@ class Guarded:
     timeout_keep_alive_task: Any = None
     _timer: Any = None
     _reader: Any = None
-    _left = 0  # bytes that were not read when last looked at
-    _dry = 0  # bytes that came, since any of them was of a body
-    _amid = False  # whether headers came, and not all of their body
+    _left = 0  # bytes that the client had not read at the last look
+    _dry = 0  # bytes since the last one of a body
+    _amid = False  # between the headers and the end of a body
     _begun: deque[Any]
 
     def connection_made(self, transport: Any) -> None:
-        """A client came."""
         self._begun = deque()
-        self.parser = Plainly(self.parser, self)
-        super().connection_made(Gathered(transport, self.loop))  # type: ignore[misc]
+        self.parser = _PlainParser(self.parser, self)
+        super().connection_made(transport)  # type: ignore[misc]
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It left; uvicorn tells so to the last of the requests that it had sent one behind the other, not to all."""
+        # uvicorn notifies only the last one of pipelined requests
         self._stop_timer()
         self._stop_reader()
         for cycle in self._begun:
@@ -138,44 +143,39 @@ class Guarded:
         super().connection_lost(exc)  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
-        """It sent something."""
         self._dry += len(data)
         super().data_received(data)  # type: ignore[misc]
-        if self._dry > MOST_HEAD:
-            self._refuse(431, f"the headers have more than {MOST_HEAD} bytes; send fewer")
+        if self._dry > MAX_HEAD:
+            self.refuse(431, f"the headers have more than {MAX_HEAD} bytes; send fewer")
         idle = self.cycle is not None and self.cycle.response_complete and self._timer is None
         if idle and self.timeout_keep_alive_task is None and not self.transport.is_closing():
-            # uvicorn stops this timer for whatever comes, and begins it anew for answers alone
+            # uvicorn stops this timer at any data, and starts it again after answers only
             later = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
             self.timeout_keep_alive_task = later
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         super().on_message_begin()  # type: ignore[misc]
         if self._timer is None:
             self._expect_headers()
 
     def on_headers_complete(self) -> None:
-        """Its headers are here."""
         if self.parser.should_upgrade():
-            return  # it is read anew
+            return  # it is read again
         self._stop_timer()
-        while self._begun and self._begun[0].response_complete:  # they are answered in their order
+        while self._begun and self._begun[0].response_complete:  # answers are in order
             self._begun.popleft()
-        if len(self._begun) >= MOST_BEHIND:
-            raise TooManyBehindError
+        if len(self._begun) >= MAX_PIPELINED:
+            raise TooManyPipelinedError
         super().on_headers_complete()  # type: ignore[misc]
         self._begun.append(self.cycle)
         self.cycle.scope[LEAVING] = Leaving(self.cycle.flow.resume_reading)
         self._amid = True
 
     def on_body(self, body: bytes) -> None:
-        """Some of its body is here."""
         self._dry = 0
         super().on_body(body)  # type: ignore[misc]
 
     def on_message_complete(self) -> None:
-        """All of it is here."""
         if self.parser.should_upgrade():
             return
         self._dry, self._amid = 0, False
@@ -183,7 +183,7 @@ class Guarded:
         super().on_message_complete()  # type: ignore[misc]
 
     def on_response_complete(self) -> None:
-        """A request was answered; where it was refused by its headers, its body may still be on its way."""
+        # if it was refused by its headers, its body may still be on its way
         super().on_response_complete()  # type: ignore[misc]
         if self.transport.is_closing():
             self._end()
@@ -191,49 +191,40 @@ class Guarded:
             self._timer = self.loop.call_later(self.seconds, self._part)
 
     def timeout_keep_alive_handler(self) -> None:
-        """It has asked nothing for long."""
         self._part()
 
     def pause_writing(self) -> None:
-        """It reads more slowly than it is answered."""
         super().pause_writing()  # type: ignore[misc]
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """It has read nearly all."""
         self._stop_reader()
         super().resume_writing()  # type: ignore[misc]
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        """It is no HTTP."""
-        self._refuse(400, "this is not HTTP/1.1; check the request line, the headers and the port")
-
-    def refuse_tunnel(self) -> None:
-        """It asks for a tunnel, as of a proxy."""
-        self._refuse(501, "CONNECT asks for a tunnel, and this is no proxy; ask the service itself")
+        self.refuse(400, "this is not HTTP/1.1; check the request line, the headers and the port")
 
     def shutdown(self) -> None:
-        """The service ends: what is idle is closed, in TLS too, where a client that does not read never agrees."""
+        # closes idle connections, in TLS too, where a client that does not read never agrees
         super().shutdown()  # type: ignore[misc]
         if self.transport.is_closing():
             self._end()
 
     def _part(self) -> None:
-        """Close it."""
         if not self.transport.is_closing():
             self.transport.close()
             self._end()
 
     def _end(self) -> None:
-        """Close it without the client's consent, where that does not come soon, or does not read what it was sent."""
+        """Abort the connection if the client does not close it, or read its answers, soon."""
         self._stop_timer()
         waits = self.transport.get_write_buffer_size()
         self._timer = self.loop.call_later(self.seconds if waits else FAREWELL, self.transport.abort)
 
     def _expect_headers(self) -> None:
         self._dry = 0
-        told = f"the headers did not come within {self.seconds:g} s"
-        self._timer = self.loop.call_later(self.seconds, self._refuse, 408, told)
+        message = f"the headers did not arrive within {self.seconds:g} s"
+        self._timer = self.loop.call_later(self.seconds, self.refuse, 408, message)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -251,20 +242,20 @@ class Guarded:
             self._reader = None
 
     def _look_at_reader(self) -> None:
-        """Give a client up that has read less than half of what waited for it."""
+        """Abort the connection of a client that has read less than half of what waited for it."""
         if 2 * self.transport.get_write_buffer_size() > self._left:
             self.transport.abort()
         else:
             self._watch_reader()
 
-    def _refuse(self, status: int, message: str) -> None:
-        """Refuse what comes, and close the connection, once the requests before it are answered."""
+    def refuse(self, status: int, message: str) -> None:
+        """Send an error and close the connection, once the requests before are answered."""
         self._stop_timer()
         if self.transport.is_closing():
             return
         own = self.cycle if self._amid else None
-        before = [cycle for cycle in self._unanswered() if cycle is not own]
-        if before:  # the refusal would be taken for the answer of one of these
+        before = [cycle for cycle in self._begun if not cycle.response_complete and cycle is not own]
+        if before:  # the error would look like the answer of one of these
             before[-1].keep_alive = False
             return
         if own is None or not own.response_started:
@@ -276,12 +267,9 @@ class Guarded:
             self.transport.write(head.encode() + body)
         self._part()
 
-    def _unanswered(self) -> Iterable[Any]:
-        return (cycle for cycle in self._begun if not cycle.response_complete)
 
-
-def guarded_protocol(seconds: float) -> type[Any]:
-    """The class of connections for uvicorn."""
+def limited_protocol(seconds: float) -> type[Any]:
+    """The class of connections for uvicorn, with limits."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    return type("GuardedProtocol", (Guarded, HttpToolsProtocol), {"seconds": seconds})
+    return type("LimitedProtocol", (_Limits, HttpToolsProtocol), {"seconds": seconds})

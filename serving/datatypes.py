@@ -9,13 +9,12 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ..errors import cut, is_whole, listing
-from .errors import ServeError
+from ..errors import cut, listing
+from .refusals import ServeError, convert_fields
 
 _ARRAYS: dict[str, type] = {
     "BOOL": np.bool_,
@@ -30,12 +29,14 @@ _ARRAYS: dict[str, type] = {
 
 DATATYPES = tuple(_ARRAYS)
 
-MOST_AXES = 8
-MOST_ELEMENTS = 2**31
-"""Of one tensor, axes of length 0 left out: one with such an axis has no data that could bound the others."""
-MOST_SIZE = 2**63 - 1
-"""Of one axis, as the protocol has it; no tensor here is as large, which another message says."""
-MOST_OBJECTS = 2**20
+_JSON_TYPES: dict[str, type[list[Any]]]
+_JSON_TYPES = {"b": list[bool], "i": list[int], "u": list[int], "f": list[float], "O": list[str]}
+"""Values in JSON, by kinds of NumPy."""
+
+MAX_AXES = 8
+MAX_ELEMENTS = 2**31
+"""Of one tensor, without axes of length 0: such a tensor has no data that could bound the others."""
+MAX_OBJECTS = 2**20
 """Elements of one tensor of BYTES, each of which is read by itself."""
 
 _LENGTH = struct.Struct("<I")
@@ -44,13 +45,7 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named array.
-
-    Attributes:
-        name: of an input or output.
-        datatype: one of :data:`DATATYPES`.
-        data: of the dtype that :func:`dtype_of` gives; of BYTES an object array of ``bytes``.
-    """
+    """A named array, of the dtype that :func:`dtype_of` gives; BYTES is an object array of ``bytes``."""
 
     name: str
     datatype: str
@@ -62,19 +57,18 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
     return np.dtype(_ARRAYS[datatype])
 
 
-def checked_head(what: str, datatype: Any, shape: Any) -> tuple[str, tuple[int, ...]]:
-    """The datatype and shape of a tensor, if they can be."""
-    if not isinstance(datatype, str) or datatype not in _ARRAYS:
+def checked_head(what: str, datatype: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a tensor, if it and the datatype are possible."""
+    if datatype not in _ARRAYS:
         raise ServeError(400, f"{what} has datatype {cut(datatype)}; expected one of {listing(DATATYPES, 20)}")
-    listed = isinstance(shape, Sequence) and not isinstance(shape, str | bytes)
-    if not listed or not all(is_whole(size, 0, MOST_SIZE) for size in shape):
+    if any(size < 0 for size in shape):
         raise ServeError(400, f"{what} has shape {cut(shape)}; expected a list of whole numbers, 0 or more each")
-    most = MOST_OBJECTS if datatype == "BYTES" else MOST_ELEMENTS
-    if len(shape) > MOST_AXES or math.prod(max(size, 1) for size in shape) > most:
+    most = MAX_OBJECTS if datatype == "BYTES" else MAX_ELEMENTS
+    if len(shape) > MAX_AXES or math.prod(max(size, 1) for size in shape) > most:
         raise ServeError(
-            400, f"{what} has shape {cut(shape)}; expected at most {MOST_AXES} axes and {most} elements of {datatype}"
+            400, f"{what} has shape {cut(shape)}; expected at most {MAX_AXES} axes and {most} elements of {datatype}"
         )
-    return datatype, tuple(shape)
+    return tuple(shape)
 
 
 def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | memoryview) -> np.ndarray:
@@ -84,11 +78,8 @@ def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | me
         return object_array(_elements(what, count, raw), shape)
     width = 2 if datatype == "BF16" else dtype_of(datatype).itemsize
     if len(raw) != count * width:
-        raise ServeError(
-            400,
-            f"{what} has {len(raw)} bytes; expected {count * width}, {width} for each element of {datatype} "
-            f"{list(shape)}",
-        )
+        each = f"{width} for each element of {datatype} {list(shape)}"
+        raise ServeError(400, f"{what} has {len(raw)} bytes; expected {count * width}, {each}")
     if datatype == "BF16":
         halves = np.frombuffer(raw, "<u2").astype(np.uint32)
         return (halves << 16).view(np.float32).reshape(shape)
@@ -110,24 +101,31 @@ def to_bytes(tensor: Tensor) -> bytes:
     return np.ascontiguousarray(tensor.data, dtype.newbyteorder("<")).tobytes()
 
 
-def from_values(what: str, datatype: str, shape: tuple[int, ...], values: Any) -> np.ndarray:
-    """The array of a tensor that stands in JSON: a flat list in row-major order, or one nested as the shape is."""
-    flat = _flat(what, shape, values)
+def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[Any]) -> np.ndarray:
+    """The array of a tensor in JSON: a flat list in row-major order, or one nested as the shape is."""
+    if any(isinstance(value, list) for value in values):
+        nested = np.array(values, np.object_)
+        if nested.shape != shape and (nested.size or 0 not in shape):
+            found = list(nested.shape)
+            raise ServeError(400, f"{what} has lists of shape {found}; expected {list(shape)}, or one flat list")
+        values = nested.ravel().tolist()
+    if len(values) != math.prod(shape):
+        expected = f"{math.prod(shape)}, by its shape {list(shape)}"
+        raise ServeError(400, f"{what} has {len(values)} values; expected {expected}")
+    dtype = dtype_of(datatype)
+    values = convert_fields(values, _JSON_TYPES[dtype.kind], what)
     if datatype == "BYTES":
-        _check_kinds(what, flat, {str}, "text")
-        return object_array([_encoded(what, text) for text in flat], shape)
-    if datatype == "BOOL":
-        _check_kinds(what, flat, {bool}, "true or false")
-    elif dtype_of(datatype).kind == "f":
-        return _floats(what, datatype, flat).reshape(shape)
-    else:
-        _check_kinds(what, flat, {int}, "whole numbers")
-        limits = np.iinfo(dtype_of(datatype))
-        least, most = min(flat, default=0), max(flat, default=0)
-        if least < limits.min or most > limits.max:
-            found = least if least < limits.min else most
-            raise ServeError(400, f"{what} holds {cut(found)}; expected {limits.min} to {limits.max} for {datatype}")
-    return np.array(flat, dtype_of(datatype)).reshape(shape)
+        return object_array([text.encode() for text in values], shape)
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype)
+    except OverflowError:
+        raise ServeError(400, f"{what} holds a number that is out of range for {datatype}") from None
+    if datatype == "BF16":
+        array = (_upper_halves(array).astype(np.uint32) << 16).view(np.float32)
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        raise ServeError(400, f"{what} holds a number that is too large for {datatype}; expected finite ones")
+    return array.reshape(shape)
 
 
 def to_values(tensor: Tensor) -> list[Any]:
@@ -171,58 +169,12 @@ def _elements(what: str, count: int, raw: bytes | memoryview) -> list[bytes]:
             raise ServeError(400, f"{what} ends before element {index} of {count}; expected the 4 bytes of its length")
         end = start + _LENGTH.unpack_from(view, end)[0]
         if end > len(view):
-            raise ServeError(
-                400,
-                f"element {index} of {what} should have {end - start} bytes; {len(view) - start} are there",
-            )
+            found = f"{end - start} bytes; {len(view) - start} are there"
+            raise ServeError(400, f"element {index} of {what} should have {found}")
         items.append(bytes(view[start:end]))
     if end != len(view):
         raise ServeError(400, f"{what} has {len(view) - end} bytes behind its {count} elements; expected none")
     return items
-
-
-def _flat(what: str, shape: tuple[int, ...], values: Any) -> list[Any]:
-    """The values in row-major order, as many as the shape has."""
-    if not isinstance(values, list):
-        raise ServeError(400, f"{what} has data {cut(values)}; expected a list")
-    count = math.prod(shape)
-    if any(isinstance(value, list) for value in values):
-        level: list[Any] = [values]
-        for axis, size in enumerate(shape):
-            odd = [each for each in level if not isinstance(each, list) or len(each) != size]
-            if odd:
-                found = f"a list of {len(odd[0])}" if isinstance(odd[0], list) else cut(odd[0])
-                raise ServeError(
-                    400,
-                    f"{what} has {found} along axis {axis}; expected lists of {size}, by its shape {list(shape)}, "
-                    "or one flat list",
-                )
-            level = list(chain.from_iterable(level))
-        values = level
-    if len(values) != count:
-        raise ServeError(400, f"{what} has {len(values)} values; expected {count}, by its shape {list(shape)}")
-    return values
-
-
-def _check_kinds(what: str, flat: list[Any], kinds: set[type], words: str) -> None:
-    if not set(map(type, flat)) <= kinds:
-        odd = next(value for value in flat if type(value) not in kinds)
-        raise ServeError(400, f"{what} holds {cut(odd)}; expected {words}")
-
-
-def _floats(what: str, datatype: str, flat: list[Any]) -> np.ndarray:
-    """Numbers of JSON as floats, which are finite."""
-    _check_kinds(what, flat, {int, float}, "numbers")
-    try:
-        with np.errstate(over="ignore"):
-            array = np.array(flat, np.float64).astype(dtype_of(datatype))
-    except OverflowError:  # a whole number beyond the largest double
-        array = np.full(1, np.inf)
-    if datatype == "BF16":
-        array = (_upper_halves(array).astype(np.uint32) << 16).view(np.float32)
-    if not np.isfinite(array).all():
-        raise ServeError(400, f"{what} holds a number that is too large for {datatype}; expected finite ones")
-    return array
 
 
 def _upper_halves(array: np.ndarray) -> np.ndarray:
@@ -231,10 +183,3 @@ def _upper_halves(array: np.ndarray) -> np.ndarray:
     bits = single.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(single), (bits >> 16) | 0x40, rounded).astype("<u2")
-
-
-def _encoded(what: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise ServeError(400, f"{what} holds a lone surrogate, which is no character; expected text") from None

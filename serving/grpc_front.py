@@ -1,27 +1,45 @@
-"""gRPC: ``inference.GRPCInferenceService`` of the Open Inference Protocol v2, and the health service for probes."""
+"""gRPC: ``inference.GRPCInferenceService`` of the Open Inference Protocol v2, and the health service for probes.
+
+Message classes are made from a table instead of generated code: the fields of KServe's ``grpc_predict_v2.proto`` and of
+Triton's ``grpc_service.proto`` that are served here. Their descriptors have a pool of their own, so that generated code
+of tritonclient or KServe can live in the same process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
-from ..errors import HydrantError, InputError, cut, require
-from .errors import ServeError, refusal
-from .grpc_codec import fill_message, parameters_of, read_message
-from .grpc_messages import HEALTH, SERVICE, message_classes
-from .guard import check_token
-from .messages import InferResponse
-from .protocol import inputs_of, model_metadata, outputs_of, server_metadata
+import numpy as np
+
+from ..errors import HydrantError, InputError, cut, listing, require
+from .datatypes import Tensor, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
+from .middleware import check_token
+from .oip import (
+    InferRequest,
+    LoadParameters,
+    UnloadParameters,
+    check_parameters,
+    infer_request,
+    inputs_of,
+    model_metadata,
+    outputs_of,
+    server_metadata,
+)
+from .refusals import ServeError, convert_fields, refusal
+from .serve_settings import ServeSettings
 from .service import Served, Service
-from .settings import ServeSettings
-from .verbs import LOAD, UNLOAD, check_alone, verb_parameters
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PURPOSE = "serve over gRPC"
 SERVING, NOT_SERVING = 1, 2
@@ -31,50 +49,195 @@ CODES = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
-    405: "UNIMPLEMENTED",
     408: "DEADLINE_EXCEEDED",
     409: "FAILED_PRECONDITION",
     413: "RESOURCE_EXHAUSTED",
-    429: "RESOURCE_EXHAUSTED",
     499: "CANCELLED",
     500: "INTERNAL",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-"""Status of HTTP → of gRPC; every other is ``INVALID_ARGUMENT``."""
+"""HTTP status → code of gRPC; every other is ``INVALID_ARGUMENT``."""
 
 OPEN = ("ServerLive", "ServerReady", "Check")
-"""Verbs that need no token, and are answered however busy the service is, as REST does."""
+"""Methods that need no token, and are answered at any load."""
+
+PACKAGE = "inference"
+SERVICE = f"{PACKAGE}.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+
+TABLE = """
+ServerLiveRequest:
+ServerLiveResponse: bool live = 1
+ServerReadyRequest:
+ServerReadyResponse: bool ready = 1
+ModelReadyRequest: string name = 1; string version = 2
+ModelReadyResponse: bool ready = 1
+ServerMetadataRequest:
+ServerMetadataResponse: string name = 1; string version = 2; repeated string extensions = 3
+ModelMetadataRequest: string name = 1; string version = 2
+TensorMetadata: string name = 1; string datatype = 2; repeated int64 shape = 3
+ModelMetadataResponse: string name = 1; repeated string versions = 2; string platform = 3;
+  repeated TensorMetadata inputs = 4; repeated TensorMetadata outputs = 5
+InferParameter: one bool bool_param = 1; one int64 int64_param = 2; one string string_param = 3;
+  one double double_param = 4; one uint64 uint64_param = 5
+InferTensorContents: repeated bool bool_contents = 1; repeated int32 int_contents = 2;
+  repeated int64 int64_contents = 3; repeated uint32 uint_contents = 4; repeated uint64 uint64_contents = 5;
+  repeated float fp32_contents = 6; repeated double fp64_contents = 7; repeated bytes bytes_contents = 8
+InferTensor: string name = 1; string datatype = 2; repeated int64 shape = 3; map InferParameter parameters = 4;
+  InferTensorContents contents = 5
+InferRequestedOutputTensor: string name = 1; map InferParameter parameters = 2
+ModelInferRequest: string model_name = 1; string model_version = 2; string id = 3; map InferParameter parameters = 4;
+  repeated InferTensor inputs = 5; repeated InferRequestedOutputTensor outputs = 6;
+  repeated bytes raw_input_contents = 7
+ModelInferResponse: string model_name = 1; string model_version = 2; string id = 3; map InferParameter parameters = 4;
+  repeated InferTensor outputs = 5; repeated bytes raw_output_contents = 6
+RepositoryIndexRequest: string repository_name = 1; bool ready = 2
+ModelIndex: string name = 1; string version = 2; string state = 3; string reason = 4
+RepositoryIndexResponse: repeated ModelIndex models = 1
+ModelRepositoryParameter: one bool bool_param = 1; one int64 int64_param = 2; one string string_param = 3;
+  one bytes bytes_param = 4
+RepositoryModelLoadRequest: string repository_name = 1; string model_name = 2;
+  map ModelRepositoryParameter parameters = 3
+RepositoryModelLoadResponse: string model_name = 1; bool isLoaded = 2
+RepositoryModelUnloadRequest: string repository_name = 1; string model_name = 2;
+  map ModelRepositoryParameter parameters = 3
+RepositoryModelUnloadResponse: string model_name = 1; bool isUnloaded = 2
+HealthCheckRequest: string service = 1
+HealthCheckResponse: int32 status = 1
+"""
+"""Message: fields. ``one`` marks those of a oneof, ``map`` a map from text; nesting and enums are invisible there.
+KServe has the name of a model to load where Triton has the repository's."""
+
+_FIELD = re.compile(r"(?:(repeated|one|map) )?(\w+) (\w+) = (\d+)")
+
+CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""Datatype → the field of ``InferTensorContents`` with its values; the others have raw contents only."""
+
+
+def message_classes() -> dict[str, Any]:
+    """The class of each message."""
+    descriptors = require("google.protobuf.descriptor_pb2", "serve", PURPOSE)
+    from google.protobuf import descriptor_pool, message_factory
+
+    file = descriptors.FileDescriptorProto(name="hydrant/inference.proto", package=PACKAGE, syntax="proto3")
+    for line in TABLE.replace("\n  ", " ").strip().splitlines():
+        name, _, fields = line.partition(":")
+        message = file.message_type.add(name=name)
+        for kind, of, field, number in _FIELD.findall(fields):
+            _add_field(message, kind, of, field, int(number))
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    names = [message.name for message in file.message_type]
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in names}
+
+
+def _add_field(message: Any, kind: str, of: str, name: str, number: int) -> None:
+    field = message.field.add(name=name, number=number)
+    field.label = field.LABEL_REPEATED if kind in ("repeated", "map") else field.LABEL_OPTIONAL
+    if kind == "map":
+        entry = message.nested_type.add(name="".join(part.title() for part in name.split("_")) + "Entry")
+        entry.options.map_entry = True
+        _add_field(entry, "", "string", "key", 1)
+        _add_field(entry, "", of, "value", 2)
+        field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{message.name}.{entry.name}"
+    elif of[0].isupper():
+        field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{of}"
+    else:
+        field.type = getattr(field, f"TYPE_{of.upper()}")
+    if kind == "one":
+        if not message.oneof_decl:
+            message.oneof_decl.add(name="parameter_choice")
+        field.oneof_index = 0
+
+
+def read_message(message: Any) -> InferRequest:
+    """The request in a ``ModelInferRequest``."""
+    raw = message.raw_input_contents
+    if raw and len(raw) != len(message.inputs):
+        raise ServeError(
+            400,
+            f"the request has {len(raw)} raw_input_contents for {len(message.inputs)} inputs; expected one for each",
+        )
+    inputs = [_tensor(given, raw[place] if raw else None) for place, given in enumerate(message.inputs)]
+    outputs = [(each.name, parameters_of(each.parameters)) for each in message.outputs]
+    return infer_request(message.id or None, inputs, outputs, parameters_of(message.parameters))
+
+
+def fill_message(message: Any, served: Served, request: InferRequest, tensors: Sequence[Tensor]) -> Any:
+    """Write an answer into a ``ModelInferResponse``, its data as ``raw_output_contents``."""
+    message.model_name, message.model_version, message.id = served.name, served.version, request.id or ""
+    for tensor in tensors:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.data.shape)
+        message.raw_output_contents.append(to_bytes(tensor))
+    return message
+
+
+def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by name, without those that have no value."""
+    chosen = {name: value.WhichOneof("parameter_choice") for name, value in given.items()}
+    return {name: getattr(given[name], choice) for name, choice in chosen.items() if choice is not None}
+
+
+def _tensor(given: Any, raw: bytes | None) -> Tensor:
+    """One input, of raw contents or of its own."""
+    what, datatype = f"input {cut(given.name)}", given.datatype
+    check_parameters(what, parameters_of(given.parameters))
+    shape = checked_head(what, datatype, given.shape)
+    filled = [field.name for field, _ in given.contents.ListFields()]
+    if raw is not None:
+        if filled:
+            raise ServeError(400, f"{what} has {listing(filled)} beside raw_input_contents; expected one of them")
+        return Tensor(given.name, datatype, from_bytes(what, datatype, shape, raw))
+    field = CONTENTS.get(datatype)
+    if field is None:
+        raise ServeError(400, f"{what} is {datatype}, which has no typed contents; send raw_input_contents")
+    if not set(filled) <= {field}:
+        raise ServeError(400, f"{what} is {datatype} and has {listing(filled)}; expected {field}")
+    values = list(getattr(given.contents, field))
+    if datatype not in ("BYTES", "FP32", "FP64"):  # which may be any bytes, and NaN
+        return Tensor(given.name, datatype, from_values(what, datatype, shape, values))
+    if len(values) != math.prod(shape):
+        expected = f"{math.prod(shape)}, by its shape {list(shape)}"
+        raise ServeError(400, f"{what} has {len(values)} values; expected {expected}")
+    array = object_array(values, shape) if datatype == "BYTES" else np.array(values, dtype_of(datatype)).reshape(shape)
+    return Tensor(given.name, datatype, array)
 
 
 @dataclass
 class _Call:
-    """One call on its way, and whether it reached a model, so that the observers are told of it."""
+    """One call, and whether it reached a model, so that the observers count it."""
 
     context: Any
     reached: bool = False
 
 
-Verb = Callable[[Any, _Call], Awaitable[Any]]
+Handler = Callable[[Any, _Call], Awaitable[Any]]
+"""Answers a message."""
 
 
 class GrpcFront:
-    """A server of gRPC within the event loop that serves REST, too; both ask the same service."""
+    """A gRPC server in the event loop of REST, with the same service."""
 
-    def __init__(self, service: Service, refused: Callable[[int], None] = lambda status: None) -> None:  # noqa: ARG005
-        self._refused = refused
+    def __init__(self, service: Service, count_refusal: Callable[[int], None] = lambda status: None) -> None:  # noqa: ARG005
+        self._count_refusal = count_refusal
         self._grpc = require("grpc", "serve", PURPOSE)
         self._aio = require("grpc.aio", "serve", PURPOSE)
-        self._service, self._made = service, message_classes()
+        self._service, self._classes = service, message_classes()
         self._server: Any = None
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
-        """Listen where the settings say.
-
-        Returns:
-            The port.
-        """
+        """Listen; returns the port."""
         settings = self._service.settings
         options = {
             "grpc.max_receive_message_length": settings.max_bytes,
@@ -82,9 +245,24 @@ class GrpcFront:
             "grpc.so_reuseport": int(settings.workers > 1),
         }
         server = self._aio.server(options=list(options.items()))
-        handlers = self._grpc.method_handlers_generic_handler
-        server.add_generic_rpc_handlers((handlers(SERVICE, self._handlers(self._verbs())),))
-        server.add_generic_rpc_handlers((handlers(HEALTH, self._handlers({"Check": self._check})),))
+        methods: dict[str, Handler] = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._infer,
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }
+        for name, handlers in ((SERVICE, methods), (HEALTH, {"Check": self._check})):
+            # declared to take a stream: a message is read only once its call is admitted
+            streams = {
+                method: self._grpc.stream_unary_rpc_method_handler(self._admits(method, handler))
+                for method, handler in handlers.items()
+            }
+            server.add_generic_rpc_handlers((self._grpc.method_handlers_generic_handler(name, streams),))
         host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
         place = f"{host}:{settings.grpc_port or 0}"
         try:
@@ -96,11 +274,11 @@ class GrpcFront:
         return port
 
     def leave(self, seconds: float) -> None:
-        """Begin to stop; called again, with the shorter time of the two."""
+        """Begin to stop; if called again, the shorter time counts."""
         self._leaving.add(asyncio.get_running_loop().create_task(self.stop(seconds)))
 
     async def stop(self, seconds: float) -> None:
-        """Take no more requests, and wait for those that are here."""
+        """Take no more requests, and wait for those in progress."""
         if self._server is not None:
             await self._server.stop(seconds)
 
@@ -110,78 +288,56 @@ class GrpcFront:
         pair = Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes()
         return int(server.add_secure_port(place, self._grpc.ssl_server_credentials([pair])))
 
-    def _verbs(self) -> dict[str, Verb]:
-        return {
-            "ServerLive": self._server_live,
-            "ServerReady": self._server_ready,
-            "ModelReady": self._model_ready,
-            "ServerMetadata": self._server_metadata,
-            "ModelMetadata": self._model_metadata,
-            "ModelInfer": self._infer,
-            "RepositoryIndex": self._index,
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
-        }
-
-    def _handlers(self, verbs: dict[str, Verb]) -> dict[str, Any]:
-        """Verbs as gRPC takes them: from bytes to bytes.
-
-        They are told to gRPC as taking a stream, which is the same on the wire: so a message is read once it is let in.
-        """
-        return {name: self._grpc.stream_unary_rpc_method_handler(self._answers(name, verbs[name])) for name in verbs}
-
-    def _answers(self, name: str, verb: Verb) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
-        """What lets a call in, reads its message, answers it, and tells a refusal in the words of gRPC."""
-        request_class = self._made["HealthCheckRequest" if name == "Check" else f"{name}Request"]
+    def _admits(self, name: str, handler: Handler) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
+        """Admits a call, reads its message, and answers it or aborts with the code of its error."""
+        request_class = self._classes["HealthCheckRequest" if name == "Check" else f"{name}Request"]
+        admission, counted = self._service.admission, name not in OPEN  # others take no places of admitted calls
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            counted = name not in OPEN  # whoever has no token must not fill the places of those who have one
-            call, room, entered, came = _Call(context), self._service.room, False, 0
+            call, entered, size = _Call(context), False, 0
             try:
                 if counted:
-                    self._let_in(context)
-                    room.here += 1
+                    self._check_admission(context)
+                    admission.requests += 1
                     entered = True
                 raw = await _first(messages, self._service.settings.timeout)
-                came = len(raw)
-                room.held += came
-                room.check_bodies(came)
-                return (await verb(_parsed(request_class, raw), call)).SerializeToString()
+                size = len(raw)
+                admission.held_bytes += size
+                admission.check_bodies(size)
+                return (await handler(_parsed(request_class, raw), call)).SerializeToString()
             except Exception as error:
-                found = refusal(error)
+                known = refusal(error)
                 if not call.reached:
-                    self._refused(found.status)
+                    self._count_refusal(known.status)
                 if not isinstance(error, HydrantError):
                     log.exception("%s failed", name)
-                code = getattr(self._grpc.StatusCode, CODES.get(found.status, "INVALID_ARGUMENT"))
-                again = (
-                    () if found.retry_after is None else (("grpc-retry-pushback-ms", str(found.retry_after * 1000)),)
-                )
-                return await context.abort(code, found.message, again)
+                code = getattr(self._grpc.StatusCode, CODES.get(known.status, "INVALID_ARGUMENT"))
+                retry = (("grpc-retry-pushback-ms", str(known.retry_after * 1000)),) if known.retry_after else ()
+                return await context.abort(code, known.message, retry)
             finally:
-                room.here -= entered
-                room.held -= came
+                admission.requests -= entered
+                admission.held_bytes -= size
 
         return answered
 
-    def _let_in(self, context: Any) -> None:
-        """Refuse who has no token, and too many at a time."""
+    def _check_admission(self, context: Any) -> None:
+        """Check the token, and the number of calls."""
         settings = self._service.settings
         if settings.token is not None:
-            given = dict(context.invocation_metadata() or ()).get("authorization", "")
-            check_token(given.encode() if isinstance(given, str) else given, settings.token)
-        self._service.room.check_requests()
+            sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+            check_token(sent.encode() if isinstance(sent, str) else sent, settings.token)
+        self._service.admission.check_requests()
 
     async def _check(self, message: Any, _: Any) -> Any:
         if message.service not in ("", SERVICE):
             raise ServeError(404, f"no service is called {cut(message.service)}; there is {SERVICE}")
-        return self._made["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
+        return self._classes["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
 
-    async def _server_live(self, _: Any, __: Any) -> Any:
-        return self._made["ServerLiveResponse"](live=self._service.live)
+    async def _server_live(self, *_: Any) -> Any:
+        return self._classes["ServerLiveResponse"](live=True)
 
-    async def _server_ready(self, _: Any, __: Any) -> Any:
-        return self._made["ServerReadyResponse"](ready=self._service.ready)
+    async def _server_ready(self, *_: Any) -> Any:
+        return self._classes["ServerReadyResponse"](ready=self._service.ready)
 
     async def _model_ready(self, message: Any, _: Any) -> Any:
         try:
@@ -190,34 +346,30 @@ class GrpcFront:
             if error.status != 503:
                 raise
             ready = False
-        return self._made["ModelReadyResponse"](ready=ready)
+        return self._classes["ModelReadyResponse"](ready=ready)
 
-    async def _server_metadata(self, _: Any, __: Any) -> Any:
-        return self._made["ServerMetadataResponse"](**server_metadata())
+    async def _server_metadata(self, *_: Any) -> Any:
+        return self._classes["ServerMetadataResponse"](**server_metadata())
 
     async def _model_metadata(self, message: Any, _: Any) -> Any:
         served = self._served(message.name, message.version)
-        found = model_metadata(served, self._service.versions(served.name))
-        del found["parameters"]  # there is no field for them
-        return self._made["ModelMetadataResponse"](**found)
+        metadata = model_metadata(served, self._service.versions(served.name))
+        del metadata["parameters"]  # which have no field here
+        return self._classes["ModelMetadataResponse"](**metadata)
 
     async def _infer(self, message: Any, call: _Call) -> Any:
         started, status = perf_counter(), 500
         served = self._served(message.model_name, message.model_version)
         call.reached = True
         try:
-            asked = read_message(message)
-            served, prediction = await self._service.predict(
-                inputs_of(asked, served),
-                model=served.name,
-                version=message.model_version or None,
-                timeout=_least(asked.timeout, call.context.time_remaining()),
-            )
-            outputs = outputs_of(prediction, asked, served)
-            response = InferResponse(served.name, served.version, asked.id, outputs)
-            filled = fill_message(self._made["ModelInferResponse"](), response)
+            request = read_message(message)
+            limits = [each for each in (request.timeout, call.context.time_remaining()) if each is not None]
+            inputs = inputs_of(request, served)
+            prediction = await self._service.predict(served, inputs, min(limits, default=None))
+            outputs = outputs_of(prediction, request, served)
+            answer = fill_message(self._classes["ModelInferResponse"](), served, request, outputs)
             status = 200
-            return filled
+            return answer
         except asyncio.CancelledError:
             status = 499
             raise
@@ -230,35 +382,36 @@ class GrpcFront:
     async def _index(self, message: Any, _: Any) -> Any:
         rows = await asyncio.to_thread(self._service.index)
         models = [row for row in rows if row["state"] == "READY" or not message.ready]
-        return self._made["RepositoryIndexResponse"](models=models)
+        return self._classes["RepositoryIndexResponse"](models=models)
 
     async def _load(self, message: Any, _: Any) -> Any:
-        name, given = self._changed(message, LOAD)
-        work = self._service.load(name, given.get("version"), keep=given.get("keep", False))
-        await asyncio.shield(work)  # whether the client stays or not
-        return self._made["RepositoryModelLoadResponse"](model_name=name, isLoaded=True)
+        name, options = _model_to_change(message, LoadParameters)
+        work = self._service.load(name, options.version, keep=bool(options.keep))
+        await asyncio.shield(work)  # even if the client leaves
+        return self._classes["RepositoryModelLoadResponse"](model_name=name, isLoaded=True)
 
     async def _unload(self, message: Any, _: Any) -> Any:
-        name, given = self._changed(message, UNLOAD)
-        await asyncio.shield(self._service.unload(name, given.get("version")))
-        return self._made["RepositoryModelUnloadResponse"](model_name=name, isUnloaded=True)
-
-    def _changed(self, message: Any, known: Mapping[str, type]) -> tuple[str, dict[str, Any]]:
-        """The model that a verb of the repository names, in Triton's field or in KServe's, and its parameters."""
-        check_alone(self._service.settings)
-        return message.model_name or message.repository_name, verb_parameters(parameters_of(message.parameters), known)
+        name, options = _model_to_change(message, UnloadParameters)
+        await asyncio.shield(self._service.unload(name, options.version))
+        return self._classes["RepositoryModelUnloadResponse"](model_name=name, isUnloaded=True)
 
     def _served(self, name: str, version: str) -> Served:
         return self._service.served(name or None, version or None)
 
 
+def _model_to_change(message: Any, kind: type[T]) -> tuple[str, T]:
+    """The model that a verb names, in Triton's field or in KServe's, and the parameters."""
+    options = convert_fields(parameters_of(message.parameters), kind, "parameters")
+    return message.model_name or message.repository_name, options
+
+
 async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
-    """The message of a call, which has one."""
+    """The message of a call."""
     try:
         async with asyncio.timeout(seconds):
             return await anext(messages)
     except TimeoutError:
-        raise ServeError(408, f"the message did not come within {seconds:g} s") from None
+        raise ServeError(408, f"the message did not arrive within {seconds:g} s") from None
     except StopAsyncIteration:
         raise ServeError(400, "the call has no message; expected one") from None
 
@@ -267,9 +420,4 @@ def _parsed(message: Any, raw: bytes) -> Any:
     try:
         return message.FromString(raw)
     except Exception as error:  # protobuf's DecodeError, whichever of its implementations runs
-        raise ServeError(400, f"the message is not of the protocol: {cut(error, 100)}") from error
-
-
-def _least(*seconds: float | None) -> float | None:
-    """The shortest of some times, where there is one."""
-    return min((each for each in seconds if each is not None), default=None)
+        raise ServeError(400, f"the message is malformed: {cut(error, 100)}") from error

@@ -1,33 +1,35 @@
-"""The page at ``/`` of ``hydrant serve``: its files, the headers that they are sent with, and what it asks.
+"""The page at ``/`` of ``hydrant serve``: its files and their headers, and the facts and explanations that it asks for.
 
-The page is static and asks this server alone, by addresses relative to its own. What a browser may do with it is as
-little as it needs: scripts and styles of this origin, no frame, no form, no markup made of text. ``GET /describe``
-gives the facts of every model, ``POST /explain`` takes what ``POST /predict`` takes and answers with what is shown.
+The page is static and asks this server alone. Browsers may run scripts and styles of this origin only: no frame, no
+form, no markup made of text. ``GET /describe`` returns the facts of every model; ``POST /explain`` takes the body of
+``POST /predict`` and returns what is shown of each input.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.predictor import aggregation_of
+import numpy as np
+
+from ..bundle.calibration import UNFITTED
+from ..runtime.prediction import Prediction
+from ..runtime.predictor import Predictor, aggregation_of
+from ..runtime.words import Aggregation, words_of
 from ..version import __version__
-from .asked import inputs_for, read_asked
-from .direct import Call, observed, read_body, unless_left
-from .errors import ServeError
-from .explain import explanations, facts_of
-from .inputs import check_count
+from .predict_routes import Call, observed, predict_body
+from .refusals import ServeError
 from .rest import json_response
 from .service import Service
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 
 FOLDER = Path(__file__).parent / "static"
 
@@ -35,32 +37,20 @@ START = "index.html"
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
-POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    ]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
 )
-"""Content-Security-Policy: ``blob:`` is the preview of an image that was chosen; nothing may parse text as markup."""
+"""Content-Security-Policy: ``blob:`` is the preview of a chosen image; nothing may parse text as markup."""
+
+SHOWN = 8
+"""Classes that are shown of an input, the likeliest first."""
 
 
 @dataclass(frozen=True)
 class PageFile:
-    """One file of the page.
-
-    Attributes:
-        body: its bytes.
-        media_type: of its contents.
-        etag: quoted digest, by which a browser asks whether its copy is still the same.
-    """
+    """One file of the page; browsers send its quoted digest ``etag`` to ask whether their copy is current."""
 
     body: bytes
     media_type: str
@@ -72,23 +62,18 @@ def _read(path: Path) -> PageFile:
     return PageFile(body, f"{TYPES[path.suffix]}; charset=utf-8", f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
-def page_files() -> Mapping[str, PageFile]:
-    """Every file of the page by its address, relative to where the page is served: ``""`` and ``static/…``.
-
-    An address that is not a key is none: files are looked up here, never on the disk.
-    """
-    found = {f"static/{path.name}": _read(path) for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
-    return {"": found.pop(f"static/{START}"), **found}
+def _page_files() -> dict[str, PageFile]:
+    """Every file of the page by its path; paths of requests are looked up here, never on the disk."""
+    files = {f"/static/{path.name}": _read(path) for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
+    return {"/": files.pop(f"/static/{START}"), **files}
 
 
-FILES = page_files()
-
-OPEN_PATHS = tuple(f"/{address}" for address in FILES)
-"""What is sent without a token: a browser has none before the page asks for it, and these files tell nothing."""
+FILES = _page_files()
+"""Sent without a token, which a browser lacks before the page asks for it; they contain nothing secret."""
 
 
 def headers(file: PageFile) -> dict[str, str]:
-    """Headers of an answer that holds a file, beside its type and length."""
+    """Headers of a file's response, beside its type and length."""
     return {
         "Cache-Control": "no-cache",
         "Content-Security-Policy": POLICY,
@@ -102,10 +87,9 @@ def headers(file: PageFile) -> dict[str, str]:
     }
 
 
-def add_page(app: FastAPI, service: Service) -> None:
-    """Let an application serve the page, and what it asks."""
-    for address, file in FILES.items():
-        app.add_route(f"/{address}", _sends(file), methods=["GET"])
+def page_routes(service: Service) -> list[Route]:
+    """Routes of the page's files, and of what it asks for."""
+    from starlette.routing import Route
 
     async def describe(request: Request) -> Response:  # noqa: ARG001
         rows = await asyncio.to_thread(service.index)
@@ -115,25 +99,17 @@ def add_page(app: FastAPI, service: Service) -> None:
     async def explain(request: Request) -> Response:
         call = Call(request.scope, request.receive)
         with observed(service, call, "page"):
-            body = await read_body(request.receive, service.settings.timeout)
-            asked = read_asked(body, request.headers.get("content-type", ""), request.query_params)
-            call.served = named = service.served(asked.model, asked.version)
-            check_count(len(asked.inputs), service.settings.queue)
-            inputs, shown = inputs_for(asked, named.predictor)
-            of_words = aggregation_of(named.predictor, asked.aggregation)
-            work = service.predict(
-                inputs, model=named.name, version=asked.version, timeout=asked.timeout, on_error="row"
-            )
-            answering, prediction = await unless_left(request.scope, request.receive, work)
-            found = await asyncio.to_thread(explanations, answering.predictor, prediction, shown, of_words)
-            return json_response({"model": answering.name, "version": answering.version, "explanations": found})
+            options, served, shown, prediction = await predict_body(service, call, skip_invalid=True)
+            aggregation = aggregation_of(served.predictor, options.aggregation)
+            rows = await asyncio.to_thread(explanations, served.predictor, prediction, shown, aggregation)
+            return json_response({"model": served.name, "version": served.version, "explanations": rows})
 
-    app.add_route("/describe", describe, methods=["GET"])
-    app.add_route("/explain", explain, methods=["POST"])
+    files = [Route(path, _sends(file)) for path, file in FILES.items()]
+    return [*files, Route("/describe", describe), Route("/explain", explain, methods=["POST"])]
 
 
 def _sends(file: PageFile) -> Callable[[Request], Awaitable[Response]]:
-    """Answers with a file, or with nothing where the browser's copy is still the same."""
+    """Responds with a file, or with 304 if the browser's copy is current."""
     from starlette.responses import Response
 
     async def send(request: Request) -> Response:
@@ -145,10 +121,80 @@ def _sends(file: PageFile) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _described(service: Service, name: str, version: str) -> dict[str, Any] | None:
-    """The facts of one version; ``None`` where it was put away a moment ago."""
+    """The facts of one version; ``None`` if it was unloaded a moment ago."""
     try:
-        served, answering = service.served(name, version), service.served(name)
+        served, current = service.served(name, version), service.served(name)
     except ServeError:
         return None
-    told = {"name": name, "version": version, "ready": served.ready, "current": answering.version == version}
-    return {**told, **facts_of(served.predictor)}
+    facts = {"name": name, "version": version, "ready": served.ready, "current": current.version == version}
+    return {**facts, **facts_of(served.predictor)}
+
+
+def facts_of(predictor: Predictor) -> dict[str, Any]:
+    """The facts of a model, JSON-ready; those of its calibration as ``calibration.json`` has them, or ``None``."""
+    calibration, limits = predictor.calibration.to_json(), predictor.calibration.labels
+    reference = calibration.get("reference")
+    return {
+        **{name: getattr(predictor, name) for name in ("task", "modality", "members", "pairs", "backend", "precision")},
+        "labels": list(predictor.labels),
+        "activation": predictor.activation,
+        **{name: calibration.get(name) for name in ("temperature", "thresholds", "conformal", "intervals")},
+        "reference": reference and {name: reference[name] for name in reference if name != "labels"},
+        "label_thresholds": None if limits is None else list(limits.thresholds),
+    }
+
+
+def explanations(
+    predictor: Predictor, prediction: Prediction, inputs: Sequence[Any], aggregation: Aggregation = "first"
+) -> list[dict[str, Any]]:
+    """One JSON-ready object an input.
+
+    Returns:
+        ``row``, and unless the input failed ``members``, what each member predicts: label and confidence, a score, or
+        for each word a list of these; ``None`` if the graph does not return it. Classifiers also have the likeliest
+        ``classes``, and ``others``, the number and probability of the remaining ones.
+    """
+    rows = predictor.rows(prediction, inputs if predictor.modality == "text" else None, aggregation=aggregation)
+    words = [] if prediction.mask is None else words_of(prediction, aggregation, predictor.calibration)
+    shown: list[dict[str, Any]] = []
+    for place, row in enumerate(rows):
+        if "error" in row:
+            shown.append({"row": row})
+        elif prediction.mask is not None:
+            each = words[place].prediction.member_probabilities  # [W, M, C]
+            said = None if each is None else [_members(word, predictor.labels) for word in each]
+            shown.append({"row": row, "members": said})
+        elif prediction.score is not None:
+            scores = prediction.member_scores
+            shown.append({"row": row, "members": None if scores is None else scores[place].tolist()})
+        else:
+            shown.append({"row": row, **_classes(predictor, prediction, place)})
+    return shown
+
+
+def _classes(predictor: Predictor, prediction: Prediction, place: int) -> dict[str, Any]:
+    """The likeliest classes of one input, and the prediction of each member."""
+    means = prediction.probabilities[place]
+    members = None if prediction.member_probabilities is None else prediction.member_probabilities[place]  # [M, C]
+    multi_label, assigned = prediction.label_entropy is not None, prediction.assigned
+    fitted = predictor.calibration.labels
+    limits = [UNFITTED] * len(predictor.labels) if fitted is None else list(fitted.thresholds)
+    order = np.argsort(-means, kind="stable")
+    classes = [
+        {
+            "label": predictor.labels[index],
+            "probability": float(means[index]),
+            "members": None if members is None else members[:, index].tolist(),
+            **({"threshold": limits[index], "assigned": bool(assigned[place, index])} if multi_label else {}),
+        }
+        for index in order[:SHOWN].tolist()
+    ]
+    others = {"count": max(0, len(order) - SHOWN), "probability": float(means[order[SHOWN:]].sum())}
+    return {"classes": classes, "others": others, "members": _members(members, predictor.labels)}
+
+
+def _members(probabilities: np.ndarray | None, labels: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Label and confidence of every member, of probabilities [M, C]."""
+    if probabilities is None:
+        return None
+    return [{"label": labels[int(one.argmax())], "confidence": float(one.max())} for one in probabilities]

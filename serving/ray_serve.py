@@ -1,7 +1,7 @@
 """Bundles on Ray Serve: replicas of the same service, behind Ray's own HTTP server.
 
-A replica is a process with a ``Service``: it answers by the same routes, guard and batches as ``hydrant serve`` without
-Ray. Ray's HTTP server spreads requests over the replicas, and starts and ends replicas as the traffic asks.
+A replica is a process with the routes, middleware and batches of ``hydrant serve`` without Ray. Ray's HTTP server
+distributes requests, and scales the replicas with the traffic.
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.signals import signals_to
+from ..bundle.staging import signals_to
 from ..bundle.store import Bundle
 from ..errors import BackendError, InputError, cut, require
 from ..runtime.offline.ray_cluster import Pool, check_room, cluster
-from .catalog import found_bundles
-from .log import calm_log
-from .monitor import Monitor
-from .run import bound
-from .server import Announce, assembled
-from .service import Service
-from .settings import ServeSettings
+from .observers import configure_log
+from .serve_settings import ServeSettings
+from .server import Announce, Monitor, assembled, bound
+from .service import Service, found_bundles
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -34,15 +31,15 @@ if TYPE_CHECKING:
 PURPOSE = "serve on many machines"
 
 NAME = "hydrant"
-"""Of the application and its deployment in Ray."""
+"""The application and its deployment in Ray."""
 
-NOT_HERE = {
+UNSUPPORTED_SETTINGS = {
     "workers": ("--workers", "replicas (--replicas) are Ray's workers"),
     "grpc_port": ("--grpc-port", "Ray serves REST only"),
     "tls_cert": ("--tls-cert", "put a proxy that speaks TLS before it"),
     "recording": ("--record", "every replica would write a file of its own, on its own machine"),
 }
-"""Settings that have no meaning on Ray: their options, and why."""
+"""Settings without a meaning on Ray: their options, and why."""
 
 
 @dataclass(frozen=True)
@@ -73,17 +70,17 @@ class Replicas:
 
 
 class Replica:
-    """What Ray runs in each process: the service, and the way to it."""
+    """The service in each process of Ray."""
 
     async def __init__(self, folder: str, settings: ServeSettings) -> None:  # type: ignore[misc]  # Ray waits for it
-        calm_log(logging.WARNING)
+        configure_log(logging.WARNING)
         monitor = Monitor(settings.watching, settings.recording)
         service = Service(folder, settings, monitor.observers)
         self._app = assembled(service, monitor)
         await service.start()
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request by the same application as without Ray."""
+        """Answer a request."""
         from starlette.responses import Response
 
         head: MutableMapping[str, Any] = {"status": 500, "headers": []}
@@ -104,7 +101,7 @@ class Replica:
 def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas, announce: Announce) -> None:
     """Serve bundles until SIGTERM or SIGINT, on the cluster that ``RAY_ADDRESS`` names or on this machine."""
     usual = ServeSettings()
-    for name, (flag, instead) in NOT_HERE.items():
+    for name, (flag, instead) in UNSUPPORTED_SETTINGS.items():
         if getattr(settings, name) != getattr(usual, name):
             raise InputError(f"{flag} has no meaning with --engine ray: {instead}; leave it out")
     if settings.port == 0:
@@ -124,10 +121,10 @@ def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas
         serve = require("ray.serve", "ray", PURPOSE)
         try:
             _start(ray, serve, str(Path(folder).resolve()), settings, replicas.pool)
-            told = {"scheme": "http", "host": settings.host, "port": settings.port, "grpc_port": None}
+            ready = {"scheme": "http", "host": settings.host, "port": settings.port, "grpc_port": None}
             newest = {name: list(versions)[-1] for name, versions in models.items()}
             with contextlib.redirect_stdout(sys.__stdout__):
-                announce({**told, "workers": replicas.pool.most, "models": newest})
+                announce({**ready, "workers": replicas.pool.most, "models": newest})
             while not ended.wait(0.2):
                 pass
         except RuntimeError as error:

@@ -1,9 +1,9 @@
-"""Inputs that a service abstained from or flagged, as JSON lines, for people to look at: opt-in, and bounded in size.
+"""Inputs that a service abstained from or flagged, as JSON lines for review: opt-in, and bounded in size.
 
-A row is what ``predictor.rows`` says of the input, with ``time``, ``model``, ``version``, ``why`` (``"abstain"``,
+A row is that of ``predictor.rows``, with ``time``, ``model``, ``version``, ``why`` (``"abstain"``,
 ``"out_of_distribution"``) and the ``input``: a text, a pair or words as a list, an image as ``{"base64": …}``, ready
-tensors by name. A thread of its own writes; a request never waits for it, and never fails by it. What the thread does
-not keep up with is dropped, and counted.
+tensors by name. A thread of its own writes; requests never wait for it, and never fail by it. Rows that it cannot keep
+up with are dropped, and counted.
 """
 
 from __future__ import annotations
@@ -17,37 +17,33 @@ import logging
 import os
 import queue
 import random
-import stat
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..bundle.reference import RATES
 from ..errors import InputError, cut, is_whole
 from ..runtime.prediction import Prediction
-from .observe import Silent, flagged
-
-if TYPE_CHECKING:
-    from .observe import Served
+from .observers import Observer, Served, flagged
 
 log = logging.getLogger(__name__)
 
 Redact = Callable[[dict[str, Any]], Mapping[str, Any] | None]
-"""Takes a row, and gives the one to write, or ``None`` for none."""
+"""Takes a row, and returns the one to write, or ``None`` for none."""
 
 WAITING = 1000
-"""Requests whose rows wait to be written, at most."""
+"""Requests whose rows may wait to be written."""
 
-MOST_WAITING = 256 * 2**20
+MAX_WAITING_BYTES = 256 * 2**20
 """Bytes of the inputs of these, above which further ones are dropped: images are large."""
 
-LEAST_BYTES = 1 << 16
+MIN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -71,48 +67,41 @@ class Recording:
     redact: str | Redact | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.file, str | Path) or not str(self.file):
-            raise InputError(f"file is {cut(self.file)}; expected the path of a file to record in")
-        if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 < self.rate <= 1:
+        if not 0 < self.rate <= 1:
             raise InputError(f"rate is {cut(self.rate)}; expected a share above 0, and at most 1")
-        if not is_whole(self.most_bytes, LEAST_BYTES, 2**50):
-            raise InputError(f"most_bytes is {cut(self.most_bytes)}; expected a whole number, {LEAST_BYTES} or more")
-        if not (self.redact is None or isinstance(self.redact, str) or callable(self.redact)):
-            raise InputError(f"redact is {cut(self.redact)}; expected module:function, or a function")
+        if not is_whole(self.most_bytes, MIN_BYTES, 2**50):
+            raise InputError(f"most_bytes is {cut(self.most_bytes)}; expected a whole number, {MIN_BYTES} or more")
 
 
 def redaction(named: str | Redact | None) -> Redact | None:
-    """The function that a name as ``module:function`` stands for."""
+    """The function that ``module:function`` names."""
     if not isinstance(named, str):
         return named
-    module, colon, name = named.partition(":")
-    if not (module and colon and name):
+    module, _, name = named.partition(":")
+    if not (module and name):
         raise InputError(f"redact is {cut(named)}; expected module:function")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        function: Redact = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever importing a module raises
         raise InputError(
-            f"redact is {cut(named)}, and {module} cannot be imported: {error}; install it, or name its folder in "
+            f"redact is {cut(named)}, which cannot be imported: {error}; install the module, or name its folder in "
             "PYTHONPATH"
         ) from error
-    if not callable(found):
-        raise InputError(f"redact is {cut(named)}, and {module} has no function of that name")
-    function: Redact = found
     return function
 
 
-class Recorder(Silent):
-    """Records inputs that were abstained from or flagged; an observer.
+class Recorder(Observer):
+    """Records inputs that were abstained from or flagged.
 
     Attributes:
-        written, dropped, failed: rows that were written; that were not, since too many waited; that could not be made,
-            redacted or written.
+        written, dropped, failed: rows; dropped ones waited beyond the limits, failed ones could not be made, redacted
+            or written.
     """
 
     def __init__(self, recording: Recording, seed: int | None = None) -> None:
         self._redact = redaction(recording.redact)
-        self._rate, self._draw = recording.rate, random.Random(seed)  # noqa: S311 (a sample, no secret)
-        self._file = _Rotating(Path(recording.file), recording.most_bytes // 2)
+        self._rate, self._draw = recording.rate, random.Random(seed)  # noqa: S311 (a sample, not a secret)
+        self._file = _RotatingFile(Path(recording.file), recording.most_bytes // 2)
         self.written = self.dropped = self.failed = 0
         self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(WAITING)
         self._came = self._done = 0  # bytes of inputs; each is counted by one thread alone
@@ -120,8 +109,8 @@ class Recorder(Silent):
         self._thread.start()
 
     def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
-        """Hand the inputs that were abstained from or flagged to the thread that writes."""
-        why = {name: found for name in RATES if (found := flagged(prediction, name)) is not None}
+        """Pass the inputs that were abstained from or flagged to the thread that writes."""
+        why = {name: values for name in RATES if (values := flagged(prediction, name)) is not None}
         if not why:
             return
         places = np.flatnonzero(np.logical_or.reduce(list(why.values())) & ~prediction.failed)
@@ -129,14 +118,12 @@ class Recorder(Silent):
             places = places[[self._draw.random() < self._rate for _ in places]]
         if not len(places):
             return
-        reasons = [[name for name, found in why.items() if found[place]] for place in places]
+        reasons = [[name for name, values in why.items() if values[place]] for place in places]
         chosen = [inputs[int(place)] for place in places]
-        size = sum(map(_size, chosen))
-        waits = self._came - self._done
-        if waits and waits + size > MOST_WAITING:
-            self.dropped += len(places)
-            return
+        size, waits = sum(map(_size, chosen)), self._came - self._done
         try:
+            if waits and waits + size > MAX_WAITING_BYTES:
+                raise queue.Full
             self._waiting.put_nowait((size, served, chosen, prediction.take(places), reasons, datetime.now(UTC)))
         except queue.Full:
             self.dropped += len(places)
@@ -144,7 +131,7 @@ class Recorder(Silent):
             self._came += size
 
     def close(self, timeout: float = 10.0) -> None:
-        """Write what waits, for some seconds at most, and close the file."""
+        """Write what waits, for some seconds at most."""
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=timeout)
         self._thread.join(timeout)
@@ -153,147 +140,96 @@ class Recorder(Silent):
 
     def _work(self) -> None:
         while (work := self._waiting.get()) is not None:
-            size, *rest = work
-            written = self.written
+            size, served, inputs, prediction, reasons, time = work
             try:
-                self._write(*rest)
-            except Exception:  # predictor.rows, of the whole request
-                self._fail(len(rest[1]) - (self.written - written))
+                unknown_words = prediction.mask is not None and prediction.words is None  # tokens from ready tensors
+                rows = [{} for _ in inputs] if unknown_words else served.predictor.rows(prediction)
+            except Exception:  # whatever it is, the service goes on
+                self._fail(len(inputs))
+                rows = []
+            for value, row, why in zip(inputs, rows, reasons, strict=False):
+                about = {"time": time.isoformat(), "model": served.name, "version": served.version, "why": why}
+                try:
+                    self._write({**about, "input": _plain(value), **row}, why)
+                except Exception:  # a row, a hook or a disk may fail in any way; the other rows and the service go on
+                    self._fail(1)
             self._done += size
-        self._file.close()
 
     def _fail(self, rows: int) -> None:
-        """Count rows that could not be recorded; the first failure is told, in one line where its cause is known."""
+        """Count rows that could not be recorded, and log the first failure."""
         error = sys.exception()
-        if not self.failed and isinstance(error, InputError):
-            log.error("inputs could not be recorded: %s; further failures are counted only", error)
-        elif not self.failed:
-            log.exception("inputs could not be recorded; further failures are counted only")
+        if not self.failed:
+            unexpected = None if isinstance(error, InputError) else error
+            log.error("inputs could not be recorded: %s; further failures are only counted", error, exc_info=unexpected)
         self.failed += rows
 
-    def _write(
-        self, served: Served, inputs: Sequence[Any], prediction: Prediction, reasons: Sequence[Any], at: datetime
-    ) -> None:
-        rows = _rows(served, prediction)
-        for given, row, why in zip(inputs, rows, reasons, strict=True):
-            row.pop("index", None)
-            about = {"time": at.isoformat(), "model": served.name, "version": served.version, "why": why}
-            try:
-                self._write_row({**about, "input": _plain(given), **row}, why)
-            except Exception:  # a row, a hook or a disk may fail in any way; the other rows and the service go on
-                self._fail(1)
-
-    def _write_row(self, whole: dict[str, Any], why: Any) -> None:
-        told = whole if self._redact is None else self._redact(whole)
-        if told is not None:
+    def _write(self, row: dict[str, Any], why: Any) -> None:
+        row.pop("index", None)
+        redacted = row if self._redact is None else self._redact(row)
+        if redacted is not None:
             # a row that its redaction stripped of "why" must not pass for a log of all traffic
-            line = json.dumps({**told, "why": why}, ensure_ascii=False) + "\n"
-            self._file.write(line.encode(errors="backslashreplace"))  # as JSON has them: halves of surrogate pairs
+            line = json.dumps({**redacted, "why": why}, ensure_ascii=False) + "\n"
+            self._file.write(line.encode(errors="backslashreplace"))
             self.written += 1
 
 
-def _rows(served: Served, prediction: Prediction) -> list[dict[str, Any]]:
-    """What is said of each input; of tokens from ready tensors, whose words are not known, nothing."""
-    if prediction.mask is not None and prediction.words is None:
-        return [{} for _ in range(len(prediction))]
-    return served.predictor.rows(prediction)
+def _size(value: Any) -> int:
+    """Approximate bytes of an input."""
+    if isinstance(value, Mapping):
+        return sum(np.asarray(each).nbytes for each in value.values())
+    return len(value) if isinstance(value, str | bytes) else sum(map(_size, value))
 
 
-def _size(given: Any) -> int:
-    """Bytes of an input, about."""
-    if isinstance(given, Mapping):
-        return sum(np.asarray(each).nbytes for each in given.values())
-    return len(given) if isinstance(given, str | bytes) else sum(map(_size, given))
-
-
-def _plain(given: Any) -> Any:
+def _plain(value: Any) -> Any:
     """An input as JSON can hold it."""
-    if isinstance(given, bytes):
-        return {"base64": base64.b64encode(given).decode()}
-    if isinstance(given, Mapping):
-        return {name: np.asarray(value).tolist() for name, value in given.items()}
-    return list(given) if isinstance(given, tuple | list) else str(given)
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, Mapping):
+        return {name: np.asarray(each).tolist() for name, each in value.items()}
+    return value
 
 
-class _Rotating:
+class _RotatingFile:
     """A file that lines are appended to; beyond a size it becomes FILE.1 and begins anew. Processes may share it."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
-        self._path, self._most = path, most_bytes
-        self._older = path.with_name(f"{path.name}.1")
+        self._path, self._most, self._older = path, most_bytes, path.with_name(f"{path.name}.1")
         for each in (path, self._older):
             if each.is_symlink() or (each.exists() and not each.is_file()):
-                raise InputError(f"{each} is no regular file; choose another file to record in")
-        self._locks = _locks()
-        self._number = self._opened()
+                raise InputError(f"{each} is not a regular file; choose another file to record in")
+        try:
+            self._locks: Any = importlib.import_module("fcntl")
+        except ImportError as error:
+            raise InputError("recording needs file locks, which this system lacks; leave --record out") from error
+        self.write(b"")
 
     def write(self, line: bytes) -> None:
-        """Append a line."""
         if len(line) > self._most:
-            raise InputError(f"a row of {len(line)} bytes is larger than half of what may be recorded")
+            raise InputError(f"a row of {len(line)} bytes is larger than half of the recording limit")
         try:
-            if self._moved():  # another process has begun a new one
-                self._begin_anew()
-            if os.fstat(self._number).st_size + len(line) > self._most:
-                self._rotate()
-            written = os.write(self._number, line)
-            if written < len(line):
-                self._take_back(written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while not self._appended(line):
+                pass
         except OSError as error:
             raise InputError(f"cannot record in {self._path}: {error.strerror or error}") from error
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._number)
-
-    def _take_back(self, written: int) -> None:
-        """Remove the beginning of a line for which the disk had no room, unless another process wrote behind it."""
-        end = os.lseek(self._number, 0, os.SEEK_CUR)
-        if os.fstat(self._number).st_size == end:
-            os.ftruncate(self._number, end - written)
-
-    def _rotate(self) -> None:
-        self._locks.flock(self._number, self._locks.LOCK_EX)
-        try:
-            if not self._moved():
+    def _appended(self, line: bytes) -> bool:
+        """Append a line; false if the file was rotated, and a new one is to be opened."""
+        with open(self._path, "ab", 0, opener=_private) as file:
+            self._locks.flock(file, self._locks.LOCK_EX)
+            stat, current = os.fstat(file.fileno()), False
+            with contextlib.suppress(FileNotFoundError):
+                current = os.path.samestat(self._path.lstat(), stat)
+            if not current:
+                return False
+            if stat.st_size + len(line) > self._most:
                 self._path.replace(self._older)
-            self._begin_anew()  # which closes the former, and so unlocks it
-        except BaseException:
-            self._locks.flock(self._number, self._locks.LOCK_UN)
-            raise
-
-    def _begin_anew(self) -> None:
-        """Write to what has the name now; where it cannot be had, the former stays open, so that its number is ours."""
-        number, former = self._opened(), self._number
-        self._number = number
-        os.close(former)
-
-    def _moved(self) -> bool:
-        try:
-            there = self._path.lstat()
-        except FileNotFoundError:
+                return False
+            if os.write(file.fileno(), line) < len(line):
+                os.ftruncate(file.fileno(), stat.st_size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return True
-        here = os.fstat(self._number)
-        return (there.st_ino, there.st_dev) != (here.st_ino, here.st_dev)
-
-    def _opened(self) -> int:
-        try:
-            number = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        except OSError as error:
-            raise InputError(f"cannot record in {self._path}: {error.strerror or error}") from error
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            os.close(number)
-            raise InputError(f"{self._path} is no regular file; choose another file to record in")
-        return number
 
 
-def _locks() -> Any:
-    """The module of the locks by which processes share a file."""
-    try:
-        import fcntl
-    except ImportError as error:
-        raise InputError(
-            "recording shares its file between processes by locks, and this system has none; leave --record out"
-        ) from error
-    return fcntl
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read, and no link or pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

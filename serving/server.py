@@ -1,4 +1,4 @@
-"""One process: every front behind one port, from the first model that is opened to the last answer."""
+"""``hydrant serve``: checks before a port is taken, and one process from the first opened model to the last answer."""
 
 from __future__ import annotations
 
@@ -10,51 +10,147 @@ import math
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .connection import guarded_protocol
-from .direct import Direct
+from ..errors import InputError, cut
+from .connection import limited_protocol
 from .grpc_front import GrpcFront
-from .guard import App, Guard
-from .monitor import Monitor
-from .page import OPEN_PATHS, add_page
+from .metrics import Metrics, Recorded
+from .middleware import STATS_PATHS, Middleware
+from .observers import Observer
+from .opentelemetry_spans import tracer
+from .page import FILES, page_routes
+from .predict_routes import PredictRoutes
+from .record import Recorder, Recording
+from .refusals import App, Receive, Scope, Send, ServeError, respond
 from .rest import rest_app
+from .serve_settings import ServeSettings
 from .service import Service
-from .settings import ServeSettings
+from .stats import Stats, Watching
+from .worker_stats import Reporter
 
 Ready = dict[str, Any]
-"""What is told once every model is warm: ``scheme``, ``host``, ``port``, ``grpc_port`` (``None`` without gRPC),
-``workers``, and ``models`` with versions."""
+"""Announced once every model is warm: ``scheme``, ``host``, ``port``, ``grpc_port`` or ``None``, ``workers``, and
+``models`` with versions."""
 
 Announce = Callable[[Ready], None]
 
-KEEP_ALIVE = 75
-"""Seconds after which an idle connection is closed: more than the minute that proxies and balancers keep theirs, which
-would else send a request on one that is just being closed."""
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
 
+KEEP_ALIVE = 75
+"""Seconds after which an idle connection is closed: more than the minute after which proxies close theirs, which would
+otherwise send a request on a connection that is being closed."""
 
 YOUNG = (10_000, 20, 20)
-"""Objects that are made until the collector looks at them, and how often until it looks at older ones."""
+"""Objects that are made until the collector runs, and how often until it looks at older ones."""
+
+
+@contextlib.contextmanager
+def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.socket]:
+    """A port that is listened on."""
+    try:
+        found = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        port = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"cannot listen on {cut(host)}: {error}; give an address of this machine") from error
+    with port:
+        try:
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if listens else socket.SO_REUSEPORT, 1)
+            port.bind(address)
+            if listens:
+                port.listen(BACKLOG)
+        except OSError as error:
+            advice = "give an address of this machine and a free port, or 0 for any"
+            raise InputError(f"cannot listen on port {number} of {cut(host)}: {error.strerror}; {advice}") from error
+        yield port
+
+
+def check_certificate(settings: ServeSettings) -> None:
+    """Read the certificate and its key before a port is taken."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+
+    def no_password() -> str:
+        raise InputError(f"{cut(settings.tls_key)} has a password; expected a key without one")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key, no_password)
+    except OSError as error:  # includes SSLError
+        files = f"{cut(settings.tls_cert)} with {cut(settings.tls_key)}"
+        raise InputError(f"cannot use {files}: {cut(error, 100)}; expected PEM files that belong together") from error
+
+
+class Monitor:
+    """The observers of a service, and the routes of its counts.
+
+    A worker counts nothing itself, but reports through ``pipe`` to the process that started it.
+    """
+
+    def __init__(
+        self, watching: Watching = Watching(), recording: Recording | None = None, pipe: Connection | None = None
+    ) -> None:
+        self._recorder = None if recording is None else Recorder(recording)
+        self.stats: Stats | Reporter
+        self._metrics: Metrics | Reporter
+        if pipe is None:
+            self.stats = Stats(watching)
+            self._metrics = Metrics(self.stats)
+        else:
+            self.stats = self._metrics = Reporter(pipe, self._recorded)
+        self._spans = tracer()
+        self.observers: list[Observer] = [
+            each for each in (self.stats, self._spans, self._recorder) if each is not None
+        ]
+
+    def around(self, app: App) -> App:
+        """The ASGI application with ``/metrics`` and ``/stats``, and a span around each request if these are made."""
+
+        async def monitored(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["path"] not in STATS_PATHS or scope["method"] not in ("GET", "HEAD"):
+                await app(scope, receive, send)
+                return
+            accept = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"")
+            work = (self._metrics.answer, scope["path"], accept.decode("latin-1"), self._recorded())
+            try:
+                body, content_type = await asyncio.to_thread(*work)
+            except (EOFError, OSError) as error:  # TimeoutError among them
+                message = "the process that counts for all workers does not answer; retry"
+                raise ServeError(503, message, retry_after=1) from error
+            await respond(send, body, 200, content_type, {"cache-control": "no-store"})
+
+        return monitored if self._spans is None else self._spans.around(monitored)
+
+    def close(self) -> None:
+        """Write and report the rest."""
+        if self._recorder is not None:
+            self._recorder.close()
+        if isinstance(self.stats, Reporter):
+            self.stats.close()
+
+    def _recorded(self) -> Recorded:
+        recorder = self._recorder
+        if recorder is None:
+            return None
+        return {"written": recorder.written, "dropped": recorder.dropped, "failed": recorder.failed}
+
+
+def assembled(service: Service, monitor: Monitor) -> App:
+    """Everything that is reached by HTTP."""
+    app = PredictRoutes(service, rest_app(service, page_routes(service)))
+    return Middleware(monitor.around(app), service.settings, service.admission, FILES, monitor.stats.refuse)
 
 
 def end_signals() -> tuple[signal.Signals, ...]:
-    """Signals that end a service: of a terminal that closes, too, unless ``nohup`` has that one ignored."""
-    closes = getattr(signal, "SIGHUP", None)
-    told = () if closes is None or signal.getsignal(closes) is signal.SIG_IGN else (closes,)
-    return (signal.SIGTERM, signal.SIGINT, *told)
-
-
-def assembled(service: Service, monitor: Monitor | None = None) -> App:
-    """Every front that is reached by HTTP, behind the guard; with a monitor also its routes."""
-    framework = rest_app(service)
-    add_page(framework, service)
-    app = Direct(service, framework)
-    if monitor is None:
-        return Guard(app, service.settings, OPEN_PATHS, room=service.room)
-    return Guard(monitor.around(app), service.settings, OPEN_PATHS, monitor.stats.refuse, service.room)
+    """Signals that end a service; SIGHUP of a closed terminal, too, unless ``nohup`` ignores it."""
+    hangup = getattr(signal, "SIGHUP", None)
+    closes = () if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else (hangup,)
+    return (signal.SIGTERM, signal.SIGINT, *closes)
 
 
 def serve_alone(
@@ -67,25 +163,57 @@ def serve_alone(
     *,
     warm_first: bool = False,
 ) -> None:
-    """Serve from this process until a signal comes; then answer what is begun, and return."""
-    import uvicorn
+    """Serve from this process until a signal comes, or ``parent`` closes; then answer requests in progress, and return.
 
+    ``counts`` is the pipe to the process that counts for all workers; with ``warm_first`` connections are accepted only
+    once every model is warm.
+    """
     # in batches of short texts, threads of the tokenizer cost more than they save
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    usual = gc.get_threshold()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_main(Path(folder), settings, port, announce, parent, counts, warm_first))
+    finally:  # for a process that goes on
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, if it is installed, takes less CPU for each request."""
+    try:
+        factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    except ImportError:
+        return None
+    return factory
+
+
+async def _main(
+    folder: Path,
+    settings: ServeSettings,
+    port: socket.socket,
+    announce: Announce,
+    parent: Connection | None,
+    counts: Connection | None,
+    warm_first: bool,
+) -> None:
+    """Open the models, usually while the port answers already; serve until the end; answer requests in progress."""
+    import uvicorn
 
     class Server(uvicorn.Server):
-        """A server that leaves signals to whoever runs it."""
+        """A server that leaves signals to its caller."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    async def main() -> None:
-        monitor = Monitor(settings.watching, settings.recording, counts)
-        service = Service(folder, settings, monitor.observers)
-        config = uvicorn.Config(
+    monitor = Monitor(settings.watching, settings.recording, counts)
+    service = Service(folder, settings, monitor.observers)
+    front = None if settings.grpc_port is None else GrpcFront(service, monitor.stats.refuse)
+    server = Server(
+        uvicorn.Config(
             assembled(service, monitor),
-            http=guarded_protocol(settings.timeout),
+            http=limited_protocol(settings.timeout),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -97,89 +225,48 @@ def serve_alone(
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
-        try:
-            front = None if settings.grpc_port is None else GrpcFront(service, monitor.stats.refuse)
-            await _run(service, front, Server(config), port, announce, parent, warm_first)
-        finally:
-            monitor.close()
-
-    usual = gc.get_threshold()
-    try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(main())
-    finally:  # for a process that goes on
-        gc.set_threshold(*usual)
-        gc.unfreeze()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: uvloop, which takes less CPU for each request, where it is installed."""
-    try:
-        found: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
-    except ImportError:
-        return None
-    return found
-
-
-async def _run(
-    service: Service,
-    front: GrpcFront | None,
-    server: Any,
-    port: socket.socket,
-    announce: Announce,
-    parent: Connection | None,
-    warm_first: bool,
-) -> None:
-    """Open the models, as a rule while the port answers already, serve until it is to end, answer what is begun."""
-    host, number = port.getsockname()[:2]
+    )
     starting = asyncio.create_task(service.start())
 
     def leave() -> None:
-        server.force_exit = server.should_exit  # asked a second time, it does not wait
+        server.force_exit = server.should_exit  # a second time, it does not wait
         service.leaving = server.should_exit = True
         starting.cancel()
         if front is not None:
-            front.leave(0 if server.force_exit else service.settings.timeout)
+            front.leave(0 if server.force_exit else settings.timeout)
 
-    _listen_for_the_end(leave, parent)
+    _on_end(leave, parent)
     tasks = [starting]
     try:
-        if warm_first and not await _started(starting):
-            return
+        if warm_first:
+            await asyncio.wait({starting})
+            if starting.cancelled():
+                return
+            starting.result()
         grpc_port = None if front is None else await front.start()
         serving = asyncio.create_task(server.serve(sockets=[port]))
         tasks.append(serving)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if starting.done() and not starting.cancelled():
             starting.result()
-            _settle()
-            scheme = "http" if service.settings.tls_cert is None else "https"
-            told = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
-            announce({**told, "workers": service.settings.workers, "models": service.answering})
+            gc.collect()  # the collector need not look at objects that stay; requests leave little garbage
+            gc.freeze()
+            gc.set_threshold(*YOUNG)
+            scheme, (host, number) = "http" if settings.tls_cert is None else "https", port.getsockname()[:2]
+            ready = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
+            announce({**ready, "workers": settings.workers, "models": service.answering})
         await serving
     finally:
         service.leaving = server.should_exit = True
         starting.cancel()
-        ends = [] if front is None else [front.stop(service.settings.timeout)]
+        ends = [] if front is None else [front.stop(settings.timeout)]
         await asyncio.gather(*tasks, *ends, return_exceptions=True)
         await service.drain()
+        monitor.close()
 
 
-async def _started(starting: asyncio.Task[None]) -> bool:
-    """Wait until every model is warm; false where it is to end before. Raises what came in the way."""
-    await asyncio.wait({starting})
-    return not starting.cancelled() and starting.result() is None
-
-
-def _settle() -> None:
-    """Spare the collector of cyclic garbage what is here to stay; requests leave little, and predictors none."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*YOUNG)
-
-
-def _listen_for_the_end(leave: Callable[[], None], parent: Connection | None) -> None:
-    """Call ``leave`` on a signal that ends a service; in a worker, or a thread, when its parent says so, or is gone."""
+def _on_end(leave: Callable[[], None], parent: Connection | None) -> None:
+    """Call ``leave`` on a signal; in a worker, or a thread, when its parent closes the pipe, or is gone."""
     loop = asyncio.get_running_loop()
     if parent is None:
         for each in end_signals():

@@ -1,8 +1,8 @@
-"""Bundles as a service: what every front (REST, gRPC, Ray) calls.
+"""Bundles as a service, for every front (REST, gRPC, Ray).
 
-A name answers with one version at a time, unless more are asked to stay. Loading another one opens and warms it beside
-the one that answers; then requests go to the new one, and the old one ends what it has begun and is closed. Nothing is
-dropped, and rolling back is loading the older version.
+One version answers for a name, unless more are kept. Another one is opened and warmed beside the current one; then it
+takes the requests, and the old one finishes its own and is closed. Nothing is dropped, and a rollback loads the older
+version.
 """
 
 from __future__ import annotations
@@ -15,34 +15,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..bundle.manifest import MANIFEST
+from ..data.tensors import checked_tensors
 from ..errors import HydrantError, InputError, cut, listing
 from ..runtime.backends.registry import ON_GPU
 from ..runtime.loading import load
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
-from .batcher import RUN, RUN_ON_GPU, Batcher
-from .catalog import Versions, found_bundles, in_order
-from .errors import ServeError
-from .inputs import Inputs, checked_inputs, each_of
-from .log import ALWAYS, changes
-from .observe import Observer, Observers
-from .room import Room
-from .settings import ServeSettings
+from .admission import MAX_BODIES, Admission
+from .batcher import RUN, RUN_ON_GPU, Batcher, Inputs
+from .observers import ALWAYS, Observer, Observers, changes
+from .refusals import ServeError
+from .serve_settings import ServeSettings
 
 log = logging.getLogger(__name__)
+
+Versions = Mapping[str, Path]
+"""Version → folder of its bundle, the oldest first."""
+
+ONLY = "1"
+"""The version of a bundle without versions."""
 
 
 @dataclass(eq=False)
 class Served:
-    """One version of a model that is served.
-
-    Attributes:
-        name: of the model.
-        version: of the model.
-        predictor: that answers.
-        ready: whether it is warm, and not being put away.
-        batcher: that makes batches of its requests.
-    """
+    """One version of a model that is served; ``ready`` while it is warm and not being unloaded."""
 
     name: str
     version: str
@@ -53,7 +50,7 @@ class Served:
 
 @dataclass
 class _Model:
-    """The versions of a name that are loaded, and the one that answers where none is named."""
+    """The loaded versions of a name, and the current one, which answers requests without a version."""
 
     loaded: dict[str, Served] = field(default_factory=dict)
     current: str | None = None
@@ -61,17 +58,10 @@ class _Model:
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-Opens = Callable[[Path], Predictor]
-
-
 class Service:
-    """Every model of a folder, for as many fronts as there are; made and used within one event loop.
+    """Every model of a folder; made and used within one event loop.
 
-    Attributes:
-        settings: the same.
-        observer: tells all observers; fronts tell it of their requests.
-        room: counts what requests take, over every front.
-        leaving: whether the process is to end: what is begun is answered, and nobody should send more.
+    While ``leaving``, clients should go elsewhere, and requests in progress are answered.
     """
 
     def __init__(
@@ -79,134 +69,116 @@ class Service:
         folder: str | Path,
         settings: ServeSettings = ServeSettings(),
         observers: Sequence[Observer] = (),
-        opens: Opens | None = None,
+        opens: Callable[[Path], Predictor] | None = None,
     ) -> None:
         self.settings, self.observer = settings, Observers(*observers)
-        self.room = Room.of(settings)
+        self.admission = Admission(settings.requests, MAX_BODIES * settings.max_bytes)
         self._folder = Path(folder)
         self._models = {name: _Model() for name in found_bundles(folder)}
-        self._opens = opens or self._open
+        run = {"threads": settings.threads, "precision": settings.precision, "trust": settings.trust}
+        self._opens = opens or (lambda path: load(path, settings.backend, **run))  # type: ignore[arg-type]
         self.leaving = self._started = self._draining = False
 
     @property
-    def live(self) -> bool:
-        """Whether the process answers at all."""
-        return True
-
-    @property
     def ready(self) -> bool:
-        """Whether every model that was asked for is warm, and the service is not stopping."""
+        """Whether every model is warm, and the service is not stopping."""
         return self._started and not self.leaving and not self._draining
 
     @property
-    def names(self) -> list[str]:
-        """Names of the models."""
-        return sorted(self._models)
-
-    @property
     def answering(self) -> dict[str, str]:
-        """Models that are loaded, and the version of each that answers for its name."""
-        found = {name: self._models[name].current for name in self.names}
-        return {name: version for name, version in found.items() if version is not None}
+        """Loaded models, with their current versions."""
+        models = sorted(self._models.items())
+        return {name: model.current for name, model in models if model.current is not None}
 
     def versions(self, name: str) -> list[str]:
-        """Versions of a model that are loaded, the oldest first."""
-        return sorted(self._models[name].loaded, key=in_order) if name in self._models else []
+        """Loaded versions of a model, the oldest first."""
+        return sorted(self._models[name].loaded, key=version_order) if name in self._models else []
 
     async def start(self) -> None:
         """Load the newest version of every model; ready then."""
-        for name in self.names:
-            _tell(log, await self._load(name))
+        for name in sorted(self._models):
+            _log_current(log, await self._load(name))
         self._started = True
 
     def served(self, name: str | None = None, version: str | None = None) -> Served:
-        """The model that a request is meant for."""
+        """The version that answers a request; without a name, the only model."""
         if self._draining:
             raise ServeError(503, "the service is stopping; ask another one, or later", retry_after=1)
         name = self._only() if name is None else name
         model = self._models.get(name)
         if model is None:
-            raise ServeError(404, f"no model is called {cut(name)}; there are: {listing(self.names)}")
+            raise self._unknown(name)
         wanted = model.current if version is None else version
-        found = None if wanted is None else model.loaded.get(wanted)
-        if found is not None:
-            return found
-        called = cut(name)
+        served = None if wanted is None else model.loaded.get(wanted)
+        if served is not None:
+            return served
         if not self._started or "LOADING" in {state for state, _ in model.states.values()}:
-            raise ServeError(503, f"model {called} is being loaded; ask again", retry_after=1)
+            raise ServeError(503, f"model {cut(name)} is being loaded; retry", retry_after=1)
         if version is None:
-            verb = f"/v2/repository/models/{name}/load"
-            raise ServeError(404, f"model {called} is not loaded; load it with POST {verb}")
-        raise ServeError(
-            404, f"model {called} has no version {cut(version)} loaded; loaded are: {listing(model.loaded)}"
-        )
+            raise ServeError(404, f"model {cut(name)} is not loaded; POST /v2/repository/models/{name}/load loads it")
+        loaded = listing(model.loaded)
+        raise ServeError(404, f"model {cut(name)} has no version {cut(version)} loaded; loaded are: {loaded}")
 
     async def predict(
-        self,
-        inputs: Inputs,
-        *,
-        model: str | None = None,
-        version: str | None = None,
-        timeout: float | None = None,
-        on_error: str = "raise",
-    ) -> tuple[Served, Prediction]:
-        """Predict the inputs of one request; cancelled, they leave the queue.
+        self, served: Served, inputs: Inputs, timeout: float | None = None, on_error: str = "raise"
+    ) -> Prediction:
+        """Predict the inputs of one request, in order; if cancelled, they leave the queue.
 
-        Returns:
-            What answered, and its prediction in the order of the inputs.
+        Raw inputs are texts, pairs, words, or the bytes of files: fronts never pass a path.
         """
-        most = self.settings.timeout
-        served = self.served(model, version)
-        inputs = checked_inputs(inputs, served.predictor, self.settings.queue)
-        found = await served.batcher.submit(inputs, most if timeout is None else min(timeout, most), on_error)
-        self.observer.predicted(served, each_of(inputs), found)
-        return served, found
+        if isinstance(inputs, Mapping):  # before they run in parts, so that a message names a row by its place here
+            inputs = checked_tensors(inputs, served.predictor.spec)
+        limit = self.settings.timeout
+        prediction = await served.batcher.submit(inputs, limit if timeout is None else min(timeout, limit), on_error)
+        self.observer.predicted(served, _each(inputs), prediction)
+        return prediction
 
     def index(self) -> list[dict[str, Any]]:
-        """Every version of every model: ``{"name", "version", "state", "reason"}``, as of the repository extension.
-
-        States are ``READY``, ``LOADING``, ``UNLOADING`` and ``UNAVAILABLE``.
-        """
-        found = self._found()
+        """Every version of every model, as in the repository extension: name, version, state and reason."""
+        found = self._folder_models()
         rows = []
         for name, model in sorted(self._models.items()):
-            for version in sorted({*found.get(name, {}), *model.states}, key=in_order):
+            for version in sorted({*found.get(name, {}), *model.states}, key=version_order):
                 state, reason = model.states.get(version, ("UNAVAILABLE", "not loaded"))
                 rows.append({"name": name, "version": version, "state": state, "reason": reason})
         return rows
 
     async def load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
-        """Load a version of a model, or load it again, and let it answer for the name; logged, and so is a refusal.
+        """Load a version of a model (again), the newest by default, and make it the current one; logged.
 
-        Args:
-            name: of the model; a folder that came after the start is found, too.
-            version: a folder's name; without it the newest.
-            keep: whether the version that answered so far stays loaded, and answers those who name it.
-
-        Raises:
-            ServeError: 404 for a name or version that is not there, 409 for a bundle that cannot be opened.
+        With ``keep`` the version that was current stays loaded, and answers requests that name it.
         """
+        self._check_single_worker()
         try:
             served = await self._load(name, version, keep=keep)
         except ServeError as error:
-            _tell_refusal("a load", error)
+            _log_refusal("a load", error)
             raise
-        _tell(changes, served)
+        _log_current(changes, served)
         return served
 
     async def unload(self, name: str, version: str | None = None) -> None:
-        """Put a model away once it has answered what it has begun; logged, and so is a refusal."""
+        """Close a model once it has answered its requests; logged, and so is a refusal."""
+        self._check_single_worker()
         try:
             old = await self._unload(name, version)
         except ServeError as error:
-            _tell_refusal("an unload", error)
+            _log_refusal("an unload", error)
             raise
         if old:
             changes.info("model %s: unloaded %s; loaded are: %s", name, listing(old), listing(self.versions(name)))
 
+    def _check_single_worker(self) -> None:
+        """Refuse a change that only one of several workers would make."""
+        if self.settings.workers > 1:
+            message = f"{self.settings.workers} workers share this port; restart the service, or run one worker"
+            log.warning("a load or an unload was refused (409): %s", message)
+            raise ServeError(409, message)
+
     async def _load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
-        """As of :meth:`load`, but not logged."""
-        versions = self._versions(name)
+        versions = self._folder_models().get(name)
+        if versions is None:
+            raise self._unknown(name)
         wanted = list(versions)[-1] if version is None else version
         if wanted not in versions:
             raise ServeError(404, f"model {cut(name)} has no version {cut(wanted)}; there are: {listing(versions)}")
@@ -214,13 +186,14 @@ class Service:
         async with model.changing:
             if self._draining:
                 raise ServeError(503, "the service is stopping; ask another one, or later", retry_after=1)
-            answered = model.states.get(wanted)
             if wanted not in model.loaded:
                 model.states[wanted] = ("LOADING", "")
             try:
                 served = await self._warmed(name, wanted, versions[wanted])
             except BaseException as error:
-                model.states[wanted] = answered if wanted in model.loaded else ("UNAVAILABLE", _reason(error))  # type: ignore[assignment]
+                if wanted in model.loaded:
+                    raise
+                model.states[wanted] = ("UNAVAILABLE", error.message if isinstance(error, ServeError) else repr(error))
                 raise
             old = [each for each in model.loaded.values() if each.version == wanted or not keep]
             model.loaded = {**({} if not keep else model.loaded), wanted: served}
@@ -230,41 +203,36 @@ class Service:
                 each.ready = False
             self.observer.queue(served, 0)  # from now on this one is counted, and watched anew
             for each in old:
-                await self._put_away(model, each)
+                await self._close(model, each)
         return served
 
     async def _unload(self, name: str, version: str | None) -> list[str]:
-        """Gives the versions that it put away."""
+        """Returns the versions that were unloaded."""
         model = self._models.get(name)
         if model is None:
-            raise ServeError(404, f"no model is called {cut(name)}; there are: {listing(self.names)}")
+            raise self._unknown(name)
         async with model.changing:
             if version is not None and version not in model.loaded:
                 raise ServeError(404, f"model {cut(name)} has no version {cut(version)} loaded")
             old = [each for each in model.loaded.values() if version in (None, each.version)]
             model.loaded = {each.version: each for each in model.loaded.values() if each not in old}
             if model.current not in model.loaded:
-                model.current = max(model.loaded, key=in_order, default=None)
+                model.current = max(model.loaded, key=version_order, default=None)
             for each in old:
-                await self._put_away(model, each)
+                await self._close(model, each)
         return [each.version for each in old]
 
     async def drain(self) -> None:
-        """Take no more requests, answer those that are here, and close every model."""
+        """Take no more requests, answer those in progress, and close every model."""
         self._draining = True
         for model in list(self._models.values()):  # a version that is being loaded may bring another name
             async with model.changing:
                 old, model.loaded, model.current = list(model.loaded.values()), {}, None
                 for each in old:
-                    await self._put_away(model, each)
-
-    def _open(self, path: Path) -> Predictor:
-        settings = self.settings
-        run = {"threads": settings.threads, "precision": settings.precision, "trust": settings.trust}
-        return load(path, settings.backend, **run)  # type: ignore[arg-type]
+                    await self._close(model, each)
 
     async def _warmed(self, name: str, version: str, path: Path) -> Served:
-        """A version that is open and has run once; raises ``ServeError`` 409 where it cannot be opened."""
+        """A version that is open and has run once; ``ServeError`` 409 if it cannot be opened."""
         try:
             predictor = await asyncio.to_thread(self._opened, path)
         except HydrantError as error:
@@ -290,50 +258,83 @@ class Service:
             raise
         return predictor
 
-    async def _put_away(self, model: _Model, served: Served) -> None:
-        """Answer what it has begun, and close it; requests do not reach it any more."""
+    async def _close(self, model: _Model, served: Served) -> None:
+        """Answer its requests, and close it; new requests do not reach it."""
         served.ready = False
         replaced = served.version in model.loaded
         if not replaced:
             model.states[served.version] = ("UNLOADING", "")
         await served.batcher.close()
-        del served.batcher  # each holds the other, and the collector does not look at what was there from the start
+        del served.batcher  # a cycle, and the collector ignores objects from the start
         await asyncio.to_thread(served.predictor.close)
         if not replaced:
             model.states[served.version] = ("UNAVAILABLE", "unloaded")
-            if not self._draining:  # until its end a service tells what it counted
+            if not self._draining:  # a service reports its counts until it ends
                 self.observer.gone(served)
 
     def _only(self) -> str:
-        """The model that a request means which names none."""
-        names = (list(self.answering) if self._started else []) or self.names
+        """The model of requests without a name."""
+        names = (list(self.answering) if self._started else []) or sorted(self._models)
         if len(names) > 1:
             raise ServeError(400, f"several models are served; name one of {listing(names)}")
         return names[0]
 
-    def _found(self) -> Mapping[str, Versions]:
-        """What lies in the folder now."""
+    def _folder_models(self) -> Mapping[str, Versions]:
+        """Models in the folder now."""
         try:
             return found_bundles(self._folder)
         except InputError:
             return {}  # it was moved away; what is loaded stays
 
-    def _versions(self, name: str) -> Versions:
-        versions = self._found().get(name)
-        if versions is None:
-            raise ServeError(404, f"no model is called {cut(name)}; there are: {listing(sorted(self._found()))}")
-        return versions
+    def _unknown(self, name: str) -> ServeError:
+        return ServeError(404, f"no model is called {cut(name)}; there are: {listing(sorted(self._models))}")
 
 
-def _tell(to: logging.Logger, served: Served) -> None:
+def _log_current(to: logging.Logger, served: Served) -> None:
     to.info("model %s answers with version %s (%s)", served.name, served.version, served.predictor.backend)
 
 
-def _tell_refusal(what: str, error: ServeError) -> None:
-    """Log a refusal: each of a bundle that cannot be opened, but not each name that a client makes up."""
-    extra = ALWAYS if error.status == 409 else None
+def _log_refusal(what: str, error: ServeError) -> None:
+    extra = ALWAYS if error.status == 409 else None  # not for each name that a client makes up
     log.warning("%s was refused (%d): %s", what, error.status, error.message, extra=extra)
 
 
-def _reason(error: BaseException) -> str:
-    return error.message if isinstance(error, ServeError) else cut(error, 200)
+def _each(inputs: Inputs) -> Sequence[Any]:
+    """Inputs one by one; ready tensors as one dict an input."""
+    if not isinstance(inputs, Mapping):
+        return inputs
+    rows = range(len(next(iter(inputs.values()))))
+    return [{name: array[row] for name, array in inputs.items()} for row in rows]
+
+
+def found_bundles(folder: str | Path) -> dict[str, Versions]:
+    """Models of a folder by name, with versions; names in requests are looked up here, and never become paths."""
+    root = Path(folder)
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        raise InputError(f"{root} {what}; expected a bundle, or a folder of bundles as NAME/VERSION/")
+    if (root / MANIFEST).is_file():
+        return {root.resolve().name or "model": {ONLY: root}}
+    models: dict[str, Versions] = {}
+    for each in _folders(root):
+        if (each / MANIFEST).is_file():
+            models[each.name] = {ONLY: each}
+        elif versions := {inner.name: inner for inner in _folders(each) if (inner / MANIFEST).is_file()}:
+            models[each.name] = {name: versions[name] for name in sorted(versions, key=version_order)}
+    if not models:
+        found = listing([each.name for each in _folders(root)])
+        raise InputError(f"{root} holds no bundle; expected one, or bundles in NAME/ or NAME/VERSION/; found {found}")
+    return models
+
+
+def version_order(version: str) -> tuple[int, int, str]:
+    """Sort key of versions, the oldest first: numbers by value, after all other names."""
+    whole = version.isascii() and version.isdigit()
+    return (int(whole), int(version) if whole else 0, version)
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        return sorted(each for each in root.iterdir() if each.is_dir() and not each.name.startswith("."))
+    except OSError as error:
+        raise InputError(f"cannot read folder {cut(root)}: {error.strerror or error}") from error

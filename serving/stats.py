@@ -1,7 +1,7 @@
-"""What a service has done, counted: the source of its metrics, of its page, and of its watch for drift.
+"""Counts of a service: the source of its metrics, its page, ``GET /stats`` and its drift watch.
 
-Counting a request costs some appends; predictions are looked at together, as soon as there are :data:`TOGETHER` of them
-or a second has passed. Memory is bounded: by time for the charts, by the newest for latencies, by classes for labels.
+Counting a request costs a few appends; predictions are evaluated together, once there are :data:`TOGETHER` of them or a
+second has passed. Memory is bounded.
 """
 
 from __future__ import annotations
@@ -11,38 +11,40 @@ import math
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..measure.watch import Alarm, Counts, Watch, check_limits
+from ..bundle.calibration import ABSTAIN, OOD
+from ..bundle.reference import RATES
+from ..monitoring.drift_monitor import Alarm, Counts, Watch, check_limits
 from ..runtime.prediction import Prediction
 from ..runtime.prediction_counts import Observed, is_counted, observed
-from .log import ALWAYS
-
-if TYPE_CHECKING:
-    from .observe import Served
+from .observers import ALWAYS, Observer, Served
 
 log = logging.getLogger(__name__)
 
 TOGETHER = 128
-"""Inputs that are looked at together, unless a second passes before."""
+"""Predicted inputs that are evaluated together, unless a second passes before."""
 
 STEP, STEPS = 10.0, 360
-"""Seconds of one point of the charts, and how many points are kept: an hour."""
+"""Seconds of one point of the charts, and the number of points: an hour."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""Upper ends of the buckets of latencies and batch sizes."""
+"""Upper bounds of the buckets of latencies and batch sizes."""
 
 MODELS = 256
-"""Versions of models that are counted at a time; the one that was idle longest is forgotten for a further one."""
+"""Versions that are counted at a time; a further one replaces the one that was idle longest."""
 
 NEWEST = 1000
-"""Latencies from which quantiles are taken."""
+"""Latencies that quantiles are taken from."""
+
+WINDOWS = {"minute": 60.0, "ten_minutes": 600.0, "hour": 3600.0}
+"""Sliding windows of the rates, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +69,11 @@ class Watching:
         check_limits(self.alpha, self.psi, self.window)
 
 
-@dataclass
 class Buckets:
-    """A histogram that is added to one value at a time.
+    """A histogram; ``bounds`` are upper ends, and a last bucket holds what is above."""
 
-    Attributes:
-        bounds: upper ends, ascending; a last bucket holds what lies above.
-        counts: in each bucket, one more than bounds.
-        total: sum of the values.
-    """
-
-    bounds: tuple[float, ...]
-    counts: list[int] = field(default_factory=list)
-    total: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
 
     def add(self, value: float) -> None:
         """Count a value."""
@@ -90,44 +81,16 @@ class Buckets:
         self.total += value
 
 
-@dataclass
-class Step:
-    """What happened within some seconds.
-
-    Attributes:
-        start: seconds of the clock.
-        requests, errors: answered or refused, and those with a status of 400 or more.
-        inputs, failed: predicted, and those that could not be used.
-        decided: inputs by decision.
-    """
-
-    start: float
-    requests: int = 0
-    errors: int = 0
-    inputs: int = 0
-    failed: int = 0
-    decided: Counter[str] = field(default_factory=Counter)
-
-
 class ModelStats:
-    """What one version of a model has done.
+    """Counts of one version of a model.
 
     Attributes:
-        name, version: of the model.
-        began: the same.
-        task, names: what it answers, and its labels.
-        calibration: of its predictor.
-        watch: for drift; ``None`` where the bundle has no reference.
-        requests: answered or refused, by front and status.
-        latency: seconds of requests, by front.
-        batch_sizes, batch_seconds: of the batches that ran.
+        watch: for drift; ``None`` without a reference in the bundle.
+        requests, latency: by front and status; seconds by front, and of the newest.
         depth: inputs that wait.
-        inputs, failed: predicted so far, and those that could not be used.
-        decided: inputs by decision.
-        labels: how often each was given.
-        sums: of the values of each score.
-        steps: the last hour.
-        newest: seconds of the last requests.
+        totals: ``inputs``, ``failed`` ones among them, and those of each decision.
+        labels, sums: predictions by label; sums of the values of each score.
+        steps: the last hour: start of each step, and counts, also of ``requests`` and their ``errors`` (status ≥ 400).
     """
 
     def __init__(self, served: Served, watching: Watching, began: float) -> None:
@@ -140,182 +103,246 @@ class ModelStats:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.latency: dict[str, Buckets] = {}
         self.batch_sizes, self.batch_seconds = Buckets(SIZES), Buckets(SECONDS)
-        self.depth = self.inputs = self.failed = 0
-        self.decided: Counter[str] = Counter()
+        self.depth = 0
+        self.totals: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
-        self.sums: dict[str, float] = {}
-        self.steps: deque[Step] = deque(maxlen=STEPS)
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.steps: deque[tuple[float, Counter[str]]] = deque(maxlen=STEPS)
         self.newest: deque[float] = deque(maxlen=NEWEST)
         self._waiting: list[Prediction] = []
-        self._together = 0  # inputs that wait
-        self._came = self._looked = -math.inf
-        self._before = Counts()  # the last whole window
+        self._kept = 0  # inputs of these
+        self._came = self._evaluated = -math.inf
+        self._last_window = Counts()
+
+    @property
+    def decisions(self) -> list[str]:
+        """Decisions that the calibration makes."""
+        limits = self.calibration.thresholds
+        return [name for name, threshold in zip(RATES, (ABSTAIN, OOD), strict=True) if threshold in limits]
 
     def is_of(self, served: Served) -> bool:
-        """Whether this is what is counted of it, and not of another that was loaded in its place."""
+        """Whether these counts are of it, and not of another version that replaced it."""
         return self.calibration is served.predictor.calibration
 
-    def step(self, now: float) -> Step:
-        """The point of the charts that now belongs to."""
+    def step(self, now: float) -> Counter[str]:
+        """Counts of the current step."""
         start = now - now % STEP
-        if not self.steps or self.steps[-1].start < start:
-            self.steps.append(Step(start))
-        return self.steps[-1]
+        if not self.steps or self.steps[-1][0] < start:
+            self.steps.append((start, Counter()))
+        return self.steps[-1][1]
 
     def take(self, prediction: Prediction, now: float) -> list[Alarm]:
-        """Keep a prediction, and look at those kept if it is time; gives the alarms that they raise."""
-        alarms = self.look() if now - self._came >= 1 else []
+        """Keep a prediction, and evaluate the kept ones if it is time; returns new alarms."""
+        alarms = self.evaluate() if now - self._came >= 1 else []
         if not is_counted(prediction):  # joined with others, these would not be counted either
             return alarms
         self._waiting.append(prediction)
-        self._together += len(prediction)
+        self._kept += len(prediction)
         self._came = now
-        if now - self._looked >= 1 or self._together >= TOGETHER:
-            alarms += self.look()
+        if now - self._evaluated >= 1 or self._kept >= TOGETHER:
+            alarms += self.evaluate()
         return alarms
 
-    def look(self) -> list[Alarm]:
-        """Look at the predictions that were kept, as of when the last of them came."""
-        waiting, self._waiting, self._together, self._looked = self._waiting, [], 0, self._came
+    def evaluate(self) -> list[Alarm]:
+        """Count the kept predictions, at the time when the last of them came; returns new alarms."""
+        waiting, self._waiting, self._kept, self._evaluated = self._waiting, [], 0, self._came
         if not waiting:
             return []
         prediction = waiting[0] if len(waiting) == 1 else Prediction.concatenate(waiting)
         return self.count(observed(prediction, self.names, self.calibration), self._came)
 
     def count(self, seen: Observed, now: float) -> list[Alarm]:
-        """Count predictions; gives the alarms that they raise."""
-        step = self.step(now)
-        decided = Counter({name: int(found.sum()) for name, found in seen.decisions.items()})
-        for counted in (self, step):
-            counted.inputs += seen.inputs
-            counted.failed += seen.failed
-            counted.decided.update(decided)
+        """Count predictions; returns new alarms."""
+        decided = {name: int(values.sum()) for name, values in seen.decisions.items()}
+        for counts in (self.totals, self.step(now)):
+            counts.update(inputs=seen.inputs, failed=seen.failed, **decided)
         self.labels.update(seen.labels)
         for name, values in seen.scores.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(values.sum(dtype=np.float64))
-        return [] if self.watch is None else self._watched(self.watch, seen)
-
-    def _watched(self, watch: Watch, seen: Observed) -> list[Alarm]:
-        before = watch.current
-        alarms = watch.add(seen)
-        if watch.current is not before:  # a window ended
-            self._before = before
+            self.sums[name] += float(values.sum(dtype=np.float64))
+        if self.watch is None:
+            return []
+        window = self.watch.current
+        alarms = self.watch.add(seen)
+        if self.watch.current is not window:
+            self._last_window = window
         return alarms
 
-    def recent(self) -> Counts:
-        """Histograms of the last whole window and of what came since."""
-        found = Counts()
-        for part in (self._before, Counts() if self.watch is None else self.watch.current):
-            found.add(part)
-        return found
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """All counts as a JSON object."""
+        newest = np.array(self.newest)
+        batches = sum(self.batch_sizes.counts)
+        return {
+            "name": self.name,
+            "version": self.version,
+            "task": self.task,
+            "totals": {
+                "requests": sum(self.requests.values()),
+                **{name: self.totals[name] for name in ("inputs", "failed", *self.decisions)},
+            },
+            "requests": [
+                {"front": front, "status": status, "count": count}
+                for (front, status), count in sorted(self.requests.items())
+            ],
+            "latency": {
+                "median": float(np.quantile(newest, 0.5)) if len(newest) else None,
+                "p99": float(np.quantile(newest, 0.99)) if len(newest) else None,
+            },
+            "queue": self.depth,
+            "batch": {
+                "size": self.batch_sizes.total / batches if batches else None,
+                "seconds": self.batch_seconds.total / batches if batches else None,
+            },
+            "rates": self._rates(now),
+            "series": [
+                {"ago": now - start, **{name: step[name] for name in ("requests", "errors", "inputs", *self.decisions)}}
+                for start, step in self.steps
+                if now - start <= STEP * STEPS
+            ],
+            "labels": dict(self.labels.most_common(20)),
+            "histograms": None if self.watch is None else self._histograms(self.watch),
+            "drift": None if self.watch is None else _drift(self.watch),
+        }
+
+    def _rates(self, now: float) -> dict[str, Any]:
+        """Shares of decisions in sliding windows, requests a second, and the rates at calibration."""
+        rates: dict[str, Any] = {}
+        for name, seconds in WINDOWS.items():
+            counts: Counter[str] = Counter()
+            for start, step in self.steps:
+                if now - start < seconds:
+                    counts.update(step)
+            # whole steps and the current one, none before the first
+            covered = max(1.0, min(seconds - STEP + now % STEP, now - self.began))
+            inputs = counts["inputs"]
+            rates[name] = {
+                "requests_per_second": counts["requests"] / covered,
+                "inputs": inputs,
+                "errors": counts["errors"],
+                **{each: counts[each] / inputs if inputs else None for each in self.decisions},
+            }
+        reference = self.calibration.reference
+        rates["calibrated"] = {} if reference is None else {name: rate.share for name, rate in reference.rates.items()}
+        return rates
+
+    def _histograms(self, watch: Watch) -> dict[str, Any]:
+        """Scores at calibration, and in the last whole window and since."""
+        recent = Counts()
+        recent.add(self._last_window)
+        recent.add(watch.current)
+        psi, _ = watch.distances(recent)
+        return {
+            name: {
+                "edges": list(histogram.edges),
+                "calibrated": list(histogram.counts),
+                "recent": recent.bins[name].tolist() if name in recent.bins else [0] * len(histogram.counts),
+                "psi": psi.get(name),
+            }
+            for name, histogram in watch.reference.histograms.items()
+        }
 
 
-class Stats:
-    """Counts what a service does; an observer, safe to ask from any thread.
+def _drift(watch: Watch) -> dict[str, Any]:
+    return {
+        "alpha": watch.alpha,
+        "psi_limit": watch.psi,
+        "rates": {
+            name: {"evidence": test.evidence, "limit": test.limit, "count": test.count, "n": test.n}
+            for name, test in watch.rates.items()
+        },
+        "psi": dict(watch.windows[-1].psi) if watch.windows else {},
+        "window": watch.window,
+        "alarms": [alarm.to_json() for alarm in watch.alarms],
+    }
 
-    Attributes:
-        began: seconds of the clock at the start.
-        refused: requests that reached no model, by status.
-    """
 
-    def __init__(
-        self,
-        watching: Watching = Watching(),
-        clock: Callable[[], float] = time.monotonic,
-        told: Callable[[str, str, Alarm], None] | None = None,
-    ) -> None:
-        self._watching, self._clock, self._told = watching, clock, told
+class Stats(Observer):
+    """Counts of a service; hold ``lock`` while reading ``refused`` (by status) or the result of :meth:`models`."""
+
+    def __init__(self, watching: Watching = Watching(), clock: Callable[[], float] = time.monotonic) -> None:
+        self._watching, self._clock = watching, clock
         self._models: OrderedDict[tuple[str, str], ModelStats] = OrderedDict()
-        self._lock = threading.Lock()
-        self.began = clock()
+        self.lock = threading.Lock()
+        self._began = clock()
         self.refused: Counter[int] = Counter()
 
     def refuse(self, status: int, count: int = 1) -> None:
         """Count requests that were refused before they reached a model."""
-        with self._lock:
+        with self.lock:
             self.refused[status] += count
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
         """Count a request."""
-        with self._lock:
+        with self.lock:
             model, now = self._of(served), self._clock()
             model.requests[front, status] += 1
             model.latency.setdefault(front, Buckets(SECONDS)).add(seconds)
             model.newest.append(seconds)
-            step = model.step(now)
-            step.requests += 1
-            step.errors += status >= 400
+            model.step(now).update(requests=1, errors=int(status >= 400))
 
     def batch(self, served: Served, size: int, seconds: float) -> None:
         """Count a batch."""
-        with self._lock:
+        with self.lock:
             model = self._of(served)
             model.batch_sizes.add(size)
             model.batch_seconds.add(seconds)
 
     def queue(self, served: Served, depth: int) -> None:
         """Note how many inputs wait."""
-        with self._lock:
+        with self.lock:
             model = self._of(served)
             if model.is_of(served):
                 model.depth = depth
 
-    def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:
+    def predicted(self, served: Served, inputs: Sequence[Any], prediction: Prediction) -> None:  # noqa: ARG002
         """Count predictions, and watch them for drift."""
-        del inputs  # what they said is nobody's business here
-        with self._lock:
+        with self.lock:
             model = self._of(served)
             alarms = model.take(prediction, self._clock()) if model.is_of(served) else []
-        self._tell(served.name, served.version, alarms)
+        _warn(model, alarms)
 
     def seen(self, served: Served, seen: Observed) -> None:
-        """Count predictions that were looked at elsewhere, in the order in which they come here."""
-        with self._lock:
+        """Count predictions that a worker evaluated, in the order of arrival."""
+        with self.lock:
             model = self._of(served)
             alarms = model.count(seen, self._clock()) if model.is_of(served) else []
-        self._tell(served.name, served.version, alarms)
+        _warn(model, alarms)
 
     def gone(self, served: Served) -> None:
-        """Forget what is not served any more: its alarms tell nothing of what answers now."""
-        with self._lock:
+        """Forget an unloaded version, with its alarms."""
+        with self.lock:
             self._models.pop((served.name, served.version), None)
 
     def models(self) -> list[ModelStats]:
-        """Everything that was counted, predictions that were kept included; to be read within :meth:`reading`."""
-        told = []
-        with self._lock:
-            found = [self._models[key] for key in sorted(self._models)]
-            for model in found:
-                told += [(model.name, model.version, model.look())]
-        for name, version, alarms in told:
-            self._tell(name, version, alarms)
-        return found
+        """All counts, with kept predictions evaluated; read them while holding :attr:`lock`."""
+        with self.lock:
+            models = [self._models[key] for key in sorted(self._models)]
+            alarms = [(model, model.evaluate()) for model in models]
+        for model, raised in alarms:
+            _warn(model, raised)
+        return models
 
-    def now(self) -> float:
-        """Seconds of the clock."""
-        return self._clock()
-
-    @property
-    def reading(self) -> threading.Lock:
-        """To be held while what :meth:`models` gave is read."""
-        return self._lock
+    def snapshot(self) -> dict[str, Any]:
+        """All counts as a JSON object, for ``GET /stats`` and the charts of the page."""
+        models = self.models()
+        with self.lock:
+            now = self._clock()
+            return {"uptime": now - self._began, "models": [model.snapshot(now) for model in models]}
 
     def _of(self, served: Served) -> ModelStats:
-        """What is counted of a model; what is being put away counts for the one that was loaded in its place."""
+        """Counts of a model; a version that is being unloaded counts for the one that replaced it."""
         key = (served.name, served.version)
-        found = self._models.get(key)
-        if found is None or (served.ready and not found.is_of(served)):  # it was loaded anew
-            found = ModelStats(served, self._watching, self._clock())
+        model = self._models.get(key)
+        if model is None or (served.ready and not model.is_of(served)):
+            model = ModelStats(served, self._watching, self._clock())
             if not served.ready:
-                return found  # it is gone, and so is this
-            self._models[key] = found
+                return model  # it is gone, and so are these counts
+            self._models[key] = model
             while len(self._models) > MODELS:
                 self._models.popitem(last=False)
         self._models.move_to_end(key)
-        return found
+        return model
 
-    def _tell(self, name: str, version: str, alarms: Sequence[Alarm]) -> None:
-        for alarm in alarms:
-            log.warning("drift of %s, version %s: %s", name, version, alarm.text, extra=ALWAYS)
-            if self._told is not None:
-                self._told(name, version, alarm)
+
+def _warn(model: ModelStats, alarms: Sequence[Alarm]) -> None:
+    for alarm in alarms:
+        log.warning("drift of %s, version %s: %s", model.name, model.version, alarm.text, extra=ALWAYS)

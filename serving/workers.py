@@ -1,7 +1,4 @@
-"""Several processes that share one port, each with its own copy of the models; one that dies is replaced.
-
-What they do is counted here, as if one had done it (``serving.together``).
-"""
+"""``hydrant serve``: bundles behind a port, from one process or several that share it; dead ones are replaced."""
 
 from __future__ import annotations
 
@@ -13,118 +10,150 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from ..errors import HydrantError, InputError
-from .log import calm_log
-from .server import Announce, Ready, end_signals, serve_alone
-from .settings import ServeSettings
-from .together import Together
+from ..bundle.staging import signals_to
+from ..errors import HydrantError, InputError, require
+from .observers import configure_log
+from .serve_settings import ServeSettings
+from .server import Announce, Ready, bound, check_certificate, end_signals, serve_alone
+from .service import found_bundles
+from .worker_stats import WorkerStats
 
 log = logging.getLogger(__name__)
 
 POLL = 0.2
-"""Seconds between two looks at what a signal asked for."""
+"""Seconds between two looks for a signal."""
 
 PAUSE = 5.0
-"""Seconds before another worker is begun in the place of one that could not begin, while the others serve."""
+"""Seconds before a replacement that could not start is started again, while the other workers serve."""
+
+
+def serve(
+    folder: str | Path,
+    settings: ServeSettings = ServeSettings(),
+    announce: Announce = lambda ready: None,  # noqa: ARG005
+) -> None:
+    """Serve bundles until SIGTERM or SIGINT; then answer what is begun, and return.
+
+    Args:
+        folder: bundle made by `hydrant fuse`, or a folder of them as NAME/ or NAME/VERSION/. Of several versions the
+            newest answers.
+        settings: how.
+        announce: called once every model is warm.
+
+    Raises:
+        InputError: no bundle, a port that cannot be had, or a certificate that cannot be read.
+        ServeError: a bundle cannot be opened.
+        MissingExtraError: the extra ``serve`` is not installed.
+    """
+    for module in ("starlette", "uvicorn", "httptools", *(("grpc",) if settings.grpc_port is not None else ())):
+        require(module, "serve", "serve bundles")
+    found_bundles(folder)
+    check_certificate(settings)
+    with bound(settings.host, settings.port) as port, _grpc_port(settings) as settings:  # noqa: PLR1704
+        run = serve_alone if settings.workers == 1 else serve_with_workers
+        run(folder, settings, port, announce)
+
+
+@contextlib.contextmanager
+def _grpc_port(settings: ServeSettings) -> Iterator[ServeSettings]:
+    """The settings with a port of gRPC for all workers, which stays reserved while none of them has it."""
+    if settings.grpc_port:  # workers would share a port with strangers, too, and gRPC's own error is long
+        with bound(settings.host, settings.grpc_port):
+            pass
+    if settings.workers == 1 or settings.grpc_port is None:
+        yield settings
+        return
+    with bound(settings.host, settings.grpc_port, listens=False) as port:
+        yield replace(settings, grpc_port=port.getsockname()[1])
 
 
 def serve_with_workers(folder: str | Path, settings: ServeSettings, port: socket.socket, announce: Announce) -> None:
-    """Serve from several processes until a signal comes; then each answers what it has begun."""
-    together = Together(settings.watching)
+    """Serve from several processes until a signal comes; then each answers its requests in progress."""
+    stats = WorkerStats(settings.watching)
 
-    def begun(*, replaces: bool = False) -> _Worker:
-        return _Worker(folder, settings, port, together, replaces)
+    def start(*, replaces: bool = False) -> _Worker:
+        return _Worker(folder, settings, port, stats, replaces)
 
-    with _signals() as asked:
-        workers: list[_Worker] = []
+    workers: list[_Worker] = []
+    signals: list[int] = []
+    with signals_to(lambda number, _: signals.append(number), *(each.name for each in end_signals())):
         try:
-            workers += [begun() for _ in range(settings.workers)]
-            told = [worker.ready(asked) for worker in workers]
-            if not asked:
-                announce(told[0])
-            while not asked:
+            workers += [start() for _ in range(settings.workers)]
+            ready = [worker.ready(signals) for worker in workers]
+            if not signals:
+                announce(ready[0])
+            while not signals:
                 wait([worker.process.sentinel for worker in workers], timeout=POLL)
                 for place in [place for place, worker in enumerate(workers) if not worker.process.is_alive()]:
                     log.error("a worker ended with %s; another takes its place", workers[place].process.exitcode)
                     workers[place].leave()
-                    workers[place] = begun(replaces=True)
-                    _until_ready(workers[place], asked)
+                    workers[place] = start(replaces=True)
+                    _until_ready(workers[place], signals)
         finally:
             for worker in workers:
                 worker.leave()
             for worker in workers:
-                worker.join(asked)
+                worker.join(signals)
 
 
-def _until_ready(worker: _Worker, asked: list[int]) -> None:
-    """Wait until a worker that takes another's place is ready; one that cannot begin is not the end of the others."""
+def _until_ready(worker: _Worker, signals: list[int]) -> None:
+    """Wait until a replacement is ready; if it cannot start, the others go on."""
     try:
-        worker.ready(asked)
+        worker.ready(signals)
     except InputError as error:
-        log.error("a worker could not begin, and is begun again in %g s: %s", PAUSE, error)
+        log.error("a worker could not start, and is started again in %g s: %s", PAUSE, error)
         worker.process.join(PAUSE)
         end = time.monotonic() + PAUSE
-        while not asked and time.monotonic() < end:
+        while not signals and time.monotonic() < end:
             time.sleep(min(POLL, PAUSE))
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Those that came, in a list that grows."""
-    came: list[int] = []
-    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in end_signals()}
-    try:
-        yield came
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 class _Worker:
     """One process; it ends when its pipe is closed.
 
-    One that replaces another accepts connections only when its models are warm: until then the others take them all.
+    A replacement accepts connections only when its models are warm: until then the others take them all.
     """
 
     def __init__(
-        self, folder: str | Path, settings: ServeSettings, port: socket.socket, together: Together, replaces: bool
+        self, folder: str | Path, settings: ServeSettings, port: socket.socket, stats: WorkerStats, replaces: bool
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         ours, counts = context.Pipe()
         level = logging.getLogger().getEffectiveLevel()
-        words = (folder, settings, port, theirs, counts, replaces, level)
-        self.process = context.Process(target=_work, args=words, daemon=True)
+        arguments = (folder, settings, port, theirs, counts, replaces, level)
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         counts.close()
-        together.listen(ours)
+        stats.listen(ours)
 
-    def ready(self, asked: list[int]) -> Ready:
+    def ready(self, signals: list[int]) -> Ready:
         """Wait until its models are warm, or until a signal came."""
-        while not asked:
+        while not signals:
             if self._pipe.poll(POLL):
                 try:
-                    found: Ready | str = self._pipe.recv()
+                    message: Ready | str = self._pipe.recv()
                 except (EOFError, OSError):
-                    found = f"a worker ended with {self.process.exitcode} before it was ready; run one to see why"
-                if isinstance(found, str):
-                    raise InputError(found)
-                return found
+                    message = f"a worker ended with {self.process.exitcode} before it was ready; run one to see why"
+                if isinstance(message, str):
+                    raise InputError(message)
+                return message
         return {}
 
     def leave(self) -> None:
-        """Tell it to answer what it has begun, and to end."""
+        """Let it answer its requests, and end."""
         self._pipe.close()
 
-    def join(self, asked: list[int]) -> None:
+    def join(self, signals: list[int]) -> None:
         """Wait for its end, which a second signal hastens."""
         while self.process.is_alive():
             self.process.join(POLL)
-            if len(asked) > 1:
+            if len(signals) > 1:
                 self.process.kill()
 
 
@@ -137,18 +166,18 @@ def _work(
     replaces: bool,
     level: int,
 ) -> None:
-    """What a worker does."""
-    calm_log(level)
+    """The main function of a worker."""
+    configure_log(level)
     for each in end_signals():  # a terminal, and systemd, send them to every process of a service
         signal.signal(each, signal.SIG_IGN)
 
-    def tell(found: Ready | str) -> None:
-        with contextlib.suppress(OSError):  # who started this worker has left, as when another could not begin
-            pipe.send(found)
+    def report(message: Ready | str) -> None:
+        with contextlib.suppress(OSError):  # the parent has left, as when another worker could not start
+            pipe.send(message)
 
     with port:
         try:
-            serve_alone(folder, settings, port, tell, pipe, counts, warm_first=replaces)
+            serve_alone(folder, settings, port, report, pipe, counts, warm_first=replaces)
         except HydrantError as error:
-            tell(str(error))
+            report(str(error))
             sys.exit(2)

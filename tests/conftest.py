@@ -21,8 +21,8 @@ import torch
 import transformers
 from cpp import build, missing
 from golden import make_golden
-from hydrant.bundle.owned import locked
-from hydrant.serving.log import Rarely
+from hydrant.bundle.staging import locked
+from hydrant.serving.observers import RareWarnings
 from one_thread import use_one_thread
 from support import make_model, make_tokenizer, run_cli
 
@@ -70,7 +70,7 @@ def _whole_log() -> Iterator[None]:
     """What a service keeps from its log, when one ran in a test's process, is told to the tests after it."""
     yield
     for handler in logging.getLogger().handlers:
-        for kept in [each for each in handler.filters if isinstance(each, Rarely)]:
+        for kept in [each for each in handler.filters if isinstance(each, RareWarnings)]:
             handler.removeFilter(kept)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hydrant.bundle.owned import locked
+from hydrant.bundle.staging import locked
 
 ROOT = Path(__file__).parents[1]
 CMAKE = [f"-DONNXRuntime_PYTHON={sys.executable}", f"-DPython3_EXECUTABLE={sys.executable}"]

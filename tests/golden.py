@@ -24,9 +24,9 @@ from hydrant.bundle.calibration import Calibration, Conformal, Intervals, LabelD
 from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.calib.density import DensityFit
+from hydrant.calib.features import standardised_by
 from hydrant.calib.taps import named_taps
 from hydrant.families.checkpoint import load_processor
-from hydrant.measure.features import standardised_by
 from hydrant.runtime.backends.reference import TorchFeatures
 from hydrant.runtime.words import AGGREGATIONS, UNCERTAINTIES, spans_of
 from PIL import Image

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from hydrant.serving.run import bound
-from hydrant.serving.server import serve_alone
-from hydrant.serving.settings import ServeSettings
+from hydrant.serving.serve_settings import ServeSettings
+from hydrant.serving.server import bound, serve_alone
 
 
 @dataclass

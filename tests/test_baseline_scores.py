@@ -16,10 +16,8 @@ import pytest
 import torch
 from hydrant import HydrantError, fuse
 from hydrant.calib import gaussians
-from hydrant.calib.gaussians import Gaussians
-from hydrant.calib.neighbours import Neighbours
-from hydrant.calib.virtual_logit import VirtualLogit, principal_dimensions
-from hydrant.metrics.logit_scores import logit_scores
+from hydrant.calib.ood_detectors import Gaussians, Neighbours, VirtualLogit, principal_dimensions
+from hydrant.metrics.uncertainty import logit_scores
 from hydrant.runtime.backends.reference import TorchSingle
 from hypothesis import given
 from hypothesis import strategies as st

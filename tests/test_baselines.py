@@ -15,15 +15,14 @@ import torch
 import transformers
 from hydrant import Bundle, Figures, HydrantError, evaluate, export_onnx, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
-from hydrant.cli.main import main
 from hydrant.data.examples import read_examples
-from hydrant.evaluation.figure_names import BASELINES
+from hydrant.evaluation.metric_names import BASELINES
 from hydrant.evaluation.report import EvaluationReport
 from hydrant.families.checkpoint import load_processor
 from hydrant.metrics import classification as metrics
-from hydrant.metrics.logit_scores import logit_scores
+from hydrant.metrics.uncertainty import logit_scores
 from PIL import Image
-from support import random_plan, run_cli
+from support import random_plan
 from test_baseline_scores import distances
 from test_evaluate import Resources, write_texts
 
@@ -138,21 +137,6 @@ def virtual(
     return alpha * norms[1] - np.log(np.exp(given["logits"].astype(np.float64)).sum(axis=1))
 
 
-def test_intervals_are_drawn_like_all_others(report: EvaluationReport) -> None:
-    """Where a score of the report is a baseline, too, figure and interval are the same."""
-    checkpoint = report.models[1]
-    assert checkpoint.baselines is not None
-    for score in ("energy", "predictive_entropy", "max_probability"):
-        for figure in ("auroc", "aupr", "fpr95"):
-            ours, other = checkpoint.baselines.figures[f"{score}.{figure}"], checkpoint.figures[f"ood.{score}.{figure}"]
-            for end in ("value", "low", "high"):
-                assert getattr(ours, end) == pytest.approx(getattr(other, end), abs=2e-3), (score, figure, end)
-    for model in report.models:
-        assert model.baselines is not None
-        for name, each in model.baselines.figures.items():
-            assert 0 <= each.low <= each.high <= 1, name
-
-
 def test_every_form_of_the_report_tells_baselines_and_their_source(report: EvaluationReport, evaluated: Path) -> None:
     assert report.html is not None
     html, text = report.html.read_text(), evaluation_text(report)
@@ -172,7 +156,7 @@ def test_every_form_of_the_report_tells_baselines_and_their_source(report: Evalu
         assert words in unescape(html)
     section = unescape(html).split("<h2>Baselines: what a single model finds out of distribution</h2>")[1]
     for title, figure in (("AUROC", "auroc"), ("FPR95", "fpr95")):
-        table = text.split(f"baselines: {title}")[1].split("\n\n")[0]
+        table = text.split(f"single model finds out of distribution {title}")[1].split("\n\n")[0]
         for score, words in BASELINES.items():
             (line,) = [line for line in table.splitlines() if line.startswith(f"{words}  ")]
             for model in report.models:
@@ -186,11 +170,6 @@ def test_every_form_of_the_report_tells_baselines_and_their_source(report: Evalu
         assert min(picture.size) > 300
     stored = Bundle.open(evaluated).read_json("reports/evaluation.json")
     assert stored == json.loads(json.dumps(report.to_json()))
-    found = stored["models"][0]["baselines"]
-    assert set(found) == {"of", "figures", "settings", "left_out"}
-    assert set(found["figures"]["knn.auroc"]) == {"value", "low", "high"}
-    assert (stored["fit"], stored["fit_examples"]) == ("train.csv", 60)
-    assert not [note for note in stored["notes"] if "baselines" in note], "a checkpoint is compared"
 
 
 def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict[str, Path], undrawn: None) -> None:
@@ -204,13 +183,13 @@ def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict
         "Left out: kNN, ViM, Mahalanobis, relative Mahalanobis: needs features of training data; give these as well"
         in text
     )
-    assert "Mahalanobis" not in text.split("baselines: AUROC")[1].split("Baselines of")[0]
+    assert "Mahalanobis" not in text.split("out of distribution AUROC")[1].split("Baselines of")[0]
     (note,) = report.notes
     assert note.startswith("the baselines of bundle are computed from the first of its 3 members alone, which keeps")
     assert "compare with one, too (compare=…, --compare)" in note
     none = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0))
     assert none.models[0].baselines is None
-    assert "baselines" not in evaluation_text(none)
+    assert "Baselines" not in evaluation_text(none)
 
 
 def test_what_cannot_be_fitted_is_left_out_with_its_reason(
@@ -233,29 +212,6 @@ def test_what_cannot_be_fitted_is_left_out_with_its_reason(
     assert report.notes == [], "the bundle of one member keeps all heads"
 
 
-def test_the_single_model_of_dropout_is_the_checkpoint(
-    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], undrawn: None
-) -> None:
-    figures = Figures(bootstrap=0, baselines=True)
-    compare = [f"mc-dropout:2:{bert_checkpoint}", bert_checkpoint]
-    report = evaluate(bundle, data["test"], data["ood"], figures=figures, compare=compare)
-    _, passes, whole = (model.baselines for model in report.models)
-    assert passes is not None
-    assert whole is not None
-    assert (passes.of, whole.of) == ("the checkpoint itself, without dropout", "the checkpoint itself")
-    assert passes.figures == whole.figures
-    few = ["hello world", "the money"], ["a", "b"]
-    alone = evaluate(bundle, few, (["today"], None), figures=figures, compare=compare[:1])
-    assert alone.notes == [], "a whole model is among the rows"
-
-
-def test_training_data_among_test_data_are_told(bundle: Path, data: dict[str, Path], undrawn: None) -> None:
-    figures = Figures(bootstrap=0, baselines=True, fit=data["test"])
-    report = evaluate(bundle, data["test"], data["ood"], figures=figures)
-    twice = "100% of the examples of test.csv are among those of test.csv that baselines are fitted on"
-    assert [note.startswith(twice) for note in report.notes].count(True) == 1
-
-
 @pytest.mark.parametrize(
     ("ood", "fit", "neighbours", "message"),
     [
@@ -269,19 +225,3 @@ def test_refusals(bundle: Path, data: dict[str, Path], ood: bool, fit: str, neig
     with pytest.raises(HydrantError) as caught:
         evaluate(bundle, data["test"], data["ood"] if ood else None, figures=figures)
     assert message.format(**data) in str(caught.value)
-
-
-def test_command_line(
-    bundle: Path, bert_checkpoint: Path, data: dict[str, Path], undrawn: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["evaluate", bundle, "--data", data["test"], "--ood", data["ood"], "--bootstrap", "5"]
-    asked = ["--baselines", "--fit", data["train"], "--neighbours", "3", "--compare", bert_checkpoint, "--json"]
-    assert main(list(map(str, [*given, *asked]))) == 0
-    first, second = (model["baselines"] for model in json.loads(capsys.readouterr().out)["models"])
-    assert second["of"] == "the checkpoint itself"
-    assert first["settings"]["knn"] == "k = 3, features of length 1"
-    assert set(first["figures"]) == {f"{score}.{name}" for score in BASELINES for name in ("auroc", "aupr", "fpr95")}
-    refused = run_cli(*given, "--fit", data["train"])
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("hydrant: error: training data are given (fit=…, --fit), but nothing is fitted")
-    assert len(refused.stderr.splitlines()) == 1

@@ -35,9 +35,9 @@ from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
 from hydrant.fusion.grouped import GroupedLinear
 from hydrant.tuning import job, loop
+from hydrant.tuning.job import shared_form
 from hydrant.tuning.optimizer import decays
 from hydrant.tuning.rank_one import RankOneLinear, draw, merged, with_factors
-from hydrant.tuning.weights import shared_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, OLDEST, make_inputs, make_model, random_plan, run_cli

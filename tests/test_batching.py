@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,20 +12,18 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant import Budget, Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
-from hydrant.data import kept
+from hydrant import Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data.batching import item_batches
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
-from hydrant.data.kept import KeptBatches
 from hydrant.data.processor import Processor, load_processor
-from hydrant.data.samples import model_inputs
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_model
 from hydrant.families.checkpoint import load_processor as checkpoint_processor
 from hydrant.families.registry import architecture_of
-from hydrant.tuning.examples import Source
+from hydrant.serving.triton.model_files import batching
+from hydrant.tuning.tuning_data import Source
 from support import CLASSES
 
 BATCH = 4
@@ -90,7 +86,6 @@ def predicted(bundle: Path) -> None:
 
 USES: dict[str, Callable[[Path, Path], Any]] = {
     "taylor": lambda checkpoint, _: plan(checkpoint),
-    "budget": lambda checkpoint, _: plan(checkpoint, keep=Budget(1.9)),
     "circuit": lambda checkpoint, _: plan(checkpoint, (IMAGES[:30], LABELS[:30]),
                                           method=Circuit(ood=(IMAGES[30:], None))),
     "predict": lambda _, bundle: predicted(bundle),
@@ -102,7 +97,7 @@ USES: dict[str, Callable[[Path, Path], Any]] = {
 def test_every_image_is_prepared_once_and_one_batch_is_alive(
     use: str, vit_checkpoint: Path, image_bundle: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
     USES[use](vit_checkpoint, image_bundle)
     assert [watch.times[id(image)] for image in IMAGES] == [1] * len(IMAGES)
     assert watch.most <= BATCH
@@ -113,7 +108,7 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
 ) -> None:
     found = []
     for limit in (0, 5 * BATCH * 12 * 12 * 3 * 4, 2**30):  # all in the file, five batches in memory, all in memory
-        monkeypatch.setattr(kept, "MEMORY_BYTES", limit)
+        monkeypatch.setattr(batching, "MEMORY_BYTES", limit)
         made = plan(vit_checkpoint, (IMAGES[:30], LABELS[:30]), method=Circuit(ood=(IMAGES[30:], None)))
         found.append(made.to_json())
     assert found[0] == found[1] == found[2]
@@ -121,7 +116,7 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
 
 def test_inputs_of_checks_are_bounded_too(vit_checkpoint: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     processor, spec = processor_of(vit_checkpoint)
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
     made, described = model_inputs(processor, spec, (IMAGES, None), seed=3)
     sizes = [len(batch["pixel_values"]) for batch in made]
     assert sizes == [1, 2, 5, 16, 1, 2, 5, 8]
@@ -174,66 +169,12 @@ def test_inputs_that_fail_are_left_out_with_the_reason(
     assert raised.value.__cause__ is not raised.value, "it would hold itself, and the inputs with it"
 
 
-# Kept batches
-
-
-def test_kept_batches_are_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    made: list[dict[str, np.ndarray]] = [
-        {"a": rng.random((size, 3), np.float32), "b": rng.integers(0, 9, (size, 2)), "none": np.zeros((size, 0))}
-        for size in (2, 5, 1)
-    ]
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 100)
-    stored = KeptBatches(iter(made))
-    assert len(stored) == 3
-    for _ in range(2):
-        for found, expected in zip(stored, made, strict=True):
-            assert list(found) == list(expected)
-            for name, array in expected.items():
-                np.testing.assert_array_equal(found[name], array)
-                assert found[name].dtype == array.dtype
-        stored[1]["a"][:] = 7  # of its own copy
-    assert [len(batch["a"]) for batch in stored[::2]] == [2, 1]
-
-
-def test_batches_in_the_file_are_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
-    alive: list[weakref.ref[np.ndarray]] = []
-
-    def made() -> Any:
-        for _ in range(5):
-            array = np.ones((2, 2))
-            alive.append(weakref.ref(array))
-            yield {"a": array}
-
-    stored = KeptBatches(made())
-    gc.collect()
-    assert [each() for each in alive] == [None] * 5
-    assert sum(batch["a"].sum() for batch in stored) == 20
-
-
-def test_no_room_for_the_file_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def tell(self) -> int:
-            return 0
-
-        def write(self, _: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(kept, "MEMORY_BYTES", 0)
-    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
-    with pytest.raises(InputError, match=r"cannot keep prepared inputs in .*: No space left on device; .*TMPDIR"):
-        KeptBatches([{"a": np.ones(3)}])
-
-
 # Texts that are cut
 
 
 CUT: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
-    "taylor": (plan, "1 of 2 texts were cut to the 40 tokens this model reads"),
     "circuit": (lambda folder, data: plan(folder, (["hello"], [0]), method=Circuit(ood=data, max_accuracy_loss=100)),
                 "1 of 2 texts of ood data given in memory were cut to the 40 tokens this model reads (first: input 1)"),
-    "checks": (lambda folder, data: model_inputs(*processor_of(folder), data), "1 of 2 texts were cut to the 40"),
     "tuning": (lambda folder, data: Source(Examples(data[0], np.array(data[1]), "train.csv"), *processor_of(folder)),
                "1 of 2 texts of data train.csv were cut to the 40 tokens"),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,14 @@ from hydrant import (
     verify,
 )
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.files import sha256_of
+from hydrant.bundle.staging import sha256_of
 from hydrant.calib.density import standardised
+from hydrant.calib.features import Reference
 from hydrant.calib.taps import SETS
 from hydrant.data.examples import read_examples
 from hydrant.engines.metadata import metadata_path
 from hydrant.families.checkpoint import load_processor
-from hydrant.measure.features import Reference
-from hydrant.metrics.uncertainty import area_under_roc
+from hydrant.metrics.classification import auroc as area_under_roc
 from hydrant.progress import no_progress
 from onnx import numpy_helper
 from PIL import Image
@@ -468,7 +469,7 @@ def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
     assert report.density.taps == alone[chosen].taps
     assert all(np.array_equal(array, alone[chosen].arrays()[name]) for name, array in report.density.arrays().items())
     for name in SETS:  # whichever separates best
-        monkeypatch.setattr("hydrant.measure.distance.best_set", lambda *_, name=name: (name, {}))
+        monkeypatch.setattr("hydrant.calib.distance_choice.best_set", lambda *_, name=name: (name, {}))
         kept = calibrate(forked, data["val"], data["ood"], fit=data["test"]).density
         assert all(np.array_equal(array, alone[name].arrays()[part]) for part, array in kept.arrays().items())
 
@@ -516,21 +517,21 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
     bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a graph that calibration did not know of, nor one that does not know of the calibration."""
+    from hydrant.calib.decisions import fit
     from hydrant.export import exporter
-    from hydrant.measure import calibrate as calibrating
 
     Bundle.open(bundle).add({}, remove=["model.bf16.onnx"])
-    fit, write_model = calibrating.fit_decisions, exporter.write_model
+    classes, write_model = fit.FITS["classification"], exporter.write_model
 
     def fit_late(*arguments: Any, **named: Any) -> Calibration:
         export_onnx(bundle, "bf16")
-        return fit(*arguments, **named)
+        return classes.fit(*arguments, **named)
 
-    monkeypatch.setattr(calibrating, "fit_decisions", fit_late)
+    monkeypatch.setitem(fit.FITS, "classification", replace(classes, fit=fit_late))
     with pytest.raises(HydrantError, match=r"model\.bf16\.onnx was changed by another process meanwhile; run the comm"):
         calibrate(bundle, data["val"])
     assert temperature_in(bundle / "model.fp32.onnx") == temperature_in(bundle / "model.bf16.onnx") == 1
-    monkeypatch.setattr(calibrating, "fit_decisions", fit)
+    monkeypatch.setitem(fit.FITS, "classification", classes)
 
     def write_late(*arguments: Any) -> Any:
         calibrate(bundle, data["val"])

@@ -25,7 +25,7 @@ from hydrant.calib.heads.trials import Trial
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.metrics import classification as metrics
-from hydrant.metrics.uncertainty import area_under_roc
+from hydrant.metrics.classification import auroc as area_under_roc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
-from hydrant.cli.terminal import CONTROLS, program, told
+from hydrant.cli.terminal import CONTROLS, told
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
@@ -563,29 +562,3 @@ def test_version_and_help() -> None:
     for verb in ("plan", "fuse", "export", "verify", "predict", "inspect", "demo"):
         assert verb in listed
         assert run_cli(verb, "--help").returncode == 0
-
-
-def test_it_is_called_by_its_path_where_only_an_environment_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = tmp_path / "venv/bin/hydrant"
-    own.parent.mkdir(parents=True)
-    own.write_text("")
-    own.chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(own)])
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert program() == "venv/bin/hydrant"
-    monkeypatch.chdir(own.parent)
-    assert program() == "./hydrant"
-    monkeypatch.setenv("PATH", str(own.parent))
-    assert program() == "hydrant"
-    monkeypatch.setattr(sys, "argv", ["/nowhere/pytest"])
-    assert program() == "hydrant"
-    module = tmp_path / "hydrant/__main__.py"
-    module.parent.mkdir()
-    module.write_text("")
-    monkeypatch.setattr(sys, "argv", [str(module)])
-    assert program() == "hydrant"
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert shlex.split(program()) == [os.path.relpath(sys.executable), "-m", "hydrant"]

@@ -140,10 +140,7 @@ def check_rest_of(told: dict[str, Any], over: str, codes: list[str]) -> None:
         "classification": (malformed, "has parameter classification, which is not served here"),
         "sequence": (malformed, "has parameter sequence_id, which is not served here"),
         "empty": (malformed, "input 0 is an empty text"),
-        "config": (
-            malformed,
-            "parameter 'config' is '{}'; expected parameters of version (text), keep (true or false)",
-        ),
+        "config": (malformed, "`config`"),
     }
     for name, (code, part) in words.items():
         status, message = told[f"{over} refused"][name]

@@ -80,18 +80,6 @@ def test_predictions_match_the_original_model_with_silenced_heads(bundle: Path, 
             np.testing.assert_allclose(getattr(got, name), expected[name], atol=1e-5, err_msg=f"{backend} {name}")
 
 
-def test_the_readme_s_two_queries(bundle: Path) -> None:
-    done = run_cli(
-        "predict", bundle, "how do i say thank you in finnish", "what is the airspeed of an unladen swallow", "--json"
-    )
-    known, ood = json.loads(done.stdout)["predictions"]
-    assert known["label"] == "translate"
-    assert known["confidence"] > 0.9
-    assert ood["confidence"] < 0.5
-    for score in ("predictive_entropy", "mutual_information"):
-        assert ood[score] > 5 * known[score]
-
-
 def test_calibration_and_evaluation(bundle: Path, shared: Path, tmp_path: Path) -> None:
     """Calibrated on the validation splits, measured on the test splits, beside the single model; on a share of each."""
     source, bundle, data = bundle, tmp_path / "out", shared / "data/clinc150"

@@ -19,10 +19,9 @@ from hydrant import (
     plan_heads,
     save_bundle,
 )
-from hydrant.build.compiler import Settings, compile_graph
+from hydrant.build.compiler import Messages, compile_graph
 from hydrant.build.fusion_report import by_profile
-from hydrant.build.messages import Messages
-from hydrant.build.profiles import optimization_profiles
+from hydrant.build.profile_ranges import optimization_profiles
 from hydrant.bundle.architecture import Architecture
 from hydrant.export.random_model import random_model
 from hydrant.families.checkpoint import load_processor
@@ -86,8 +85,8 @@ def compiled(model: onnx.ModelProto, shape: Architecture, precision: str, folder
     """(layers, fused attention blocks) of a graph."""
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    settings = Settings(precision, optimization_profiles(shape, ["1:2:8"], []), ("8.9",))
-    (counts,) = by_profile(compile_graph(trt, path, settings, Messages()).layers, 1)
+    profiles, options = optimization_profiles(shape, ["1:2:8"], []), TensorRTForRTX(compute_capability=["8.9"])
+    (counts,) = by_profile(compile_graph(trt, path, profiles, options, Messages()).layers, 1)
     return counts
 
 

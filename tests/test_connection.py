@@ -13,15 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from hydrant.serving.connection import (
-    LEAVING,
-    MOST_BEHIND,
-    MOST_GATHERED,
-    MOST_HEAD,
-    Gathered,
-    Leaving,
-    guarded_protocol,
-)  # fmt: skip
+from hydrant.serving.connection import LEAVING, MAX_HEAD, MAX_PIPELINED, Leaving, limited_protocol
 
 SECONDS = 0.4
 LARGE = 16 * 2**20
@@ -64,7 +56,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[tuple[int, uvicorn.Server
         pytest.importorskip("uvloop")
     with socket.create_server(("127.0.0.1", 0)) as port:
         config = uvicorn.Config(
-            app, http=guarded_protocol(SECONDS), ws="none", loop=request.param, lifespan="off", log_config=None,
+            app, http=limited_protocol(SECONDS), ws="none", loop=request.param, lifespan="off", log_config=None,
             access_log=False, timeout_keep_alive=1,
         )  # fmt: skip
         server = uvicorn.Server(config)
@@ -128,18 +120,18 @@ def test_requests_without_end_are_few_at_a_time_and_those_are_answered(server: S
         begun = time.process_time()
         with contextlib.suppress(ConnectionError):
             client.sendall(REQUEST % b"slow" + (REQUEST % b"a") * 5000)
-        assert paths(rest_of(client)) == [b"slow"] + [b"a"] * (MOST_BEHIND - 1)
+        assert paths(rest_of(client)) == [b"slow"] + [b"a"] * (MAX_PIPELINED - 1)
         assert time.process_time() - begun < 5
     with connected(server) as client:  # a hundred at a time are welcome, again and again
         for _ in range(3):
-            client.sendall((REQUEST % b"a") * MOST_BEHIND)
+            client.sendall((REQUEST % b"a") * MAX_PIPELINED)
             found = b""
-            while found.count(b"HTTP/1.1 200") < MOST_BEHIND or not found.endswith(b"\r\n\r\na"):
+            while found.count(b"HTTP/1.1 200") < MAX_PIPELINED or not found.endswith(b"\r\n\r\na"):
                 found += client.recv(1 << 16)
-            assert paths(found) == [b"a"] * MOST_BEHIND
+            assert paths(found) == [b"a"] * MAX_PIPELINED
 
 
-@pytest.mark.parametrize("behind", [b"nonsense\r\n\r\n", b"POST /x HTTP/1.1\r\nhos", b"a: b\r\n" * (MOST_HEAD // 3)])
+@pytest.mark.parametrize("behind", [b"nonsense\r\n\r\n", b"POST /x HTTP/1.1\r\nhos", b"a: b\r\n" * (MAX_HEAD // 3)])
 def test_what_is_refused_is_never_taken_for_the_answer_of_another_request(server: Server, behind: bytes) -> None:
     with connected(server) as client:
         with contextlib.suppress(ConnectionError):
@@ -187,11 +179,11 @@ def test_what_stands_behind_a_body_is_bounded(server: Server, endless: bytes) ->
         client.sendall(head + endless)
         sent = 0
         with contextlib.suppress(ConnectionError):
-            while sent < 200 * MOST_HEAD:
+            while sent < 200 * MAX_HEAD:
                 client.sendall(line * 4096)
                 sent += len(line) * 4096
         answer = rest_of(client)
-        assert sent < 200 * MOST_HEAD
+        assert sent < 200 * MAX_HEAD
         assert answer.count(b"HTTP/1.1 4") <= 1
         assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
 
@@ -229,48 +221,6 @@ def test_who_leaves_behind_a_body_that_came_at_once_is_seen(server: Server, half
             assert client.recv(1) == b""
             assert LEFT.wait(3 * SECONDS)
     assert LEFT.wait(3 * SECONDS)
-
-
-class Wire:
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def get_write_buffer_size(self) -> int:
-        return 7
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_head_and_body_leave_in_one_piece_and_large_ones_at_once() -> None:
-    async def main() -> None:
-        wire = Wire()
-        gathered = Gathered(wire, asyncio.get_running_loop())
-        gathered.write(b"head ")
-        gathered.write(b"body")
-        assert (wire.written, gathered.get_write_buffer_size()) == ([], 16)
-        await asyncio.sleep(0)
-        assert (wire.written, gathered.get_write_buffer_size()) == ([b"head body"], 7)
-        gathered.write(b"x" * MOST_GATHERED)
-        gathered.write(b"y")
-        assert wire.written[1:] == [b"x" * MOST_GATHERED + b"y"]
-        gathered.write(b"last")
-        gathered.close()
-        assert wire.written[2:] == [b"last"]
-        gathered.write(b"too late")
-        await asyncio.sleep(0)
-        assert wire.written[3:] == []
-
-    asyncio.run(main())
 
 
 def test_who_asks_after_a_client_left_is_told_at_once() -> None:
@@ -314,4 +264,3 @@ def test_no_tunnel_is_opened(server: Server) -> None:
         answers = rest_of(client)
     assert answers.startswith(b"HTTP/1.1 501 Not Implemented\r\n")
     assert answers.count(b"HTTP/1.1") == 1
-    assert b"this is no proxy" in answers

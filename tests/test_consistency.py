@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ import onnx
 import pytest
 from hydrant import (
     Bundle,
-    GraphForm,
     HydrantError,
     Reading,
-    calibrate,
     evaluate,
     export_onnx,
     fuse,
@@ -28,8 +24,8 @@ from hydrant import (
     save_bundle,
     verify,
 )
-from hydrant.bundle.files import sha256_of, write_atomically
 from hydrant.bundle.graphs import graph_metadata
+from hydrant.bundle.staging import sha256_of
 from hydrant.errors import InputError
 from hydrant.export import exporter, onnx_file
 from support import make_inputs, make_model, random_plan, run_cli
@@ -66,18 +62,6 @@ def forge(bundle: Path, name: str, change: Any) -> None:
     (bundle / "hydrant.json").write_text(json.dumps(manifest))
 
 
-def test_an_earlier_look_at_a_bundle_sees_what_was_added(path: Path) -> None:
-    before = Bundle.open(path)
-    export_onnx(before)
-    with load(before) as predictor:
-        assert predictor.backend == "onnxruntime"
-    assert verify(before, reading=Reading(examples=4)).passed
-    before.add({"reports/x.json": b"{}"})
-    with load(path) as predictor:
-        assert predictor.backend == "onnxruntime", "adding a report must not forget the graph"
-    assert Bundle.open(path).has("reports/x.json")
-
-
 def test_an_interrupted_export_leaves_the_bundle_usable(exported: Path) -> None:
     """Ctrl-C in the moment between the graph and the manifest: both are written, then it counts."""
     code = (
@@ -100,52 +84,18 @@ def test_an_interrupted_export_leaves_the_bundle_usable(exported: Path) -> None:
     assert not [file for file in exported.iterdir() if file.name.startswith(".")]
 
 
-def test_a_failed_export_changes_nothing(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {file.name: file.read_bytes() for file in exported.iterdir() if file.is_file()}
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(onnx.checker, "check_model", broken)
-    with pytest.raises(KeyboardInterrupt):
-        export_onnx(exported, form=GraphForm(member_outputs=True))
-    assert {file.name: file.read_bytes() for file in exported.iterdir() if file.is_file()} == before
-    assert {file.name for file in exported.iterdir()} == set(before)
-
-
-def test_signals_are_restored_after_writing(path: Path) -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    Bundle.open(path).add({"reports/a.json": b"1"})
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_a_handler_that_was_not_installed_from_python_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    getsignal, change, touched = signal.getsignal, signal.signal, set()
-
-    def changed(number: int, handler: Any) -> Any:
-        touched.add(number)
-        return change(number, handler)
-
-    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else getsignal(number))
-    monkeypatch.setattr(signal, "signal", changed)
-    Bundle.open(path).add({"reports/a.json": b"1"})
-    assert signal.SIGINT in touched
-    assert signal.SIGTERM not in touched, "Python could not put it back"
-
-
 CONTRADICTIONS = [
     ("hydrant.json", {"members": 5}, "bundle claims 5 members and 5 labels, but its plan has 3 members"),
     ("hydrant.json", {"labels": ["a", "b", "c"]}, "3 labels"),
-    ("config.json", {"layers": "two"}, "config.json has layers = 'two'; expected a whole number, 0 or more"),
-    ("config.json", {"mlp_width": 10**400}, "has mlp_width = '1000.*; expected a whole number, 0 or more"),
-    ("config.json", {"padding_token": 2**63}, "has padding_token = '9223372036854775808'; expected a whole number"),
-    ("config.json", {"norm_eps": float("nan")}, "has norm_eps = 'nan'; expected a finite number"),
-    ("config.json", {"norm_eps": 10**400}, "has norm_eps = '1000.*; expected a finite number"),
+    ("config.json", {"layers": "two"}, "config.json.*layers"),
+    ("config.json", {"padding_token": 2**63}, "config.json.*padding_token"),
+    ("config.json", {"norm_eps": float("nan")}, "config.json.*NaN"),
+    ("config.json", {"norm_eps": 10**400}, "config.json.*norm_eps"),
     ("config.json", {"classes": 4}, "its model 4 classes"),
     ("config.json", {"vocabulary": 50}, r"weight embeddings\.word has shape \[1, 99, 32\]; expected \[1, 50, 32\]"),
     ("config.json", {"family": "roberta"}, "plan and config.json describe different models"),
     ("config.json", {"pooling": "none"}, r"weights lack or add pooler\.bias, pooler\.weight"),
-    ("config.json", {"colour": 1}, "does not describe an architecture"),
+    ("config.json", {"colour": 1}, "config.json.*colour"),
     ("plan.json", {"layers": 2}, "member 0 of the plan has 3 layers; expected 2"),
 ]
 
@@ -159,12 +109,6 @@ def test_files_that_contradict_each_other(name: str, change: dict[str, Any], mes
         export_onnx(path)
 
 
-def test_labels_that_do_not_fit_are_refused_before_predicting(exported: Path) -> None:
-    forge(exported, "hydrant.json", {"labels": ["a", "b"]})
-    with pytest.raises(HydrantError, match="has 2 labels for 5 classes"):
-        load(exported)
-
-
 def test_a_backend_that_fails_says_on_what(path: Path) -> None:
     model = onnx.load(export_onnx(path))
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
@@ -175,26 +119,6 @@ def test_a_backend_that_fails_says_on_what(path: Path) -> None:
         pytest.raises(HydrantError, match=r"ONNX Runtime failed on inputs of shape .*\[4, 9\]"),
     ):
         predictor.predict(inputs)
-
-
-def test_the_reference_must_be_named(exported: Path) -> None:
-    with pytest.raises(HydrantError, match=r"reference backend 'auto' is unknown; .* onnxruntime, openvino, torch"):
-        verify(exported, "onnxruntime", against="auto")
-
-
-@pytest.mark.parametrize("verb", [verify, calibrate, evaluate])
-@pytest.mark.parametrize("seed", [-1, 2**63, 0.5, True, "0"])
-def test_a_seed_that_no_generator_takes_is_refused(verb: Callable[..., Any], seed: Any, path: Path) -> None:
-    data = {} if verb is verify else {"data": (["hello", "money today"] * 4, ["a", "b"] * 4)}
-    with pytest.raises(HydrantError, match=r"seed is .*; expected a whole number, 0 or more"):
-        verb(path, seed=seed, reading=Reading(examples=3), **data)
-
-
-def test_inspect_says_when_the_verification_is_of_other_files(exported: Path) -> None:
-    assert verify(exported, reading=Reading(examples=4)).passed
-    assert "passed: onnxruntime fp32" in run_cli("inspect", exported).stdout
-    export_onnx(exported, form=GraphForm(member_outputs=True))
-    assert "not these files: the bundle has changed since" in run_cli("inspect", exported).stdout
 
 
 @pytest.mark.parametrize("name", ["fused.safetensors", "calibration.json", "model.fp32.onnx"])
@@ -242,15 +166,6 @@ def test_code_in_a_checkpoint_is_never_run(bert_checkpoint: Path, tmp_path: Path
     assert done.returncode == 2
     assert "Do you wish" not in done.stdout + done.stderr
     assert not (tmp_path / "executed").exists()
-
-
-def test_a_report_written_through_a_link_out_of_the_bundle_is_refused(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (path / "reports").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(HydrantError, match="is a link out of the bundle"):
-        Bundle.open(path).add({"reports/x.json": b"{}"})
-    write_atomically(tmp_path / "elsewhere" / "y.json", b"{}")
-    assert [file.name for file in (tmp_path / "elsewhere").iterdir()] == ["y.json"]
 
 
 def relabelled(**change: str | None) -> Any:
@@ -307,13 +222,6 @@ def test_a_graph_that_contradicts_its_bundle(name: str, exported: Path) -> None:
     assert "PROBLEM       model.fp32.onnx: unusable" in inspected.stdout
 
 
-def test_a_graph_that_tells_nothing_is_not_compared(exported: Path) -> None:
-    keys = ("family", "members", "labels", "temperature", "thresholds", "conformal", "weights_sha256")
-    relabelled(**dict.fromkeys(keys))(exported)
-    load(exported, "onnxruntime").close()
-    assert "hydrant.members" not in graph_metadata(exported / "model.fp32.onnx")
-
-
 def test_verify_compares_graphs_that_no_backend_here_runs(exported: Path) -> None:
     """A BF16 graph is for TensorRT."""
     export_onnx(exported, "bf16")
@@ -330,14 +238,6 @@ def test_metadata_are_those_that_onnx_reads(path: Path) -> None:
     expected = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
     assert expected["hydrant.members"] == "3"
     assert graph_metadata(file) == expected
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"no graph", b"\xff" * 20, b"\x72\xff\xff\xff\xff\x0f", b"\x72\x03\x0a\x09x", b"\x72\x02\x0a\x01"]
-)
-def test_metadata_of_no_graph_are_none(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "x.onnx").write_bytes(content)
-    assert graph_metadata(tmp_path / "x.onnx") == {}
 
 
 @pytest.mark.parametrize("changed", ["fused.safetensors", "calibration.json"])

@@ -16,7 +16,7 @@ from hydrant import HydrantError, estimate_cost, export_onnx, fuse, save_bundle
 from hydrant.bundle.plan import HeadPlan
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.families.registry import LAYOUTS, architecture_of
-from hydrant.tuning.weights import shared_form, stored_form
+from hydrant.tuning.job import shared_form, stored_form
 from support import FAMILIES, HEADS, LAYERS, TEXT_FAMILIES, make_inputs, make_model, model_type, random_plan
 from test_rewrites import forked
 

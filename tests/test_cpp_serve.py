@@ -39,9 +39,9 @@ from cpp_server import (
 )
 from hydrant.errors import InputError
 from hydrant.serving.datatypes import Tensor, from_values, to_bytes
-from hydrant.serving.errors import ServeError
-from hydrant.serving.messages import read_request
-from hydrant.serving.protocol import inputs_of as inputs_of_request
+from hydrant.serving.oip import inputs_of as inputs_of_request
+from hydrant.serving.oip import read_infer
+from hydrant.serving.refusals import ServeError
 from PIL import Image
 
 KINDS = ("FP16", "BF16", "FP32", "FP64")
@@ -291,7 +291,7 @@ def test_malformed_binary_bodies_are_refused_in_the_words_of_python(server: Serv
     if length is None:
         body = body.decode("latin-1").rstrip("\0").encode()  # JSON alone, which says that more stands behind it
     with pytest.raises(ServeError) as caught:
-        read_request(body, None if length is None else int(length))
+        read_infer(body, None if length is None else int(length))
     status, content, headers = server.ask_bytes(INFER, body, length)
     assert (status, headers["Content-Type"]) == (caught.value.status, "application/json")
     words = {"'True'": "'true'", "'None'": "'null'", f"'{2**64 + 16}'": "'1.8446744073709552e+19'"}
@@ -343,7 +343,7 @@ def test_damaged_binary_bodies_are_taken_or_refused_as_in_python(server: Server,
             grown = len(damaged) - len(body) if place < length else 0
             size = length + int(rng.choice([grown, grown, grown, grown, 0, grown + 1]))
             try:
-                asked = read_request(bytes(damaged), size)
+                asked = read_infer(bytes(damaged), size)
                 expected = predictor.predict(inputs_of_request(asked, served)).to_dict()
             except (ServeError, InputError) as error:
                 expected = None

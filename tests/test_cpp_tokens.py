@@ -15,7 +15,7 @@ import torch
 from cpp import inputs_of, lines, refused, run
 from cpp_server import binary_body, binary_outputs, infer_body, raw, serving
 from hydrant import Bundle, HeadPlan
-from hydrant.serving.protocol import outputs_of
+from hydrant.serving.oip import outputs_of
 from support import make_inputs, random_plan
 from token_support import TAGS, make_tagger, make_word_tokenizer, sentences
 

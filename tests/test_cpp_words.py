@@ -23,11 +23,11 @@ from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import TOKENIZER_GRAPH
 from hydrant.cli.export import export_text
 from hydrant.data import words as words_module
-from hydrant.data.readers import stream_lines
+from hydrant.data.data_files import stream_lines
 from hydrant.errors import InputError
 from hydrant.export import export
-from hydrant.export.fuzzed import fuzzed_texts
-from hydrant.export.tokenizer import made_tokenizer
+from hydrant.export.tokenizer_onnx import made_tokenizer
+from hydrant.export.tokenizer_test_texts import fuzzed_texts
 from support import make_inputs, random_plan, run_cli
 from test_tokenizer_graph import TEXTS, bytes_tokenizer, letters_tokenizer, read_once  # noqa: F401 (a fixture)
 from token_support import TAGS, make_tagger, sentences
@@ -230,7 +230,7 @@ def test_an_export_says_what_the_tokenizer_reads(
     bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     own = shutil.copytree(bundles["usual"].path, tmp_path / "bundle")
-    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda _, *more: fuzzed_texts(300, *more))
+    monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda _, *more: fuzzed_texts(300, *more))
     made = export(own, tokenizer=True)
     assert "same ids as the tokenizer on 300 texts and 150 lists of words" in export_text(made)
     assert "tokenizer.onnx: texts and lists of words" in run_cli("inspect", own).stdout
@@ -238,7 +238,7 @@ def test_an_export_says_what_the_tokenizer_reads(
 
 def test_a_graph_of_other_words_is_refused(bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the tokenizer itself counts otherwise, which stands for a graph that does."""
-    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda *_: TEXTS)
+    monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: TEXTS)
     moved = words_module._moved
 
     def later(found: Any, item: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -20,12 +19,10 @@ import command
 import hydrant
 import numpy as np
 import pytest
-from hydrant.bundle import files, journal, owned, store
-from hydrant.bundle.files import write_atomically
-from hydrant.bundle.journal import JOURNAL, NEW, PURPOSE
+from hydrant.bundle import staging, store
 from hydrant.bundle.manifest import MANIFEST
-from hydrant.bundle.store import Bundle
-from hydrant.bundle.writing import new_bundle, staged
+from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE, write_atomically
+from hydrant.bundle.store import Bundle, new_bundle, staged
 from hydrant.cli.main import main
 from hydrant.errors import BundleError, HydrantError, InputError
 from hydrant.runtime.offline import chunks
@@ -70,8 +67,8 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
 
     for name in ("replace", "unlink", "write_text"):
         monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
-    monkeypatch.setattr(journal.os, "link", counted(os.link))
-    monkeypatch.setattr(owned.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(staging.os, "link", counted(os.link))
+    monkeypatch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)
     return lambda: done
 
 
@@ -176,39 +173,6 @@ def test_replacing_a_whole_bundle_is_one_step(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_where_names_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "out", "0")
-    monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
-    with new_bundle(tmp_path / "out", KEYS, force=True) as stage:
-        (stage / "one.json").write_text("1")
-    assert Bundle.open(tmp_path / "out").file("one.json").read_text() == "1"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_living_writer_keeps_what_it_is_about(tmp_path: Path) -> None:
-    bundle = make(tmp_path / "out")
-    with owned.owned_folder(bundle.path, PURPOSE) as stage:
-        (stage / "mine").write_text("x")
-        bundle.add({"one.json": b"new"})
-        owned.sweep(bundle.path, PURPOSE)
-        assert (stage / "mine").read_text() == "x"
-    assert hidden(bundle.path) == []
-
-
-def test_a_folder_that_is_just_being_made_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process finds it before its maker holds the lock."""
-    hold = owned._hold
-
-    def late(descriptor: int) -> bool | None:
-        monkeypatch.setattr(owned, "_hold", hold)
-        owned.sweep(tmp_path, PURPOSE)
-        return hold(descriptor)
-
-    monkeypatch.setattr(owned, "_hold", late)
-    with owned.owned_folder(tmp_path, PURPOSE) as stage:
-        (stage / "mine").write_text("x")
-
-
 def test_litter_of_killed_processes_goes(tmp_path: Path) -> None:
     """What only looks alike stays."""
     for place in (".out.0123456789ab.stage", "..out.0123456789ab.stage.ab0123456789.stage", ".out.note.stage"):
@@ -283,46 +247,6 @@ def test_a_full_disk_leaves_the_old_bundle(tmp_path: Path, monkeypatch: pytest.M
     assert hidden(tmp_path / "out") == []
 
 
-def test_a_disk_that_fails_on_the_way_back_leaves_it_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = make(tmp_path / "out")
-    replace = Path.replace
-
-    def failing(self: Path, target: Path) -> Path:
-        if Path(target).name == "three.json" or self.parent.name == journal.OLD:
-            raise OSError(5, "Input/output error")
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", failing)
-    with pytest.raises(InputError, match="Input/output error"):
-        bundle.add(dict.fromkeys(FILES, b"new"))
-    monkeypatch.undo()
-    assert contents(tmp_path / "out") == {"old"}
-    assert hidden(tmp_path / "out") == []
-
-
-def test_no_room_to_note_the_way_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = make(tmp_path / "out")
-    replace, write = Path.replace, Path.write_text
-
-    def full(self: Path, target: Path) -> Path:
-        if Path(target).name == "three.json" and self.parent.name == NEW:
-            monkeypatch.setattr(Path, "write_text", no_room)
-            raise OSError(28, "No space left on device")
-        return replace(self, target)
-
-    def no_room(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(InputError, match="No space left on device"):
-        bundle.add(dict.fromkeys(FILES, b"new"))
-    monkeypatch.undo()
-    assert Path.write_text is write
-    assert contents(tmp_path / "out") == {"old"}
-
-
 def interrupted(folder: Path) -> None:
     """What a writer leaves that is killed while it gives files their places: the manifest is still to come."""
     stage = folder / f".{PURPOSE}.0123456789ab.stage"
@@ -359,7 +283,7 @@ def test_a_bundle_that_is_kept_is_opened_again_while_a_writer_waits(tmp_path: Pa
     bundle, opened = make(tmp_path / "out"), threading.Event()
 
     def within() -> None:
-        with owned.owned_folder(bundle.path, PURPOSE), bundle.kept():
+        with staging.owned_folder(bundle.path, PURPOSE), bundle.kept():
             Bundle.open(bundle.path)
             opened.set()
 
@@ -370,7 +294,7 @@ def test_a_bundle_that_is_kept_is_opened_again_while_a_writer_waits(tmp_path: Pa
 def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between two renamings where names cannot be exchanged, and then a writer that fails."""
     make(tmp_path / "out", "mine")
-    monkeypatch.setattr(owned, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(staging, "_exchanged", lambda *_: False)
     replace = Path.replace
     done: list[int] = []
 
@@ -382,7 +306,7 @@ def test_the_last_copy_of_a_bundle_is_no_litter(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", once)
-        patch.setattr("hydrant.bundle.writing.write_atomically", lambda path, content: path.write_bytes(content))
+        patch.setattr("hydrant.bundle.store.write_atomically", lambda path, content: path.write_bytes(content))
         with pytest.raises(SystemExit), new_bundle(tmp_path / "out", KEYS, force=True) as stage:
             (stage / "one.json").write_bytes(b"new")
     with pytest.raises(RuntimeError), new_bundle(tmp_path / "out", KEYS):
@@ -406,28 +330,12 @@ def inodes(folder: Path) -> set[int]:
     return {path.stat().st_ino for path in (folder, *folder.rglob("*"))}
 
 
-def test_a_new_bundle_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, flushed: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And has its name there before its maker goes on, who may remove what it was made of."""
-    take_place = files.take_place
-
-    def checked(stage: Path, target: Path) -> None:
-        assert inodes(stage) <= flushed
-        flushed.clear()
-        take_place(stage, target)
-
-    monkeypatch.setattr(files, "take_place", checked)
-    make(tmp_path / "out")
-    assert flushed == {tmp_path.stat().st_ino}
-
-
 def test_files_are_on_the_disk_before_the_journal_tells_of_them(
     tmp_path: Path, flushed: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal before they take their places, and their places before it goes."""
     bundle = make(tmp_path / "out")
-    write, forward = journal._write, journal._forward
+    write, forward = staging._write, staging._forward
 
     def written(stage: Path, entry: dict[str, object]) -> None:
         assert {*inodes(stage), bundle.path.stat().st_ino} <= flushed
@@ -439,42 +347,10 @@ def test_files_are_on_the_disk_before_the_journal_tells_of_them(
         flushed.clear()
         forward(folder, stage, entry)
 
-    monkeypatch.setattr(journal, "_write", written)
-    monkeypatch.setattr(journal, "_forward", taken)
+    monkeypatch.setattr(staging, "_write", written)
+    monkeypatch.setattr(staging, "_forward", taken)
     bundle.add({"one.json": b"new", "deep/two.json": b"new"})
     assert flushed == {bundle.path.stat().st_ino, (bundle.path / "deep").stat().st_ino}
-
-
-def test_a_disk_that_flushes_nothing_is_used_and_a_full_one_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refusing(number: int) -> None:
-        def refuse(_: int) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(files.os, "fsync", refuse)
-        monkeypatch.setattr("hydrant.bundle.writing.write_atomically", lambda path, content: path.write_bytes(content))
-
-    refusing(errno.EINVAL)
-    bundle = make(tmp_path / "out").add({"one.json": b"new"})
-    assert bundle.read("one.json") == b"new"
-    refusing(errno.ENOSPC)
-    with pytest.raises(InputError, match=r"cannot take its place at .*more: No space left on device"):
-        make(tmp_path / "more")
-    with pytest.raises(InputError, match=r"cannot write into bundle .*out: No space left on device"):
-        bundle.add({"one.json": b"newer"})
-    assert Bundle.open(tmp_path / "out").read("one.json") == b"new"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_folder_that_cannot_be_listed_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    make(tmp_path / "out")
-    monkeypatch.setattr(Path, "iterdir", refused)
-    with pytest.raises(BundleError, match=r"cannot be read \(Permission denied\)"):
-        Bundle.open(tmp_path / "out")
 
 
 def test_a_file_that_another_process_replaced_is_not_told_as_altered(tmp_path: Path) -> None:
@@ -494,17 +370,17 @@ def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
     """Its folder is there with what it did, or not at all; what was about to be removed is litter."""
     folder, digests = tmp_path / "out.make", {"model": "0"}
     with monkeypatch.context() as patch:
-        patch.setattr(owned.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)
         patch.setattr(workspace, "write_atomically", killed)
         with pytest.raises(SystemExit):
             workspace.Workspace(folder, digests)
     assert not folder.exists()
     begun = workspace.Workspace(folder, digests)
     assert begun.stage("plan", lambda: {"heads": 3}) == {"heads": 3}
-    assert workspace.Workspace(folder, digests).done("plan")
+    assert workspace.Workspace(folder, digests).recorded("plan")
     assert [path.name for path in tmp_path.iterdir()] == ["out.make"]
     with monkeypatch.context() as patch:
-        patch.setattr(owned.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)
         begun.remove()
     assert not folder.exists()
     make(tmp_path / "out")

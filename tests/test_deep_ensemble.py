@@ -27,6 +27,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / f"m{seed}" for seed in range(3)]
 
 
+@pytest.mark.slow
 def test_deep_ensemble_end_to_end(checkpoints: list[Path], text_csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run_cli("fuse", *checkpoints, "--keep-separate", "all", "-o", out)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from hydrant import Bundle
 from PIL import Image
-from support import run_cli
 
 
 def test_every_stage_leaves_its_artefact_and_the_table_is_printed(demo: Path) -> None:
@@ -42,18 +41,3 @@ def test_both_models_are_calibrated_on_the_same_examples(demo: Path) -> None:
     names = ("data", "examples", "fingerprints")
     assert [fused[name] for name in names] == [single[name] for name in names]
     assert fused["examples"] == 200, "the other half of the 400 chose the plan and the epoch"
-
-
-def test_what_the_demo_made_works_from_the_command_line(demo: Path) -> None:
-    folder = demo / "digits"
-    done = run_cli("predict", folder / "bundle", "--input", folder / "ood.npz")
-    assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == 400
-    assert run_cli("verify", folder / "bundle", "--data", folder / "test.npz").returncode == 0
-
-
-def test_an_earlier_demo_is_replaced_only_when_told_to(demo: Path) -> None:
-    folder = demo / "digits"
-    done = run_cli("demo", "--output", folder)
-    assert done.returncode == 2
-    assert "exists; choose another output folder, or replace it with --force" in done.stderr

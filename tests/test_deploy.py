@@ -19,7 +19,7 @@ import yaml
 from hydrant.cli.main import parse
 from hydrant.cli.options import call
 from hydrant.families.checkpoint import load_processor
-from hydrant.serving.settings import ServeSettings
+from hydrant.serving.serve_settings import ServeSettings
 from serve_support import Running, running
 
 CHECKOUT = Path(__file__).parents[1]

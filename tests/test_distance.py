@@ -21,13 +21,13 @@ from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
 from hydrant.calib.density import DensityFit, directions, shrunk, squared_distances, standardised, usual_rank
+from hydrant.calib.features import best_set, by_set, standardised_by
 from hydrant.calib.taps import named_taps
 from hydrant.cli.calibrate import distance_text
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
 from hydrant.families.registry import LAYOUTS
 from hydrant.fusion import FusedClassifier
-from hydrant.measure.features import best_set, by_set, standardised_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ensemble as by_hooks
@@ -532,7 +532,7 @@ def test_the_head_is_put_on_graphs_of_half_precision(
 ) -> None:
     """Of each class in one of both, by turns."""
     case, bundle, density = measured
-    precision: hydrant.bundle.precision.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]
+    precision: hydrant.bundle.tasks.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]
     path = hydrant.export_onnx(shutil.copytree(bundle.path, tmp_path / "out"), precision)
     inputs, wanted, (mean, largest) = inputs_of(case, **ASKED), expected(case, density.taps), NARROW[precision]
     found = run_narrow(path, inputs)

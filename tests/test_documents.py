@@ -56,7 +56,7 @@ SHORTER = {
     "evaluate": ["--bootstrap", "20"],
     "make": ["--epochs", "1"],
     "tune": ["--epochs", "1"],
-    "verify": ["--examples", "32"],
+    "verify": ["--read", "examples=32"],
 }
 """What is added to a command so that it takes less long; an option that the page gives already stays."""
 

@@ -14,10 +14,10 @@ import pyarrow.parquet
 import pytest
 import transformers
 from hydrant.data.audio import opened as opened_sound
-from hydrant.data.columns import Columns
 from hydrant.data.corruptions import corrupt
+from hydrant.data.data_options import DataOptions
+from hydrant.data.data_sources import named_rows
 from hydrant.data.images import ImageProcessor
-from hydrant.data.sources import named_rows
 from hydrant.errors import HydrantError, InputError
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.tracing.loading import load_traced
@@ -113,7 +113,7 @@ def test_a_name_of_a_hub_is_asked_for(asked: list[str], monkeypatch: pytest.Monk
 
 FILE = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
-IMAGES = Columns(text="image")
+IMAGES = DataOptions(text="image")
 
 
 def declared(path: Path, found: Any, kind: str = "Image", nested: bool = False) -> Path:
@@ -194,7 +194,7 @@ def test_no_address_in_a_table_of_paths_is_asked_for(column: str, place: str, as
         ("data.csv", f"{column},label\n{place},a\n"),
     ):
         (tmp_path / name).write_text(content)
-        (row,) = named_rows(tmp_path / name, Columns(text=column), missing=True)
+        (row,) = named_rows(tmp_path / name, DataOptions(text=column), missing=True)
         with pytest.raises(InputError, match=r"is an address|is no file|is a dict"):
             prepare(row.input)
     assert not asked

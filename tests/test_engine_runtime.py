@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
 from hydrant import Bundle, export_onnx, fuse, save_bundle
-from hydrant.bundle.files import sha256_of
+from hydrant.bundle.staging import sha256_of
 from hydrant.engines.metadata import Profile, engine_path, metadata_path
 from hydrant.errors import BackendError, BundleError, InputError
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,23 +9,18 @@ from typing import Any
 
 import pytest
 from hydrant import Bundle, HeadPlan
-from hydrant.bundle import files, owned, store
+from hydrant.bundle import staging, store
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.files import (
+from hydrant.bundle.graphs import check_all_graphs
+from hydrant.bundle.staging import (
     atomic_file,
     check_replaceable,
-    copy_folder,
-    sha256_of,
     staged_folder,
     write_atomically,
 )
-from hydrant.bundle.graphs import check_all_graphs
-from hydrant.bundle.journal import NEW
-from hydrant.bundle.manifest import MAX_MANIFEST_BYTES
-from hydrant.bundle.store import resolve
+from hydrant.bundle.store import new_bundle
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.bundle.writing import new_bundle
-from hydrant.errors import BundleError, HydrantError, InputError, PlanError
+from hydrant.errors import BundleError, HydrantError, InputError
 
 ABORTS = [ValueError, KeyboardInterrupt, SystemExit]
 MARKER = "marker.json"
@@ -79,12 +72,6 @@ def test_atomic_file_writes_and_replaces(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"a.bin": b"two"}
 
 
-def test_atomic_file_has_ordinary_permissions(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a", b"")
-    (tmp_path / "b").write_bytes(b"")
-    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="has other permissions")
 def test_what_replaces_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
@@ -114,29 +101,6 @@ def test_atomic_file_leaves_nothing_behind_when_interrupted(
     assert tree(tmp_path) == ({} if existing is None else {"a.bin": existing})
 
 
-def test_atomic_file_names_the_path_it_cannot_write(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot write .*a\.bin: No such file"):
-        write_atomically(tmp_path / "absent" / "a.bin", b"")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match=r"cannot write .*folder: Is a directory"):
-        write_atomically(tmp_path / "folder", b"")
-    assert tree(tmp_path) == {"folder": None}
-
-
-def test_atomic_file_is_not_blamed_for_other_files(tmp_path: Path) -> None:
-    with pytest.raises(PermissionError, match="another"), atomic_file(tmp_path / "a.bin"):
-        raise PermissionError("another file")
-    if Path("/dev/full").exists():
-        with pytest.raises(InputError, match="cannot write /dev/full: No space left on device"):
-            write_atomically(Path("/dev/full"), b"data")
-
-
-def test_digest_is_sha256_of_the_bytes(tmp_path: Path) -> None:
-    data = bytes(range(256)) * 5000
-    (tmp_path / "a").write_bytes(data)
-    assert sha256_of(tmp_path / "a") == hashlib.sha256(data).hexdigest()
-
-
 def test_staged_folder_appears_whole(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "out"
     with staged_folder(target, MARKER) as stage:
@@ -146,49 +110,6 @@ def test_staged_folder_appears_whole(tmp_path: Path) -> None:
     (tmp_path / "deep" / "plain").mkdir()
     assert tree(tmp_path) == {"deep": None, "deep/out": None, f"deep/out/{MARKER}": b"new", "deep/plain": None}
     assert target.stat().st_mode == (tmp_path / "deep" / "plain").stat().st_mode
-
-
-def test_staged_folder_on_a_disk_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Any, *_: Any) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(os, "mkdir", refuse)
-    with (
-        pytest.raises(InputError, match=r"cannot create .*out: Read-only file system"),
-        staged_folder(tmp_path / "out", MARKER),
-    ):
-        pass
-
-
-def test_a_copy_for_which_there_is_no_room(tmp_path: Path) -> None:
-    """What Python raises then has no words of its own: it lists every file."""
-
-    def full(source: str, target: str, **_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
-
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "one").write_text("1")
-    copy_folder(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b" / "one").read_text() == "1"
-    with pytest.raises(InputError, match=r"cannot copy .*a to .*c: \[Errno 28\] No space left on device"):
-        copy_folder(tmp_path / "a", tmp_path / "c", full)
-
-
-@pytest.mark.parametrize("abort", ABORTS)
-@pytest.mark.parametrize("existing", [False, True])
-def test_staged_folder_leaves_nothing_behind_when_interrupted(
-    abort: type[BaseException], existing: bool, tmp_path: Path
-) -> None:
-    target = tmp_path / "out"
-    if existing:
-        target.mkdir()
-        (target / MARKER).write_bytes(b"old")
-    before = tree(tmp_path)
-    with pytest.raises(abort), staged_folder(target, MARKER, force=True) as stage:
-        (stage / "sub").mkdir()
-        (stage / "sub" / "half").write_bytes(b"half")
-        raise abort
-    assert tree(tmp_path) == before
 
 
 def test_failed_swap_keeps_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,107 +125,10 @@ def test_failed_swap_keeps_the_old_folder(tmp_path: Path, monkeypatch: pytest.Mo
         return replace(self, other)
 
     monkeypatch.setattr(Path, "replace", fail_for_stage)
-    monkeypatch.setattr(owned, "_exchanged", lambda *_: False)  # as on systems that cannot
+    monkeypatch.setattr(staging, "_exchanged", lambda *_: False)  # as on systems that cannot
     with pytest.raises(KeyboardInterrupt), staged_folder(target, MARKER, force=True) as stage:
         (stage / "new").write_bytes(b"new")
     assert tree(tmp_path) == before
-
-
-def test_force_replaces_the_whole_folder(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / MARKER).write_bytes(b"old")
-    (target / "leftover").write_bytes(b"old")
-    with staged_folder(target, MARKER, force=True) as stage:
-        (stage / MARKER).write_bytes(b"new")
-    assert tree(tmp_path) == {"out": None, f"out/{MARKER}": b"new"}
-
-
-@pytest.mark.parametrize("empty", [True, False])
-def test_existing_folder_is_refused_without_force(empty: bool, tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    target.mkdir()
-    if not empty:
-        (target / MARKER).write_bytes(b"old")
-    before = tree(tmp_path)
-    message = "out exists; choose another output folder, or replace it with --force"
-    with pytest.raises(InputError, match=message), staged_folder(target, MARKER):
-        pytest.fail("the block must not run")
-    assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("force", [True, False])
-def test_a_folder_that_is_no_bundle_is_never_replaced(force: bool, tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "thesis.tex").write_bytes(b"years of work")
-    with pytest.raises(
-        InputError, match=r"out exists, and holds something else than this command makes \(no hydrant\.json\)"
-    ):
-        make_bundle(target, force=force)
-    assert tree(tmp_path) == {"out": None, "out/thesis.tex": b"years of work"}
-
-
-@pytest.mark.parametrize("force", [True, False])
-@pytest.mark.parametrize("kind", ["file", "link", "dangling"])
-def test_a_file_or_link_is_never_replaced(kind: str, force: bool, tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    if kind == "file":
-        target.write_bytes(b"data")
-    elif kind == "link":
-        make_bundle(tmp_path / "real")
-        target.symlink_to(tmp_path / "real", target_is_directory=True)
-    else:
-        target.symlink_to(tmp_path / "absent")
-    before = tree(tmp_path)
-    message = (
-        "out exists and is not a folder" if kind == "file" else r"out is a link to .*; name the folder that it leads"
-    )
-    with pytest.raises(InputError, match=message):
-        make_bundle(target, force=force)
-    assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("force", [True, False])
-def test_a_mount_point_is_refused_before_the_work(force: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "out").mkdir()
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "out")
-    with pytest.raises(InputError, match=r"out is a mount point, .*; name a folder inside it"):
-        check_replaceable(tmp_path / "out", MARKER, force)
-    with staged_folder(tmp_path / "out" / "inside", MARKER, force) as stage:
-        (stage / MARKER).write_bytes(b"new")
-    assert tree(tmp_path / "out") == {"inside": None, f"inside/{MARKER}": b"new"}
-
-
-def test_a_folder_is_named_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path that ends in dots cannot be given to another folder, as would show after all the work."""
-    make_bundle(tmp_path / "out")
-    monkeypatch.chdir(tmp_path / "out" / "processor")
-    for target in (Path(), Path(".."), tmp_path / "out" / "processor" / ".."):
-        with pytest.raises(InputError, match=r"the output folder is '.*', .*; write the name"):
-            check_replaceable(target, "hydrant.json", force=True)
-    with staged_folder(tmp_path / "out", "hydrant.json", force=True) as stage:  # whoever stands in it asked for that
-        (stage / "hydrant.json").write_bytes(b"new")
-    assert tree(tmp_path / "out") == {"hydrant.json": b"new"}
-
-
-def test_a_place_that_the_system_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that other processes hold, which shows at the end alone."""
-
-    def busy(stage: Path, target: Path) -> None:
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(stage), None, str(target))
-
-    monkeypatch.setattr(files, "take_place", busy)
-    message = "the result cannot take its place at .*out: Device or resource busy; choose another output folder"
-    with pytest.raises(InputError, match=message):
-        make_bundle(tmp_path / "out")
-    assert tree(tmp_path) == {}
-
-
-def test_parent_that_is_a_file_is_an_input_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InputError, match=r"cannot create .*out"):
-        make_bundle(tmp_path / "file" / "out")
 
 
 # Bundle
@@ -328,19 +152,6 @@ def test_same_content_gives_the_same_bundle(tmp_path: Path) -> None:
     make_bundle(tmp_path / "a")
     make_bundle(tmp_path / "b")
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
-
-
-def test_interrupted_bundle_is_absent(tmp_path: Path) -> None:
-    with pytest.raises(StopError), new_bundle(tmp_path / "out", MANIFEST) as folder:
-        (folder / "plan.json").write_bytes(b"{}")
-        raise StopError
-    assert tree(tmp_path) == {}
-
-
-def test_invalid_manifest_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="members"):
-        make_bundle(tmp_path / "out", members=0)
-    assert tree(tmp_path) == {}
 
 
 def test_force_replaces_a_bundle(tmp_path: Path) -> None:
@@ -405,47 +216,11 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
         bundle.plan()
 
 
-def test_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    (bundle.path / "plan.json").unlink()
-    (bundle.path / "plan.json").mkdir()
-    with pytest.raises(BundleError, match="is not a file there"):
-        bundle.plan()
-
-
-def test_unlisted_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    (bundle.path / "model.fp32.onnx").write_bytes(b"graph")
-    with pytest.raises(BundleError, match=r"has no model\.fp32\.onnx; make it with `hydrant export`"):
-        bundle.file("model.fp32.onnx")
-    with pytest.raises(BundleError, match=r"has no fused\.safetensors; make the bundle again"):
-        bundle.file("fused.safetensors")
-
-
-def test_altered_processor_is_refused(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    (bundle.path / "processor" / "tokenizer.json").write_bytes(b"[]")
-    with pytest.raises(BundleError, match=r"tokenizer\.json was altered"):
-        bundle.processor_folder()
-
-
 def test_file_slipped_into_the_processor_is_refused(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     (bundle.path / "processor" / "tokenizer_config.json").write_bytes(b'{"model_max_length": 4}')
     with pytest.raises(BundleError, match=r"tokenizer_config\.json"):
         bundle.processor_folder()
-
-
-def test_a_manifest_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"manifest of .* would have \d+ bytes, of which at most \d+ are read; give"):
-        make_bundle(tmp_path / "out", fusion={"zero_shot": {"cat": "a" * MAX_MANIFEST_BYTES, "dog": "b"}})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_bundle_without_processor_has_none(tmp_path: Path) -> None:
-    with new_bundle(tmp_path / "out", MANIFEST):
-        pass
-    assert Bundle.open(tmp_path / "out").processor_folder() is None
 
 
 @pytest.mark.parametrize(
@@ -477,98 +252,6 @@ def test_link_that_leaves_the_folder_is_refused(where: str, tmp_path: Path) -> N
         bundle.processor_folder()
 
 
-def test_bundle_reached_through_a_link_opens(tmp_path: Path) -> None:
-    make_bundle(tmp_path / "out")
-    (tmp_path / "current").symlink_to(tmp_path / "out", target_is_directory=True)
-    assert Calibration.of(Bundle.open(tmp_path / "current")).temperature == 1.5
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (
-            lambda m: m.update(schema=2, hydrant="1.4.0rc1"),
-            r"schema 1; hydrant 1.4.0rc1 wrote it: install hydrant-uq 1.4.0rc1",
-        ),
-        (
-            lambda m: m.update(schema=2, hydrant="$(rm)"),
-            r"has schema '2'; .* 1; a newer hydrant wrote it: install the newest",
-        ),
-        (lambda m: m.update(schema=0), r"has schema '0'; this hydrant reads schema 1; make it again"),
-        (lambda m: m.update(schema=None), "has schema 'None'"),
-        (lambda m: m.pop("schema") and None, "has schema 'None'"),
-        (lambda m: m.pop("hydrant") and None, "has hydrant = 'None'; expected a JSON str"),
-        (lambda m: m.pop("family") and None, "has family = 'None'; expected a JSON str"),
-        (lambda m: m.pop("members") and None, "has members = 'None'; expected a JSON int"),
-        (lambda m: m.pop("labels") and None, "has labels = 'None'; expected a JSON list"),
-        (lambda m: m.pop("files") and None, "has files = 'None'; expected a JSON dict"),
-        (lambda m: m.update(files=[]), r"has files = '\[\]'; expected a JSON dict"),
-        (lambda m: m.update(members=True), "has members = 'True'; expected a JSON int"),
-        (lambda m: m.update(members=0), "has '0' members; expected 1 to 1048576"),
-        (lambda m: m.update(members=10**18), "has '1000000000000000000' members; expected 1 to"),
-        (lambda m: m.update(labels=[]), "has labels none; expected names, one for each output"),
-        (lambda m: m.update(labels=["one", 2]), "has labels one, 2; expected names, one for each output"),
-        (
-            lambda m: m["files"].update({"plan.json": None}),
-            "lists 'plan.json' without its size in bytes and its SHA-256",
-        ),
-        (lambda m: m["files"]["plan.json"].pop("bytes") and None, "lists 'plan.json' without its size"),
-        (lambda m: m["files"]["plan.json"].pop("sha256") and None, "lists 'plan.json' without its size"),
-        (lambda m: m["files"]["plan.json"].update(bytes=-1), "lists 'plan.json' without its size"),
-        (lambda m: m["files"]["plan.json"].update(bytes=10**400), "lists 'plan.json' without its size"),
-        (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "lists 'plan.json' without its size"),
-        (lambda m: [m], "is a JSON list; expected an object"),
-        (lambda m: "text", "is a JSON str; expected an object"),
-    ],
-)
-def test_malformed_manifest_is_refused(edit: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    edit_manifest(bundle.path, edit)
-    with pytest.raises(BundleError, match=rf"hydrant\.json.*{message}"):
-        Bundle.open(bundle.path)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 5000])
-def test_manifest_that_is_no_json_is_refused(content: bytes, tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    (bundle.path / "hydrant.json").write_bytes(content)
-    with pytest.raises(BundleError, match=r"hydrant\.json is not JSON"):
-        Bundle.open(bundle.path)
-
-
-def test_huge_manifest_is_refused_unread(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    with (bundle.path / "hydrant.json").open("r+b") as handle:
-        handle.truncate(17 * 2**20)
-    with pytest.raises(BundleError, match="is larger than"):
-        Bundle.open(bundle.path)
-
-
-def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        BundleError, match="absent does not exist; expected a bundle, which `hydrant make` or `hydrant fuse` makes"
-    ):
-        Bundle.open(tmp_path / "absent")
-    with pytest.raises(BundleError, match=r"holds no hydrant\.json"):
-        Bundle.open(tmp_path)
-    with pytest.raises(InputError, match="expected a bundle or its path; found int"):
-        resolve(3)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "NaN", "Infinity", '"1"', "null", "true", "[1]", "1" + "0" * 400])
-def test_invalid_temperature_is_refused(value: str, tmp_path: Path) -> None:
-    bundle = put(make_bundle(tmp_path / "out"), "calibration.json", f'{{"temperature": {value}}}'.encode())
-    with pytest.raises(BundleError, match=r"calibration\.json has temperature .*; expected a positive finite number"):
-        Calibration.of(bundle)
-
-
-@pytest.mark.parametrize("content", [b"{}", b"[]", b"1.5", b"null", b"{", b"\xff", b'"T"'])
-def test_malformed_calibration_is_refused(content: bytes, tmp_path: Path) -> None:
-    bundle = put(make_bundle(tmp_path / "out"), "calibration.json", content)
-    with pytest.raises(BundleError, match=r"calibration\.json"):
-        Calibration.of(bundle)
-
-
 @pytest.mark.parametrize("graphs", [0, 1, 3])
 def test_the_calibration_is_read_once(graphs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also to compare it with several graphs; a bundle without any is not asked for one."""
@@ -579,13 +262,6 @@ def test_the_calibration_is_read_once(graphs: int, tmp_path: Path, monkeypatch: 
     assert names == ["calibration.json"] * (graphs > 0)
 
 
-@pytest.mark.parametrize("content", [b"{}", b"[]", b"{"])
-def test_malformed_plan_of_a_bundle_is_refused(content: bytes, tmp_path: Path) -> None:
-    bundle = put(make_bundle(tmp_path / "out"), "plan.json", content)
-    with pytest.raises((BundleError, PlanError), match="plan"):
-        bundle.plan()
-
-
 def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -593,6 +269,7 @@ def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
 
     def meanwhile(part: Path) -> dict[str, Any]:
         found = read(part)
+        monkeypatch.undo()
         make_bundle(bundle.path, force=True, members=3)
         return found
 
@@ -604,41 +281,55 @@ def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
     assert not [path.name for path in bundle.path.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("broken", ["one.txt", "hydrant.json"])
-def test_a_failing_add_leaves_everything_as_it_was(
-    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = make_bundle(tmp_path / "out").add({"one.txt": b"old", "two.txt": b"old"})
-    place = Path.replace
-
-    def failing(self: Path, target: Path) -> Path:
-        if Path(target).name == broken and self.parent.name == NEW:
-            raise OSError(28, "No space left on device")
-        return place(self, target)
-
-    before = {path.name: path.read_bytes() for path in bundle.path.iterdir() if path.is_file()}
-    monkeypatch.setattr(Path, "replace", failing)
-    with pytest.raises(HydrantError, match="cannot write into bundle"):
-        bundle.add({"zero.txt": b"new", "one.txt": b"new", "two.txt": b"new"})
-    monkeypatch.undo()
-    after = {path.name: path.read_bytes() for path in bundle.path.iterdir() if path.is_file()}
-    assert after == before
-
-
-def test_a_manifest_with_nonsense_about_fusion_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda m: m.update(schema=2, hydrant="1.4.0rc1"), "schema '2'.*install hydrant-uq 1.4.0rc1 or newer"),
+        (lambda m: m.update(schema=2, hydrant="$(rm)"), "schema '2'.*install the newest"),
+        (lambda m: m.pop("schema") and None, "schema"),
+        (lambda m: m.pop("family") and None, "family"),
+        (lambda m: m.update(members=True), "members"),
+        (lambda m: m.update(members=0), "members"),
+        (lambda m: m.update(labels=[]), "labels"),
+        (lambda m: m.update(labels=["one", "one"]), "labels one, one"),
+        (lambda m: m["files"]["plan.json"].update(bytes=-1), "bytes"),
+        (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "sha256"),
+        (lambda m: m.update(fusion={"adapted": {"a": {"rank": 0, "low_rank": True}}}), "rank"),
+        (lambda m: [m], "schema"),
+    ],
+)
+def test_malformed_manifest_is_refused(edit: Callable[[dict[str, Any]], Any], named: str, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
-    updates: list[Any] = [5, {"a": 1}, {"a": {"rank": 0, "low_rank": True}}, {"a": {"rank": 2, "low_rank": 1}}]
-    for nonsense in (
-        "x",
-        {"separate": 5},
-        {"separate": ["mlp", {}]},
-        {"adapters": 3},
-        {"adapters": ["a"]},
-        {"checkpoints": 0},
-        {"checkpoints": True},
-        *({"adapted": u} for u in updates),
-    ):
-        manifest = {**bundle.manifest, "fusion": nonsense}
-        (bundle.path / "hydrant.json").write_text(json.dumps(manifest))
-        with pytest.raises(HydrantError, match="expected checkpoints and separate parts"):
-            Bundle.open(bundle.path)
+    edit_manifest(bundle.path, edit)
+    with pytest.raises(BundleError, match=rf"hydrant\.json.*{named}"):
+        Bundle.open(bundle.path)
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b'{"schema": NaN}', b" " * (2**24 + 1)])
+def test_what_is_no_manifest_is_refused(content: bytes, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "out")
+    (bundle.path / "hydrant.json").write_bytes(content)
+    with pytest.raises(BundleError, match=r"hydrant\.json"):
+        Bundle.open(bundle.path)
+
+
+def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="absent does not exist"):
+        Bundle.open(tmp_path / "absent")
+    with pytest.raises(BundleError, match=r"holds no hydrant\.json"):
+        Bundle.open(tmp_path)
+
+
+def test_only_what_a_command_made_is_replaced(tmp_path: Path) -> None:
+    make_bundle(tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "note").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "out", target_is_directory=True)
+    for name, message in (("out", "--force"), ("mine", "something else"), ("file", "not a folder"), ("link", "link")):
+        with pytest.raises(InputError, match=message):
+            check_replaceable(tmp_path / name, "hydrant.json", force=name != "out")
+    with pytest.raises(InputError, match="no name of its own"):
+        check_replaceable(Path(".."), "hydrant.json", force=True)
+    check_replaceable(tmp_path / "out", "hydrant.json", force=True)
+    check_replaceable(tmp_path / "new", "hydrant.json", force=False)

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from hydrant.export.first_rows import keep_first_rows
+from hydrant.export.dead_rows import keep_first_rows
 from onnx import TensorProto, helper
 
 WIDTH, HEADS = 8, 2

@@ -12,7 +12,7 @@ from typing import Any
 import hydrant
 import pytest
 from hydrant import Bundle, Figures, Jointly, Reading
-from hydrant.bundle.uses import form_used
+from hydrant.bundle.data_overlap import form_used
 from hydrant.data.fingerprints import Fingerprint, fingerprint_of
 from hydrant.families.checkpoint import load_processor
 from test_tune import sentences

@@ -11,7 +11,7 @@ import pytest
 from hydrant import Budget, Circuit, HeadPlan, Random, Taylor, estimate_cost, plan_heads
 from hydrant.calib.heads.margin import looser
 from hydrant.data.examples import Examples
-from hydrant.data.pseudo import pseudo_unknown
+from hydrant.data.synthetic_ood import synthetic_ood
 from hydrant.errors import InputError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,8 +177,8 @@ WORDS = st.lists(st.sampled_from(["play", "the", "song", "book", "a", "Table"]),
 def test_made_texts(sentences: list[list[str]], seed: int) -> None:
     texts = [" ".join(words) for words in sentences]
     known = Examples(texts, None, "train.csv")
-    made = pseudo_unknown(known, "text", seed)
-    assert made.inputs == pseudo_unknown(known, "text", seed).inputs
+    made = synthetic_ood(known, "text", seed)
+    assert made.inputs == synthetic_ood(known, "text", seed).inputs
     assert len(made) == len(texts)
     assert made.labels is None
     for index, (text, new) in enumerate(zip(texts, made.inputs, strict=True)):
@@ -203,7 +203,7 @@ def test_made_texts(sentences: list[list[str]], seed: int) -> None:
     ids=["chinese", "russian", "japanese and thai"],
 )
 def test_made_texts_of_other_scripts_differ_from_them(texts: list[str], seed: int) -> None:
-    made = pseudo_unknown(Examples(texts, None, "x"), "text", seed)
+    made = synthetic_ood(Examples(texts, None, "x"), "text", seed)
     assert len(made) == len(texts)
     assert not set(made.inputs) & set(texts)
     assert sorted(made.inputs[0]) == sorted(texts[0]), "in another order"
@@ -212,20 +212,20 @@ def test_made_texts_of_other_scripts_differ_from_them(texts: list[str], seed: in
 
 
 def test_texts_of_which_nothing_else_can_be_made_are_refused() -> None:
-    assert len(pseudo_unknown(Examples(["1", "hello", "hello world"], None, "x"), "text")) == 2
-    with pytest.raises(InputError, match="3 of its 4 texts come out as they are; give out-of-distribution data"):
-        pseudo_unknown(Examples(["1", "22", "hello world", "333"], None, "x"), "text")
+    assert len(synthetic_ood(Examples(["1", "hello", "hello world"], None, "x"), "text")) == 2
+    with pytest.raises(InputError, match="3 of 4 texts"):
+        synthetic_ood(Examples(["1", "22", "hello world", "333"], None, "x"), "text")
 
 
 def test_made_pairs_are_pairs() -> None:
-    made = pseudo_unknown(Examples([("a b", "c d"), ("e f", "g h"), ("i j", "k l")], None, "x"), "text")
+    made = synthetic_ood(Examples([("a b", "c d"), ("e f", "g h"), ("i j", "k l")], None, "x"), "text")
     assert all(isinstance(pair, tuple) and len(pair) == 2 for pair in made.inputs)
     assert sorted(made.inputs[0][0].split()) == ["a", "b"]
 
 
 def test_made_images() -> None:
     images = list(np.random.default_rng(0).integers(0, 256, (6, 20, 17, 3), dtype=np.uint8))
-    made = pseudo_unknown(Examples(images, None, "x"), "image").inputs
+    made = synthetic_ood(Examples(images, None, "x"), "image").inputs
     assert made[0].shape == (20, 16, 3), "four patches of four columns"
 
     def patches(image: np.ndarray) -> list[bytes]:
@@ -240,10 +240,10 @@ def test_made_images() -> None:
 
 
 def test_of_tensors_or_of_one_example_nothing_can_be_made() -> None:
-    with pytest.raises(InputError, match="holds ready tensors, of which no out-of-distribution inputs can be made"):
-        pseudo_unknown(Examples([{"input_ids": np.ones(3)}] * 2, None, "x.npz"), "text")
-    with pytest.raises(InputError, match="are to be made of 1 example of x; expected 2 or more"):
-        pseudo_unknown(Examples(["a b"], None, "x"), "text")
+    with pytest.raises(InputError, match="ready tensors"):
+        synthetic_ood(Examples([{"input_ids": np.ones(3)}] * 2, None, "x.npz"), "text")
+    with pytest.raises(InputError, match="1 example"):
+        synthetic_ood(Examples(["a b"], None, "x"), "text")
 
 
 def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:

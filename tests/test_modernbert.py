@@ -24,8 +24,8 @@ from hydrant.export.random_model import PLAIN, random_model
 from hydrant.families.positions import turned
 from hydrant.families.registry import architecture_of, read_weights
 from hydrant.fusion import FusedClassifier
+from hydrant.tuning.job import shared_form
 from hydrant.tuning.rank_one import draw, merged, told_apart, with_factors
-from hydrant.tuning.weights import shared_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import HEADS, LAYERS, OLDEST, VOCABULARY, make_inputs, make_model, make_tokenizer, random_plan, run_cli

@@ -26,21 +26,18 @@ import numpy as np
 import pytest
 from hydrant import HydrantError, Predictor, drift, load
 from hydrant.runtime.prediction import Prediction
-from hydrant.serving import record
+from hydrant.serving import record, worker_stats
 from hydrant.serving import stats as stats_module
-from hydrant.serving import together as together_module
-from hydrant.serving.guard import Guard
-from hydrant.serving.log import Rarely
+from hydrant.serving.admission import Admission
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
-from hydrant.serving.monitor import Monitor
+from hydrant.serving.middleware import Middleware
+from hydrant.serving.observers import RareWarnings
+from hydrant.serving.opentelemetry_spans import Spans, tracer
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
-from hydrant.serving.rest import rest_app
-from hydrant.serving.service import Service
-from hydrant.serving.settings import ServeSettings
-from hydrant.serving.snapshot import snapshot
+from hydrant.serving.serve_settings import ServeSettings
+from hydrant.serving.server import Monitor
 from hydrant.serving.stats import Stats, Watching
-from hydrant.serving.together import Teller, Together
-from hydrant.serving.tracing import tracing
+from hydrant.serving.worker_stats import Reporter, WorkerStats
 from prometheus_client.parser import text_string_to_metric_families
 from serve_support import running
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
@@ -85,7 +82,7 @@ class Clock:
 
 
 def families(stats: Stats) -> dict[str, Any]:
-    body, content_type = Metrics(stats).text()
+    body, content_type = Metrics(stats).answer("/metrics", "", None)
     assert content_type.startswith("text/plain")
     return {family.name: family for family in text_string_to_metric_families(body.decode())}
 
@@ -149,13 +146,9 @@ def test_labels_of_many_classes_are_few_series(predictor: Predictor, found: tupl
     few = values(families(stats)["hydrant_predictions"])
     assert len(few) == LABELS + 1
     assert values(families(stats)["hydrant_predictions"], label=OTHERS) == [2 * 900]
-
-
-def test_openmetrics_where_the_client_asks_for_it(predictor: Predictor) -> None:
-    stats = Stats()
-    stats.request(Model(predictor), "rest", 0.1, 200)
-    body, content_type = Metrics(stats).text("application/openmetrics-text; version=1.0.0")
+    body, content_type = Metrics(stats).answer("/metrics", "application/openmetrics-text; version=1.0.0", None)
     assert "openmetrics" in content_type
+    assert stats.snapshot()["models"][0]["histograms"] is None, "without a reference in the bundle"
     assert body.endswith(b"# EOF\n")
 
 
@@ -167,7 +160,7 @@ def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found:
     clock.now += 300
     feed(stats, model, inputs[100:], prediction[100:], 10)
     stats.request(model, "rest", 0.3, 400)
-    (told,) = json.loads(json.dumps(snapshot(stats)))["models"]
+    (told,) = json.loads(json.dumps(stats.snapshot()))["models"]
     assert told["rates"]["minute"]["inputs"] == 300
     assert told["rates"]["ten_minutes"]["inputs"] == 400
     assert told["rates"]["minute"]["errors"] == 1
@@ -180,7 +173,7 @@ def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found:
         assert len(histogram["edges"]) + 1 == len(histogram["calibrated"])
     assert told["drift"]["alarms"] == []
     clock.now += 4000
-    (told,) = snapshot(stats)["models"]
+    (told,) = stats.snapshot()["models"]
     assert told["rates"]["hour"]["inputs"] == 0
     assert told["rates"]["hour"]["abstain"] is None
     assert told["series"] == []
@@ -202,35 +195,26 @@ def test_memory_is_bounded(predictor: Predictor, found: tuple[list[str], Predict
     assert len(counted.newest) <= stats_module.NEWEST
 
 
-def test_a_drift_is_told_and_logged_once(
+def test_a_drift_is_logged_once(
     predictor: Predictor, found: tuple[list[str], Prediction], caplog: pytest.LogCaptureFixture
 ) -> None:
     inputs, prediction = found
-    told: list[Any] = []
-    stats, model = Stats(Watching(alpha=0.001), told=lambda *alarm: told.append(alarm)), Model(predictor)
+    stats, model = Stats(Watching(alpha=0.001)), Model(predictor)
     feed(stats, model, inputs, prediction, 20)
-    stats.models()
-    assert told == []
     assert set(values(families(stats)["hydrant_drift_alarm"])) == {0}
     strange = np.flatnonzero(np.asarray(prediction.abstain))
-    with caplog.at_level(logging.WARNING):
-        for _ in range(10):
-            stats.predicted(model, [inputs[place] for place in strange], prediction.take(strange))
-        stats.models()
-    assert [(name, version, alarm.name) for name, version, alarm in told if alarm.name == "abstain"] == [
-        ("intent", "1", "abstain")
-    ]
-    assert len([record for record in caplog.records if "abstention rate" in record.message]) == 1
-    rarely, alarms = Rarely(), [record for record in caplog.records if "drift of" in record.message]
-    assert all(map(rarely.filter, 2 * alarms)), "each comes once, so none may be held back as a repetition of another"
+    for _ in range(10):
+        stats.predicted(model, [inputs[place] for place in strange], prediction.take(strange))
     read = families(stats)
     assert values(read["hydrant_drift_alarm"], name="abstain") == [1]
-    assert values(read["hydrant_drift_evidence"], decision="abstain") >= values(
-        read["hydrant_drift_limit"], decision="abstain"
-    )
-    (shown,) = snapshot(stats)["models"]
+    assert len([record for record in caplog.records if "abstention rate" in record.message]) == 1
+    rare, alarms = RareWarnings(), [record for record in caplog.records if "drift of" in record.message]
+    assert all(map(rare.filter, 2 * alarms)), "each comes once, so none may be held back as a repetition of another"
+    evidence, limit = (values(read[f"hydrant_drift_{name}"], decision="abstain") for name in ("evidence", "limit"))
+    assert evidence >= limit
+    (shown,) = stats.snapshot()["models"]
     assert "abstain" in [alarm["name"] for alarm in shown["drift"]["alarms"]]
-    again = Model(type("Loaded", (), {**vars(predictor), "calibration": replaced(predictor)})())
+    again = Model(type("Loaded", (), {**vars(predictor), "calibration": replace(predictor.calibration)})())
     stats.predicted(again, inputs[:1], prediction[:1])
     assert values(families(stats)["hydrant_drift_alarm"], name="abstain") == [0], "a model loaded anew is watched anew"
 
@@ -240,7 +224,7 @@ def test_a_model_that_is_put_away_does_not_begin_the_counts_of_its_successor_ane
 ) -> None:
     inputs, prediction = found
     before = Model(predictor)
-    after = Model(type("Loaded", (), {**vars(predictor), "calibration": replaced(predictor)})())
+    after = Model(type("Loaded", (), {**vars(predictor), "calibration": replace(predictor.calibration)})())
     stats = Stats()
     stats.request(before, "rest", 0.1, 200)
     before.ready = False
@@ -251,7 +235,7 @@ def test_a_model_that_is_put_away_does_not_begin_the_counts_of_its_successor_ane
         stats.queue(before, 0)
         for model in (after, before):
             stats.request(model, "rest", 0.1, 200)
-    (told,) = snapshot(stats)["models"]
+    (told,) = stats.snapshot()["models"]
     assert (told["totals"]["inputs"], told["totals"]["requests"], told["queue"]) == (6, 6, 7)
 
 
@@ -262,61 +246,33 @@ def test_requests_a_second_are_those_of_the_time_that_was_counted(predictor: Pre
         clock.now += 1
         stats.request(model, "rest", 0.1, 200)
         if second in (4, 30, 64, 68, 199):
-            (told,) = snapshot(stats)["models"]
+            (told,) = stats.snapshot()["models"]
             assert told["rates"]["minute"]["requests_per_second"] == pytest.approx(1, rel=0.3 if second < 9 else 0.04)
-
-
-def replaced(predictor: Predictor) -> Any:
-    from dataclasses import replace
-
-    return replace(predictor.calibration)
-
-
-def test_counts_of_many_threads_add_up(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
-    stats, model = Stats(), Model(predictor)
-    inputs, prediction = found
-
-    def run(part: int) -> None:
-        for at in range(part, 400, 4):
-            stats.predicted(model, inputs[at : at + 1], prediction[at : at + 1])
-            stats.request(model, "rest", 0.001, 200)
-            if at % 40 == 0:
-                json.dumps(snapshot(stats))
-                Metrics(stats).text()
-
-    threads = [threading.Thread(target=run, args=(part,)) for part in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (told,) = snapshot(stats)["models"]
-    assert told["totals"]["inputs"] == told["totals"]["requests"] == 400
-    assert told["totals"]["abstain"] == prediction.abstain.sum()  # type: ignore[union-attr]
 
 
 def test_workers_are_counted_as_one(
     predictor: Predictor, found: tuple[list[str], Prediction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers that share the traffic say what one says that has all of it, whichever of them is asked."""
-    monkeypatch.setattr(together_module, "PERIOD", 60.0)
+    monkeypatch.setattr(worker_stats, "PERIOD", 60.0)
     inputs, prediction = found
-    alone, together, pipes = Stats(), Together(), [multiprocessing.Pipe() for _ in range(3)]
+    alone, together, pipes = Stats(), WorkerStats(), [multiprocessing.Pipe() for _ in range(3)]
     for ours, _ in pipes:
         together.listen(ours)
-    tellers = [
-        Teller(theirs, lambda place=place: {"written": place, "dropped": 1, "failed": 0})  # type: ignore[misc]
+    reporters = [
+        Reporter(theirs, lambda place=place: {"written": place, "dropped": 1, "failed": 0})  # type: ignore[misc]
         for place, (_, theirs) in enumerate(pipes[:2])
     ]
     feed(alone, Model(predictor), inputs, prediction, 8)
     for start in range(0, 400, 8):
         part = slice(start, start + 8)
-        feed(tellers[start % 16 // 8], Model(predictor), inputs[part], prediction[part], 8)  # type: ignore[arg-type]
-    for teller, depth in zip(tellers, (3, 4), strict=True):
-        teller.queue(Model(predictor), depth)
-        teller.refuse(401)
-    first = told_by(tellers[0])["models"][0]
+        feed(reporters[start % 16 // 8], Model(predictor), inputs[part], prediction[part], 8)  # type: ignore[arg-type]
+    for reporter, depth in zip(reporters, (3, 4), strict=True):
+        reporter.queue(Model(predictor), depth)
+        reporter.refuse(401)
+    first = counts_of(reporters[0])["models"][0]
     assert first["totals"]["inputs"] == 200, "the other told nothing yet"
-    facts, (model,) = told_by(tellers[1]), snapshot(alone)["models"]
+    facts, (model,) = counts_of(reporters[1]), alone.snapshot()["models"]
     (both,) = facts["models"]
     assert {name: both[name] for name in ("totals", "requests", "labels", "batch")} == {
         name: model[name] for name in ("totals", "requests", "labels", "batch")
@@ -324,84 +280,64 @@ def test_workers_are_counted_as_one(
     assert both["histograms"] == model["histograms"]
     assert both["drift"]["rates"]["abstain"]["n"] == model["drift"]["rates"]["abstain"]["n"] == 400
     assert (both["queue"], facts["recorded"]) == (7, {"written": 1, "dropped": 2, "failed": 0})
-    body, _ = tellers[1].answer("/metrics", "", None)
+    body, _ = reporters[1].answer("/metrics", "", None)
     assert b'hydrant_refused_total{status="401"} 2.0' in body
-    tellers[0].close()
+    reporters[0].close()
     pipes[0][1].close()  # it ended
-    while told_by(tellers[1])["models"][0]["queue"] != 4:
+    while counts_of(reporters[1])["models"][0]["queue"] != 4:
         time.sleep(0.01)
     other = SimpleNamespace(task=predictor.task, labels=predictor.labels, calibration=replace(
         predictor.calibration, temperature=2.0))  # fmt: skip
-    third = Teller(pipes[2][1])  # begun after the bundle was calibrated anew
+    third = Reporter(pipes[2][1])  # begun after the bundle was calibrated anew
     third.predicted(Model(other), inputs[:8], prediction[:8])
-    assert told_by(third)["models"][0]["totals"]["inputs"] == 8
-    feed(tellers[1], Model(predictor), inputs[:8], prediction[:8], 8)  # type: ignore[arg-type]
-    assert told_by(tellers[1])["models"][0]["totals"]["inputs"] == 8, (
+    assert counts_of(third)["models"][0]["totals"]["inputs"] == 8
+    feed(reporters[1], Model(predictor), inputs[:8], prediction[:8], 8)  # type: ignore[arg-type]
+    assert counts_of(reporters[1])["models"][0]["totals"]["inputs"] == 8, (
         "what the older bundle says is not counted further"
     )
-    for teller, (_, theirs) in zip((tellers[1], third), pipes[1:], strict=True):
-        teller.close()
+    for reporter, (_, theirs) in zip((reporters[1], third), pipes[1:], strict=True):
+        reporter.close()
         theirs.close()
     with pytest.raises(OSError, match="closed"):
         third.answer("/stats", "", None)
 
 
-def told_by(teller: Teller) -> Any:
-    return json.loads(teller.answer("/stats", "", None)[0])
+def counts_of(reporter: Reporter) -> Any:
+    return json.loads(reporter.answer("/stats", "", None)[0])
 
 
 def test_figures_that_come_too_late_are_not_those_of_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together_module, "PATIENCE", 0.01)
+    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 0.01)
     ours, theirs = multiprocessing.Pipe()
-    teller = Teller(theirs)
+    reporter = Reporter(theirs)
     with pytest.raises(TimeoutError):
-        teller.answer("/stats", "", None)
-    monkeypatch.setattr(together_module, "PATIENCE", 20.0)
+        reporter.answer("/stats", "", None)
+    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 20.0)
     ours.send((1, b"late", "text/plain"))
     ours.send((2, b"now", "text/plain"))
-    assert teller.answer("/stats", "", None) == (b"now", "text/plain")
+    assert reporter.answer("/stats", "", None) == (b"now", "text/plain")
     ours.close()
-    teller.close()
+    reporter.close()
     theirs.close()
 
 
-def test_figures_that_nobody_gives_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_whose_counts_do_not_come_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that counts for all workers hangs, and is gone then."""
-    monkeypatch.setattr(together_module, "PATIENCE", 0.01)
+    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 0.01)
     ours, theirs = multiprocessing.Pipe()
-    monitor = Monitor(counts=theirs)
-    asked = {"type": "http", "method": "GET", "path": "/stats", "headers": []}
-    sent: list[dict[str, Any]] = []
+    monitor = Monitor(pipe=theirs)
+    app = Middleware(monitor.around(None), ServeSettings(), Admission(9, 9))  # type: ignore[arg-type]
 
-    async def nothing(*_: Any) -> Any:
-        raise AssertionError("nobody asks the application, or reads a body")
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            answers = [await client.get("/stats")]
+            ours.close()
+            answers.append(await client.get("/stats"))
+        assert [(each.status_code, each.headers["retry-after"]) for each in answers] == [(503, "1")] * 2
 
-    async def keep(message: Any) -> None:
-        sent.append(message)
-
-    front = Guard(monitor.around(nothing), ServeSettings())
-    asyncio.run(front(asked, nothing, keep))
-    ours.close()
-    asyncio.run(front(asked, nothing, keep))
-    assert [message["status"] for message in sent[::2]] == [503, 503]
-    assert all(b"does not answer; ask again" in message["body"] for message in sent[1::2])
-    assert (b"retry-after", b"1") in sent[0]["headers"]
+    asyncio.run(main())
     monitor.close()
     theirs.close()
-
-
-def test_a_bundle_without_a_reference_is_counted_all_the_same(
-    predictor: Predictor, found: tuple[list[str], Prediction]
-) -> None:
-    from dataclasses import replace
-
-    plain = type("Plain", (), {**vars(predictor), "calibration": replace(predictor.calibration, reference=None)})()
-    stats = Stats()
-    stats.predicted(Model(plain), *found)
-    (told,) = snapshot(stats)["models"]
-    assert told["histograms"] is told["drift"] is None
-    assert told["totals"]["inputs"] == 400
-    assert values(families(stats)["hydrant_inputs"]) == [400]
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
@@ -477,7 +413,7 @@ def test_the_files_stay_within_their_size(
 
 
 def test_a_writer_that_hangs_or_fails_holds_nothing_up(
-    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
+    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, prediction = found
     (place, *_) = np.flatnonzero(np.asarray(prediction.abstain))
@@ -497,6 +433,15 @@ def test_a_writer_that_hangs_or_fails_holds_nothing_up(
     recorder.close(60)
     assert recorder.written == WAITING + 50 - recorder.dropped
 
+    monkeypatch.setattr(record, "MAX_WAITING_BYTES", 10_000)
+    gate.clear()
+    recorder = Recorder(Recording(tmp_path / "large.jsonl", redact=hang))
+    for _ in range(15):
+        recorder.predicted(Model(predictor), [b"x" * 1000], one)
+    gate.set()
+    recorder.close()
+    assert (recorder.written, recorder.dropped) == (10, 5)
+
     def fail(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(row["input"])
 
@@ -514,13 +459,14 @@ def test_a_row_that_fails_takes_no_other_with_it(
         assert row["input"] != "b"
         return row
 
-    given = ["a", "b", "half a pair \ud800", "d"]
+    given: list[Any] = [b"\x89PNG", "b", ("half a pair \ud800", "d"), {"input_ids": np.array([1, 2])}]
     prediction = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:4])
     recorder = Recorder(Recording(tmp_path / "rows.jsonl", redact=fail))
     recorder.predicted(Model(predictor), given, prediction)
     recorder.close()
     assert (recorder.written, recorder.failed) == (3, 1)
-    assert [row["input"] for row in rows_of(tmp_path / "rows.jsonl")] == [given[0], *given[2:]]
+    expected = [{"base64": base64.b64encode(given[0]).decode()}, list(given[2]), {"input_ids": [1, 2]}]
+    assert [row["input"] for row in rows_of(tmp_path / "rows.jsonl")] == expected
 
 
 def test_a_disk_without_room_leaves_no_half_of_a_line(
@@ -540,7 +486,8 @@ def test_a_disk_without_room_leaves_no_half_of_a_line(
         return write(number, line[:some])
 
     monkeypatch.setattr(os, "write", written)
-    path = tmp_path / "full.jsonl"
+    path = tmp_path / "log" / "full.jsonl"
+    path.parent.mkdir()
     recorder = Recorder(Recording(path))
     for text in "abcd":
         recorder.predicted(Model(predictor), [text], one)
@@ -552,205 +499,60 @@ def test_a_disk_without_room_leaves_no_half_of_a_line(
     assert f"cannot record in {path}: No space left on device" in told.getMessage()
 
 
-def test_a_folder_that_is_gone_and_comes_back(
-    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
-    """What was open is closed once: its number may be another file's by then."""
-    one = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:1])
-    path = tmp_path / "log" / "record.jsonl"
-    path.parent.mkdir()
-    recorder = Recorder(Recording(path))
-
-    def record(text: str) -> None:
-        done = recorder.written + recorder.failed
-        recorder.predicted(Model(predictor), [text], one)
-        while recorder.written + recorder.failed == done:
-            time.sleep(0.01)
-
-    record("a")
-    shutil.rmtree(path.parent)
-    record("b")
-    ours, theirs = os.pipe()  # they get the numbers that are free now
-    record("c")
-    record("d")
-    os.write(theirs, b"still open")
-    assert os.read(ours, 10) == b"still open"
-    os.close(ours)
-    os.close(theirs)
-    path.parent.mkdir()
-    record("e")
-    recorder.close()
-    assert (recorder.written, recorder.failed) == (2, 3)
-    assert [row["input"] for row in rows_of(path)] == ["e"]
-
-
-def test_what_waits_to_be_recorded_is_bounded_in_bytes(
-    predictor: Predictor,
-    found: tuple[list[str], Prediction],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gate = threading.Event()
-
-    def hang(row: dict[str, Any]) -> dict[str, Any]:
-        gate.wait(30)
-        return {}
-
-    monkeypatch.setattr(record, "MOST_WAITING", 10_000)
-    one = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:1])
-    recorder = Recorder(Recording(tmp_path / "large.jsonl", redact=hang))
-    for _ in range(15):
-        recorder.predicted(Model(predictor), [b"x" * 1000], one)
-    assert recorder.dropped == 5
-    gate.set()
-    recorder.close()
-    assert recorder.written == 10
-
-
-def test_inputs_of_other_kinds_are_plain_json(
-    predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path
-) -> None:
-    prediction = found[1].take(np.flatnonzero(np.asarray(found[1].abstain))[:4])
-    given = [b"\x89PNG", ("a", "b"), ["two", "words"], {"input_ids": np.array([1, 2])}]
-    recorder = Recorder(Recording(tmp_path / "kinds.jsonl"))
-    recorder.predicted(Model(predictor), given, prediction)
-    recorder.close()
-    assert [row["input"] for row in rows_of(tmp_path / "kinds.jsonl")] == [
-        {"base64": base64.b64encode(b"\x89PNG").decode()}, ["a", "b"], ["two", "words"], {"input_ids": [1, 2]},
-    ]  # fmt: skip
-
-
 def test_records_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(tmp_path / "pipe")
-    for name, told in (("link", "no regular file"), ("pipe", "no regular file"), ("none/there", "cannot record in")):
-        with pytest.raises(HydrantError, match=told):
+    for name in ("link", "pipe", "none/there"):
+        with pytest.raises(HydrantError, match=name):
             Recorder(Recording(tmp_path / name))
-    for wrong in ({"rate": 0}, {"rate": 1.5}, {"most_bytes": 10}, {"redact": 3}):
+    for wrong in ({"rate": 0}, {"rate": 1.5}, {"most_bytes": 10}):
         with pytest.raises(HydrantError, match=f"{next(iter(wrong))} is"):
             Recording(tmp_path / "file", **wrong)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_hook.py").write_text("def hide(row): return None\n")
     assert redaction("own_hook:hide")({}) is None  # type: ignore[misc]
-    for name, told in (
-        ("own_hook", "module:function"),
-        ("own_hook:other", "no function"),
-        ("no_hook:x", "imported.* PYTHONPATH"),
-    ):
-        with pytest.raises(HydrantError, match=told):
+    for name in ("own_hook", "own_hook:other", "no_hook:x"):
+        with pytest.raises(HydrantError, match=name):
             redaction(name)
 
 
-# --- traces, and the routes -------------------------------------------------------------------------------------------
+# --- traces -----------------------------------------------------------------------------------------------------------
 
 
-async def ask(
-    app: Any, path: str, method: str = "GET", headers: dict[str, str] | None = None
-) -> tuple[int, Any, bytes]:
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    given = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    await app({"type": "http", "path": path, "method": method, "headers": given}, None, send)
-    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
-
-
-async def inner(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 404, "headers": []})
-    await send({"type": "http.response.body", "body": scope["path"].encode()})
-
-
-def test_routes_of_a_monitor(predictor: Predictor, found: tuple[list[str], Prediction], tmp_path: Path) -> None:
-    monitor = Monitor(recording=Recording(tmp_path / "record.jsonl"))
-    app = monitor.around(inner)
-    for observer in monitor.observers:
-        observer.predicted(Model(predictor), *found)
-        observer.request(Model(predictor), "rest", 0.01, 200)
-    status, headers, body = asyncio.run(ask(app, "/metrics"))
-    assert status == 200
-    assert b"hydrant_inputs_total{" in body
-    assert headers[b"content-length"] == str(len(body)).encode()
-    status, headers, body = asyncio.run(ask(app, "/stats"))
-    assert headers[b"content-type"] == b"application/json"
-    assert json.loads(body)["models"][0]["totals"]["inputs"] == 400
-    assert asyncio.run(ask(app, "/metrics", "HEAD"))[2] == b""
-    assert asyncio.run(ask(app, "/metrics", "POST"))[0] == 404
-    assert asyncio.run(ask(app, "/other"))[2] == b"/other"
-    monitor.close()
-    assert rows_of(tmp_path / "record.jsonl")
-
-
-def test_spans_where_opentelemetry_is_installed(
-    predictor: Predictor, found: tuple[list[str], Prediction], monkeypatch: pytest.MonkeyPatch
+def test_requests_and_batches_have_spans_if_somebody_takes_them(
+    bundle: Path,  # noqa: F811
+    strange: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry import propagate, trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    assert tracing() is None, "nobody takes them yet"
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    made = tracing()
-    assert made is not None
-    model = Model(predictor)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        made.predicted(model, [], predictor.predict([]))
-        made.predicted(model, *found)
-        made.request(model, "rest", 0.02, 503)
-        await send({"type": "http.response.start", "status": 503, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    asyncio.run(ask(made.around(app), "/predict", "POST", {"traceparent": parent}))
-    asyncio.run(ask(made.around(inner), "/v2/health/live"))
-    made.batch(model, 8, 0.5)
-    made.request(model, "grpc", 0.25, 200)
-    assert propagate is not None
-    request, batch, grpc = exporter.get_finished_spans()
-    assert f"{request.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
-    assert request.attributes is not None
-    assert request.attributes["hydrant.model"] == "intent"
-    assert request.attributes["hydrant.inputs"] == 400
-    assert request.attributes["hydrant.abstain"] == found[1].abstain.sum()  # type: ignore[union-attr]
-    assert request.attributes["http.response.status_code"] == 503
-    assert not request.status.is_ok
-    assert batch.end_time - batch.start_time == 500_000_000  # type: ignore[operator]
-    assert (grpc.name, grpc.attributes["hydrant.front"]) == ("grpc request", "grpc")  # type: ignore[index]
-
-
-def test_a_request_has_one_span(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+    assert tracer() is None, "nobody takes them yet"
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    made = tracing()
-    assert made is not None
-
-    async def main() -> None:
-        app = made.around(rest_app(Service(bundle)))
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-            for path in ("/v2", "/v2/health/live", "/nothing"):
-                await client.get(path)
-
-    asyncio.run(main())
-    spans = exporter.get_finished_spans()
-    assert [(span.attributes or {})["http.response.status_code"] for span in spans] == [200, 404]
-
-
-def test_no_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    with running(bundle) as service:
+        assert service.client.post("/predict", json={"inputs": strange}, headers=parent).status_code == 200
+        for path in ("/v2/health/live", "/metrics", "/nothing"):
+            service.client.get(path)
+        spans = Spans(trace, None)
+        spans.request(Model(None), "grpc", 0.25, 200)
+    finished = exporter.get_finished_spans()
+    assert sum((each.attributes or {}).get("hydrant.batch_size", 0) for each in finished) == len(strange)  # type: ignore[misc]
+    asked, missing, grpc = (each for each in finished if each.name != "run a batch")
+    assert f"{asked.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert asked.attributes is not None
+    wanted = {"hydrant.model": bundle.name, "hydrant.inputs": len(strange), "hydrant.abstain": len(strange)}
+    assert wanted.items() <= asked.attributes.items()
+    statuses = [(each.attributes or {})["http.response.status_code"] for each in (asked, missing)]
+    assert (statuses, grpc.name) == ([200, 404], "grpc request")
+    assert grpc.end_time - grpc.start_time == 250_000_000  # type: ignore[operator]
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    assert tracing() is None
+    assert tracer() is None
 
 
 # --- the service ------------------------------------------------------------------------------------------------------
@@ -765,7 +567,8 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     """`hydrant serve` in a process of its own: quiet on usual traffic, an alarm on what is abstained from."""
     inputs, _ = found
     record = tmp_path / "record.jsonl"
-    with command(bundle, "--record", record, "--alpha", "0.001") as (process, ready):
+    (tmp_path / "settings.json").write_text('{"alpha": 0.001}')
+    with command(bundle, "--record", record, "--settings", tmp_path / "settings.json") as (process, ready):
         url = f"http://127.0.0.1:{ready['port']}"
         with httpx.Client(base_url=url, timeout=60) as client:
             for start in range(0, 400, 50):
@@ -791,24 +594,6 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     assert {row["input"] for row in rows} >= set(strange)
 
 
-def test_a_version_that_is_loaded_again_is_watched_anew_from_then_on(
-    bundle: Path,  # noqa: F811
-    strange: list[str],
-) -> None:
-    with running(bundle, watching=Watching(alpha=0.001)) as service:
-
-        def told() -> tuple[set[float], list[float]]:
-            read = {each.name: each for each in text_string_to_metric_families(service.client.get("/metrics").text)}
-            return set(values(read["hydrant_drift_alarm"])), values(read["hydrant_inputs"])
-
-        assert told() == ({0}, [0])
-        for _ in range(12):
-            assert service.ask(*strange).status_code == 200
-        assert told() == ({0, 1}, [12 * len(strange)])
-        assert service.verb(f"models/{bundle.name}/load").status_code == 200
-        assert told() == ({0}, [0]), "before anybody asks it"
-
-
 def test_a_version_that_is_put_away_takes_its_alarms_with_it(
     bundle: Path,  # noqa: F811
     strange: list[str],
@@ -829,6 +614,7 @@ def test_a_version_that_is_put_away_takes_its_alarms_with_it(
             assert sorted(alarms) == [each["version"] for each in service.client.get("/stats").json()["models"]]
             return alarms
 
+        assert told() == {"2": 0}, "before anybody asks it"
         for _ in range(12):
             assert service.ask(*strange).status_code == 200
         assert told() == {"2": 1}
@@ -836,8 +622,8 @@ def test_a_version_that_is_put_away_takes_its_alarms_with_it(
         assert told() == {"1": 0, "2": 1}, "it is still served"
         assert service.verb("models/intents/unload", version="2").status_code == 200
         assert told() == {"1": 0}
-        assert service.verb("models/intents/load", version="2").status_code == 200
-        assert told() == {"2": 0}
+        assert service.verb("models/intents/load", version="1").status_code == 200
+        assert told() == {"1": 0}
 
 
 def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predictor) -> None:
@@ -846,23 +632,19 @@ def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predi
     stats.request(model, "rest", 0.1, 200)
     model.ready = False
     stats.request(model, "rest", 0.1, 200)
-    assert [each["totals"]["requests"] for each in snapshot(stats)["models"]] == [2], "it ends what it began"
+    assert [each["totals"]["requests"] for each in stats.snapshot()["models"]] == [2], "it ends what it began"
     stats.gone(model)
     stats.request(model, "page", 0.1, 200)
-    assert snapshot(stats)["models"] == []
+    assert stats.snapshot()["models"] == []
 
 
 def test_options_of_the_record_need_its_file(bundle: Path, tmp_path: Path) -> None:  # noqa: F811
-    for arguments, words in (
-        (["--record-rate", "0.5"], "--record-rate is given without --record"),
-        (["--record", tmp_path / "no" / "file"], "cannot record in"),
-        (["--record", tmp_path / "file", "--record-redact", "nothing"], "expected module:function"),
-        (["--alpha", "2"], "is not a number above 0 and below 1"),
+    for file, settings, words in (
+        ((), {"record_rate": 0.5}, "record_rate"),
+        (("--record", tmp_path / "no" / "file"), {}, "no/file"),
+        (("--record", tmp_path / "file"), {"record_redact": "nothing"}, "'nothing'"),
     ):
-        status, told = run_main(bundle, "--port", "0", *arguments)
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        status, told = run_main(bundle, "--port", "0", "--settings", tmp_path / "settings.json", *file)
         assert (status, told.count("\n")) == (2, 1), told
         assert words in told
-    with pytest.raises(HydrantError, match="watching is '3'"):
-        ServeSettings(watching=3)  # type: ignore[arg-type]
-    with pytest.raises(HydrantError, match="recording is 'file'"):
-        ServeSettings(recording="file")  # type: ignore[arg-type]

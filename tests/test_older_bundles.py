@@ -11,19 +11,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 from cpp import lines, run
 from hydrant import Bundle, HeadPlan, Prediction, export_onnx, load, merge_parts, predict_files
-from hydrant.bundle import journal
+from hydrant.bundle import staging
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density import Density
 from hydrant.bundle.manifest import MANIFEST, read_manifest
+from hydrant.bundle.reports import Verification
 from hydrant.bundle.signature import check_signature
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.bundle.verification import Verification
 from hydrant.data.fingerprints import Fingerprint
 from hydrant.engines.metadata import metadata_path, read_metadata
 from hydrant.errors import BundleError
@@ -209,9 +210,9 @@ def test_the_files_of_0_2_0_are_written_as_they_were_read(name: str, tmp_path: P
     folder = copied(name, tmp_path)
     if name in INTERRUPTED:
         (stage,) = folder.glob(".hydrant.*.stage")
-        content = (stage / journal.JOURNAL).read_bytes()
-        journal._write(stage, journal._checked(json.loads(content)))
-        assert (stage / journal.JOURNAL).read_bytes() == content
+        content = (stage / staging.JOURNAL).read_bytes()
+        staging._write(stage, msgspec.json.decode(content, type=staging.Entry))
+        assert (stage / staging.JOURNAL).read_bytes() == content
     bundle = Bundle.open(folder)
     assert to_json_bytes(read_manifest(folder)) == (folder / MANIFEST).read_bytes()
     assert to_json_bytes(bundle.any_architecture().to_json()) == bundle.read(ARCHITECTURE)

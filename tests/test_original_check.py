@@ -13,7 +13,7 @@ import torch
 import transformers
 from hydrant import Bundle, fuse, save_bundle
 from hydrant.bundle.original_check import ORIGINAL_CHECK, repeat_preprocessing
-from hydrant.data.check_inputs import check_inputs, from_json, to_json
+from hydrant.data.check_inputs import check_inputs, to_json
 from hydrant.data.images import ImageProcessor
 from hydrant.data.text import TextProcessor
 from hydrant.errors import BundleError, UnsupportedModelError
@@ -100,17 +100,6 @@ def test_the_bundle_answers_raw_inputs_as_transformers(checkpoint: tuple[Path, b
     assert repeat_preprocessing(bundle, bundle.processor()) == {"inputs": len(rows), "different": []}
 
 
-@pytest.mark.parametrize("checkpoint", ["gpt2-typed"], indirect=True)
-def test_a_model_in_memory_whose_token_types_are_unknown_is_refused(checkpoint: tuple[Path, bool]) -> None:
-    folder, _ = checkpoint
-    model = transformers.GPT2ForSequenceClassification.from_pretrained(folder).eval()
-    model.name_or_path = ""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    with pytest.raises(UnsupportedModelError):
-        save_bundle(fuse(model, traced=True), folder / "b", tokenizer)
-    assert not (folder / "b").exists()
-
-
 def wrong_ids(self: TextProcessor, items: Any, first: int = 0) -> Any:
     """Texts encoded as if there were no special token at the end."""
     found = ENCODE(self, items, first)
@@ -162,21 +151,3 @@ def test_verify_repeats_the_preprocessing(checkpoint: tuple[Path, bool], tmp_pat
     bundle = bundle.add({ORIGINAL_CHECK: b"{}\n"})
     with pytest.raises(BundleError, match=ORIGINAL_CHECK):
         repeat_preprocessing(bundle, bundle.processor())
-
-
-@pytest.mark.parametrize("checkpoint", ["bert"], indirect=True)
-def test_another_processor_than_the_checked_one_gives_no_check(checkpoint: tuple[Path, bool], tmp_path: Path) -> None:
-    folder, _ = checkpoint
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, model_max_length=20)
-    bundle = save_bundle(fuse(str(folder)), tmp_path / "b", tokenizer)
-    assert not bundle.has(ORIGINAL_CHECK)
-
-
-def test_inputs_survive_json() -> None:
-    class Spec:
-        modality, every_token = "audio", False
-
-    for item in check_inputs(Spec(), 8000):  # type: ignore[arg-type]
-        again = from_json(json.loads(json.dumps(to_json(item))))
-        np.testing.assert_array_equal(again.samples, item.samples)
-        assert again.rate == 8000

@@ -14,7 +14,7 @@ from hydrant import Bundle, Figures, HeadPlan, Jointly, calibrate, evaluate, fus
 from hydrant.cli.calibrate import calibration_text
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
-from hydrant.data.records import Sound
+from hydrant.data.raw_inputs import Sound
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import Item, random_plan

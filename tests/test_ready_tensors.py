@@ -17,15 +17,15 @@ from hydrant import Budget, Circuit, Figures, HeadPlan, Reading, plan_heads
 from hydrant.data.examples import read_examples
 from hydrant.data.tensors import TensorProcessor, checked_tensors
 from hydrant.errors import InputError
-from hydrant.evaluation import evaluate
+from hydrant.evaluation.run import evaluate
 from hydrant.export import export
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.progress import no_progress
+from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service
-from hydrant.serving.settings import ServeSettings
-from hydrant.tuning import trunk
-from hydrant.tuning.examples import Source
+from hydrant.tuning import tuning_data
+from hydrant.tuning.tuning_data import Source
 from support import HEADS, LAYERS, make_model
 
 LABELS = list("abcde")
@@ -172,7 +172,7 @@ def test_padding_stays_where_it_stands_above_a_trunk(
 ) -> None:
     """Before, between and behind tokens: what runs above the activations of a trunk is what runs above the trunk."""
     if not room:
-        monkeypatch.setattr(trunk, "_room", lambda *_: None)
+        monkeypatch.setattr(tuning_data, "_room", lambda *_: None)
     members = tuple(((0, 1, 2, 3), own, own[:1]) for own in ((0, 1), (2, 3)))
     module = hydrant.fuse(bare, HeadPlan("bert", LAYERS, HEADS, members, "random"))
     ids = np.array([[0, 0, 0, 7], [0, 5, 6, 7], [5, 0, 6, 7], [5, 6, 7, 8], [5, 6, 0, 0]])
@@ -180,9 +180,9 @@ def test_padding_stays_where_it_stands_above_a_trunk(
     examples = read_examples(tmp_path / "x.npz", LABELS)
     source = Source(examples, examples.processor(module.architecture, lambda: None), module.architecture)
     order, device = np.array([4, 0, 3, 1, 2]), torch.device("cpu")
-    with trunk.activations([source], module, 1, 2, device, no_progress) as [kept], torch.no_grad():
-        above = trunk.member_logits(module, trunk.on_device(kept.batch(order)[0], device), 1)
-        whole = trunk.member_logits(module, trunk.on_device(source.batch(order)[0], device), 0)
+    with tuning_data.activations([source], module, 1, 2, device, no_progress) as [kept], torch.no_grad():
+        above = tuning_data.member_logits(module, tuning_data.on_device(kept.batch(order)[0], device), 1)
+        whole = tuning_data.member_logits(module, tuning_data.on_device(source.batch(order)[0], device), 0)
     torch.testing.assert_close(above, whole, atol=1e-5, rtol=1e-5)
 
 
@@ -195,13 +195,14 @@ def test_a_service_names_a_row_by_its_place_in_the_request(bundle: Path) -> None
         try:
             ids = np.full((6, 4), 5, np.int64)
             mask = np.ones_like(ids)
-            _, found = await service.predict({"input_ids": ids, "attention_mask": mask})
+            served = service.served()
+            found = await service.predict(served, {"input_ids": ids, "attention_mask": mask})
             assert len(found) == 6
             mask[4] = 0
             with pytest.raises(InputError, match="attention_mask masks all of row 4;"):
-                await service.predict({"input_ids": ids, "attention_mask": mask})
+                await service.predict(served, {"input_ids": ids, "attention_mask": mask})
             with pytest.raises(InputError, match="tensors are named attention_mask; expected "):
-                await service.predict({"attention_mask": mask})
+                await service.predict(served, {"attention_mask": mask})
         finally:
             await service.drain()
 

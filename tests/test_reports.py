@@ -14,7 +14,7 @@ from hydrant.bundle import store
 from hydrant.bundle.reports import store_reports
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
-from support import random_plan, run_cli
+from support import random_plan
 from test_files_and_bundle import tree
 
 
@@ -38,24 +38,6 @@ VERBS: dict[str, Callable[[Path, Any, Any], Any]] = {
     ),
 }
 STORED = {"verify": "verify.json", "evaluate": "evaluation.json", "profile": "profile.json"}
-
-
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_bundle_that_cannot_be_written_gives_its_result(
-    verb: str, bundle: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def read_only(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    before = tree(bundle)
-    monkeypatch.setattr(store, "staged", read_only)
-    report = VERBS[verb](bundle, text_csv, None)
-    assert report.to_json()["hydrant"]
-    assert "the report was not stored: cannot write into bundle" in caplog.text
-    assert "Read-only file system; give it a folder with report=… (--report)" in caplog.text
-    assert tree(bundle) == before
-    assert getattr(report, "written", []) == []
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -109,17 +91,3 @@ def test_unusable_folders_are_refused_before_the_work(bundle: Path, text_csv: Pa
     with pytest.raises(InputError, match=r"report folder .*reports lies in the bundle"):
         VERBS["evaluate"](bundle, text_csv, bundle / "reports")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_the_command_line_says_where(bundle: Path, text_csv: Path, tmp_path: Path) -> None:
-    done = run_cli("evaluate", bundle, "--data", text_csv, "--bootstrap", 0, "--report", tmp_path / "own")
-    assert done.returncode == 0, done.stderr
-    assert f"wrote {tmp_path / 'own' / 'evaluation'}" in done.stdout
-    assert f" in {bundle}" not in done.stdout
-    done = run_cli("verify", bundle, "--backend", "onnxruntime", "--examples", 4, "--report", tmp_path / "own")
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "own" / "verify.json").read_text())["passed"]
-    words = ["--batch", 1, "--sequence", 8, "--seconds", 0, "--iterations", 1, "--no-memory"]
-    done = run_cli("profile", bundle, "--backend", "onnxruntime", *words, "--report", tmp_path / "own")
-    assert done.returncode == 0, done.stderr
-    assert f"wrote {tmp_path / 'own' / 'profile.json'}" in done.stdout

@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import importlib.util
 import io
 import json
 import logging
 import math
 import multiprocessing
-import os
 import queue
 import random
 import shutil
@@ -24,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,11 +34,10 @@ import pytest
 from hydrant.cli.main import main
 from hydrant.families.checkpoint import load_processor
 from hydrant.runtime.predictor import Predictor
-from hydrant.serving.connection import MOST_HEAD
-from hydrant.serving.log import ALWAYS, Rarely
-from hydrant.serving.run import bound
-from hydrant.serving.server import serve_alone
-from hydrant.serving.settings import ServeSettings
+from hydrant.serving.connection import MAX_HEAD
+from hydrant.serving.observers import ALWAYS, RareWarnings
+from hydrant.serving.serve_settings import ServeSettings
+from hydrant.serving.server import bound, serve_alone
 from PIL import Image
 from serve_support import Running, running
 from support import WORDS, make_model, make_tokenizer, run_cli
@@ -89,21 +85,6 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     return found["label"] == expected["label"] and all(
         math.isclose(found[name], expected[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE) for name in SCORES
     )
-
-
-def test_decisions_are_those_of_the_calibrated_bundle(models: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(models / "texts/2", tmp_path / "models/texts/1"))
-    texts = list(dict.fromkeys(texts_of_many_lengths(60)))
-    known = texts, ["abcde"[place % 5] for place in range(len(texts))]
-    hydrant.calibrate(
-        bundle, known, fit=known, force=True, abstain=hydrant.Coverage(0.6), flags=hydrant.FalseAlarm(0.4)
-    )
-    with running(tmp_path / "models") as service:
-        answered = service.ask(*texts, model="texts").json()["predictions"]
-    expected = rows_one_by_one(bundle, texts)
-    for name in ("abstain", "out_of_distribution"):
-        assert [row[name] for row in answered] == [row[name] for row in expected]
-        assert 0 < sum(row[name] for row in answered) < len(texts)
 
 
 def test_predict_answers_what_the_command_prints(service: Running, models: Path, tmp_path: Path) -> None:
@@ -159,61 +140,40 @@ def test_the_open_inference_protocol(service: Running, models: Path) -> None:
     assert client.get("/v2/models/texts/versions/2/ready").json()["ready"] is True
 
 
-def test_a_full_queue_says_when_to_come_again(models: Path) -> None:
-    with running(models / "texts/1", queue=40, batch_size=4) as service, ThreadPoolExecutor(16) as pool:
-        texts = texts_of_many_lengths(30)
-        found = list(pool.map(lambda _: service.ask(*texts), range(32)))
-        codes = {answer.status_code for answer in found}
-        assert codes == {200, 503}
-        for answer in found:
-            if answer.status_code == 503:
-                assert "inputs wait already, of at most 40" in answer.json()["error"]
-                assert int(answer.headers["retry-after"]) >= 1
-            else:
-                assert [row["input"] for row in answer.json()["predictions"]] == texts
-        assert service.ask(*texts, *texts).status_code == 413
-        assert service.ask("hello").status_code == 200
-
-
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "words"),
+    ("method", "path", "body", "status", "name"),
     [
-        ("GET", "/nothing", None, 404, "there is nothing at '/nothing'"),
-        ("GET", "/v2/models/..%2F..%2Fetc%2Fpasswd", None, 404, "there is nothing at"),
-        ("GET", "/v2/models/%2e%2e/ready", None, 404, "no model is called '..'"),
-        ("GET", "/v2/models/birds", None, 404, "no model is called 'birds'; there are: images, texts"),
-        ("GET", "/v2/models/texts/versions/9", None, 404, "has no version '9' loaded; loaded are: 2"),
-        ("GET", "/predict", None, 405, "GET is not allowed at '/predict'; expected POST"),
-        ("POST", "/predict?inputs=a", b'{"inputs": ["a"]}', 400, "inputs stand in a body of JSON; a form"),
-        ("POST", "/predict", b'{"inputs": [null], "model": "texts"}', 400, "input 0 is null; expected a text"),
-        ("POST", "/predict", b"{", 400, "the body is not JSON"),
-        ("POST", "/predict", b'{"inputs": ["a"]}', 400, "several models are served; name one of images, texts"),
-        ("POST", "/predict", b'{"inputs": ["a", ""], "model": "texts"}', 400, "input 1 is an empty text"),
-        ("POST", "/predict", b'{"inputs": ["\\ud800"], "model": "texts"}', 400, "input 0 holds a lone surrogate"),
+        ("GET", "/nothing", None, 404, "/nothing"),
+        ("GET", "/v2/models/..%2F..%2Fetc%2Fpasswd", None, 404, "nothing at"),
+        ("GET", "/v2/models/%2e%2e/ready", None, 404, "'..'"),
+        ("GET", "/v2/models/texts/versions/9", None, 404, "'9'"),
+        ("GET", "/predict", None, 405, "POST"),
+        ("PUT", "/v2", b"", 405, "GET, HEAD"),
+        ("GET", "/v2//", None, 404, "'/v2/'"),
+        ("POST", "/predict?inputs=a", b'{"inputs": ["a"]}', 400, "`inputs`"),
+        ("POST", "/predict/", b'{"inputs": ["a"]}', 400, "images, texts"),
+        ("POST", "/predict", b'{"inputs": [null], "model": "texts"}', 400, "input 0"),
+        ("POST", "/predict", b'{"inputs": ["a", ""], "model": "texts"}', 400, "input 1"),
+        ("POST", "/predict", b'{"inputs": ["\\ud800"], "model": "texts"}', 400, "the body"),
         ("POST", "/predict", b'{"inputs": ["/etc/passwd"], "model": "images"}', 400, "is not base64"),
-        ("POST", "/predict", b'{"inputs": ["L2V0Yy9wYXNzd2Q="], "model": "images"}', 400, "bytes of no known kind"),
+        ("POST", "/predict", b'{"inputs": ["L2V0Yy9wYXNzd2Q="], "model": "images"}', 400, "input 0"),
         ("POST", "/predict", b'{"inputs": ["a"], "model": "texts", "timeout": 1e-9}', 504, "not answered within"),
-        ("POST", "/v2/models/texts/infer", b"{}", 400, "no inputs"),
-        ("POST", "/v2/repository/models/birds/load", b"", 404, "no model is called 'birds'"),
-        ("POST", LOAD, b'{"parameters": {"version": "../1"}}', 404, "has no version '../1'"),
-        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "parameter 'version' is 1; expected parameters"),
-        ("POST", LOAD, b'{"parameters": {"config": "{}"}}', 400, "parameter 'config' is '{}'; expected"),
-        ("POST", LOAD, b'{"parameters": []}', 400, "parameters is '[]'; expected an object with version (text), keep"),
-        ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body is a JSON array; expected an object"),
-        ("POST", LOAD, b'{"version": "1"}', 400, "the body has 'version' = '1'; expected nothing, or parameters"),
-        ("POST", "/v2/repository/index", b'{"ready": "yes"}', 400, "'ready' = 'yes'; expected nothing, or ready (true"),
-        ("GET", "/v2//", None, 404, "there is nothing at '/v2/'"),
-        ("POST", "/predict/", b'{"inputs": ["a"]}', 400, "several models are served; name one of images, texts"),
-        ("PUT", "/v2", b"", 405, "PUT is not allowed at '/v2'; expected GET, HEAD"),
+        ("POST", "/v2/models/texts/infer", b"{}", 400, "`inputs`"),
+        ("POST", "/v2/repository/models/birds/load", b"", 404, "'birds'"),
+        ("POST", LOAD, b'{"parameters": {"version": "../1"}}', 404, "'../1'"),
+        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "$.parameters.version"),
+        ("POST", LOAD, b'{"version": "1"}', 400, "`version`"),
+        ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body"),
+        ("POST", "/v2/repository/index", b'{"ready": "yes"}', 400, "$.ready"),
     ],
 )  # fmt: skip
 def test_every_refusal_has_one_form(
-    service: Running, method: str, path: str, body: bytes | None, status: int, words: str
+    service: Running, method: str, path: str, body: bytes | None, status: int, name: str
 ) -> None:
     answer = service.client.request(method, path, content=body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
-    assert words in answer.json()["error"]
+    assert name in answer.json()["error"]
     assert answer.headers["content-type"] == "application/json"
 
 
@@ -278,24 +238,9 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     answer = client.post("/predict", content=b"", headers={"content-encoding": "gzip"})
     assert answer.status_code == 415
     head = b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n"
-    assert b" 431 " in raw(service, head + b"a: b\r\n" * (MOST_HEAD // 6 + 10))
+    assert b" 431 " in raw(service, head + b"a: b\r\n" * (MAX_HEAD // 6 + 10))
     assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
     assert service.client.get("/v2/health/ready").status_code == 200
-
-
-def test_slow_senders_are_given_up_and_slow_readers_get_their_answer(models: Path) -> None:
-    with running(models / "texts/1", timeout=0.5) as service:
-        head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
-        found = raw(service, head, b"\r\n{")
-        assert b" 408 " in found
-        assert b"the body did not come within 0.5 s" in found
-        assert b"the headers did not come within 0.5 s" in raw(service, head)
-        assert b"the headers did not come within 0.5 s" in raw(service, b"")
-        body = json.dumps({"inputs": ["hello world"]}).encode()
-        head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
-            body
-        )
-        assert b" 200 " in raw(service, head, body, wait=0.3)
 
 
 def test_requests_one_behind_the_other_leave_with_their_client(
@@ -388,16 +333,14 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for arguments, words in (
-            ([tmp_path / "nowhere"], "does not exist; expected a bundle, or a folder of bundles"),
-            ([bundle, "--port", port], f"cannot listen on port {port} of '127.0.0.1': Address already in use"),
-            ([bundle, "--host", "192.0.2.1", "--port", 0], "assign requested address; give an address of this machine"),
-            ([bundle, "--port", 0, "--token-file", tmp_path / "secret"], "the token has 5 characters; expected 8"),
-            ([bundle, "--port", 0, "--token-file", tmp_path], "cannot read"),
-            ([bundle, "--port", 0, "--tls-cert", "cert.pem"], "--tls-cert is given without --tls-key"),
-            ([bundle, "--port", 0, "--tls-cert", "a", "--tls-key", "b"], "'a' is not a file"),
-            ([bundle, "--port", 70000], "port is '70000'; expected a whole number"),
-            ([bundle, "--port", 0, "--grpc-port", port], f"cannot listen on port {port} of '127.0.0.1': Address"),
-            ([bundle, "--port", 0, "--grpc-port", port, "--workers", 2], f"cannot listen on port {port} of '127.0"),
+            ([tmp_path / "nowhere"], "nowhere"),
+            ([bundle, "--port", port], f"cannot listen on port {port}"),
+            ([bundle, "--host", "192.0.2.1", "--port", 0], "'192.0.2.1'"),
+            ([bundle, "--port", 0, "--token-file", tmp_path / "secret"], "the token has 5 characters"),
+            ([bundle, "--port", 0, "--tls-cert", "cert.pem"], "--tls-key"),
+            ([bundle, "--port", 0, "--tls-cert", "a", "--tls-key", "b"], "'a'"),
+            ([bundle, "--port", 70000], "port is '70000'"),
+            ([bundle, "--port", 0, "--grpc-port", port, "--workers", 2], f"cannot listen on port {port}"),
         ):  # fmt: skip
             status, told = run_main(*arguments)
             assert (status, told.count("\n")) == (2, 1), told
@@ -425,6 +368,7 @@ def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[st
                 process.wait(30)
 
 
+@pytest.mark.slow
 def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
     texts = ["transfer money today"] * 50
     body = json.dumps({"inputs": texts, "model": "texts"}).encode()
@@ -451,31 +395,7 @@ def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
             socket.create_connection(place)
 
 
-def test_what_is_loaded_and_unloaded_is_told_in_the_log_by_default(models: Path) -> None:
-    with command(models) as (process, ready):
-        with httpx.Client(base_url=f"http://127.0.0.1:{ready['port']}", timeout=30) as client:
-            verb = "/v2/repository/models"
-            given = {"parameters": {"version": "1", "keep": True}}
-            assert client.post(f"{verb}/texts/load", json=given).status_code == 200
-            assert client.get("/v2/models/texts/ready").json()["version"] == "1", "which answers where none is named"
-            described = client.get("/describe").json()["models"]
-            assert [(each["version"], each["current"]) for each in described if each["name"] == "texts"] == [
-                ("1", True), ("2", False),
-            ]  # fmt: skip
-            assert client.post(f"{verb}/images/unload").status_code == 200
-            assert client.get("/v2/models/images/ready").status_code == 404
-            assert client.get("/v2/health/ready").status_code == 200
-            assert client.post(f"{verb}/birds/load").status_code == 404
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        assert process.stderr is not None
-        assert process.stderr.read().splitlines() == [
-            "hydrant: INFO: model texts answers with version 1 (onnxruntime)",
-            "hydrant: INFO: model images: unloaded 1; loaded are: none",
-            "hydrant: WARNING: a load was refused (404): no model is called 'birds'; there are: images, texts",
-        ]
-
-
+@pytest.mark.slow
 def test_workers_share_the_port_and_one_that_dies_is_replaced(models: Path) -> None:
     with command(models / "texts", "--workers", "2", "--grpc-port", "0") as (process, ready):
         assert ready["workers"] == 2
@@ -540,15 +460,12 @@ def opening(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> It
 READY = b"GET /v2/health/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
-def test_a_service_that_starts_answers_probes_before_it_is_ready(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_answers_probes_before_it_is_ready_and_a_replacement_leaves_them_to_others(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opening(models / "texts/1", monkeypatch) as service, socket.create_connection(service.place, 30) as probe:
         probe.sendall(READY)
         assert probe.recv(1000).startswith(b"HTTP/1.1 503 ")
-
-
-def test_a_worker_that_replaces_another_leaves_connections_to_the_others_until_it_is_warm(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     with opening(models / "texts/1", monkeypatch, warm_first=True) as service:
         with socket.create_connection(service.place, 30) as waits:
             waits.sendall(READY)
@@ -563,14 +480,9 @@ def test_a_worker_that_replaces_another_leaves_connections_to_the_others_until_i
             assert waits.recv(1000).startswith(b"HTTP/1.1 200 ")
         with grpc.insecure_channel("{}:{}".format(*service.grpc)) as channel:
             assert live_over(channel)
-
-
-def test_a_worker_that_is_to_end_before_it_is_warm_never_takes_a_connection(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     with opening(models / "texts/1", monkeypatch, warm_first=True) as service:
         service.leave()
-    assert service.told.empty()
+    assert service.told.empty(), "it ended before it was warm"
 
 
 def until_counted(url: str, enough: Callable[[int], bool]) -> None:
@@ -584,51 +496,18 @@ def until_counted(url: str, enough: Callable[[int], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_warning_that_every_request_would_repeat_is_told_once_a_minute() -> None:
+def test_a_warning_that_every_request_would_repeat_is_logged_once_a_minute() -> None:
     now = [0.0]
-    rarely = Rarely(lambda: now[0])
+    rare = RareWarnings(lambda: now[0])
 
-    def told(message: str, level: int = logging.WARNING, name: str = "hydrant.data") -> bool:
-        return rarely.filter(logging.LogRecord(name, level, "", 0, message, (1,), None))
+    def logged(message: str, **fields: Any) -> bool:
+        record = {"name": "hydrant.data", "levelno": logging.WARNING, "msg": message, "args": (1,), **fields}
+        return rare.filter(logging.makeLogRecord(record))
 
-    assert [told("%d were cut"), told("%d were cut"), told("another"), told("%d were cut", logging.ERROR)] == [
-        True, False, True, True,
-    ]  # fmt: skip
-    assert told("%d were cut", name="elsewhere")
-    assert [told("Invalid HTTP request received.", name="uvicorn.error") for _ in range(2)] == [True, False]
-    once = logging.makeLogRecord({"name": "hydrant.x", "levelno": logging.WARNING, "msg": "drift of %s", **ALWAYS})
-    assert rarely.filter(once)
-    assert rarely.filter(once), "a second alarm in the same minute"
+    assert [logged("%d were cut"), logged("%d were cut"), logged("another")] == [True, False, True]
+    assert logged("%d were cut", levelno=logging.ERROR)
+    assert logged("%d were cut", name="elsewhere")
+    assert logged("drift of %s", **ALWAYS)
+    assert logged("drift of %s", **ALWAYS), "a second alarm in the same minute"
     now[0] = 61.0
-    assert told("%d were cut")
-
-
-def test_the_benchmark_asks_checks_and_counts(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Path(__file__).parents[1] / "benchmarks/serving.py"
-    monkeypatch.syspath_prepend(str(place.parent))
-    spec = importlib.util.spec_from_file_location("serving_benchmark", place)
-    assert spec is not None
-    assert spec.loader is not None
-    benchmark = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    texts = texts_of_many_lengths(8)
-    expected = rows_one_by_one(models / "texts/1", texts)
-    with running(models / "texts/1") as alone:
-        served = benchmark.Service(SimpleNamespace(pid=os.getpid()), alone.port, 1.0)
-        cell = benchmark.Cell()
-        benchmark.by_service(served, 2, texts, expected, cell)
-        assert set(cell.facts()) == {"cpu_ms", "rate", "p99_ms"}
-        assert served.memory_mb() > 1
-        expected[0]["label"] = "another"
-        with pytest.raises(AssertionError):
-            benchmark.ask(alone.port, texts[:1], expected[:1])
-    with hydrant.load(models / "texts/1") as predictor:
-        benchmark.by_loop(predictor, 3, texts, cell)
-    assert len(cell.rate) == 2
-    cells = {name: {1: benchmark.Cell([cpu], [rate], [2.0])} for name, cpu, rate in (
-        (benchmark.LOOP, 4.0, 5.0), ("served", 5.0, 30.0), ("served, --batch-size 1", 8.0, 20.0))}  # fmt: skip
-    served_row = benchmark.rows_of(cells)[1]
-    assert (served_row["of_plain"], served_row["of_unbatched_rate"]) == (1.25, 1.5)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
-        assert {os.getpid(), child.pid} <= set(sys.modules["serving_systems"].tree(os.getpid()))
-        child.kill()
+    assert logged("%d were cut")

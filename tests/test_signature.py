@@ -18,11 +18,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from hydrant.bundle.files import sha256_of
 from hydrant.bundle.signature import PASSWORD, SIGNATURE, check_signature
+from hydrant.bundle.staging import sha256_of
 from hydrant.errors import BundleError, InputError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import make_inputs, make_model, random_plan, run_cli
 
 PEM = serialization.Encoding.PEM
@@ -83,11 +81,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "maker-certificate": certificate("maker", maker, (root, authority)),
         "mute-certificate": certificate("maker", maker, (root, authority), signs=False),
         "other-root": certificate("other", other),
-        "old-root": (old := certificate("authority", authority, days=(-90, -30))),
-        "ended-certificate": certificate("maker", maker, (old, authority), days=(-60, -20)),
-        "coming-certificate": certificate("maker", maker, (root, authority), days=(3, 6)),
-        "late-certificate": certificate("maker", maker, (root, authority), days=(30, 60)),
-        "early-certificate": certificate("maker", maker, (root, authority), days=(-60, 60)),
+        "ended-certificate": certificate("maker", maker, (root, authority), days=(-60, -20)),
     }
     for name, each in made.items():
         (folder / f"{name}.pem").write_bytes(each.public_bytes(PEM))
@@ -197,12 +191,6 @@ def test_what_was_altered_since_is_refused(copy: Path, keys: Path, alter: Callab
             opening(copy, backend="onnxruntime", trust=keys / "maker.pub")
 
 
-def test_without_trust_digests_fixed_by_an_attacker_pass(copy: Path) -> None:
-    """What the digests of a manifest cannot tell, and the signature is for."""
-    forge(copy)
-    assert hydrant.load(copy, "torch").calibration.temperature == 9.0
-
-
 def test_a_report_ends_the_signature_and_signing_again_renews_it(copy: Path, keys: Path) -> None:
     hydrant.Bundle.open(copy).add({"reports/more.json": b"{}"})
     with pytest.raises(BundleError, match="sign it again with `hydrant sign`"):
@@ -212,21 +200,13 @@ def test_a_report_ends_the_signature_and_signing_again_renews_it(copy: Path, key
 
 
 def test_what_another_command_left_is_not_signed(copy: Path, keys: Path) -> None:
-    """The folder of a killed command, which is gone a minute later."""
+    """The folder of a killed command."""
     stage = copy / ".hydrant.0123456789ab.stage"
     (stage / "new").mkdir(parents=True)
     (stage / "new" / "plan.json").write_bytes(b"{}")
     hydrant.sign(copy, keys / "maker.pem")
     check_signature(copy, keys / "maker.pub")
-    shutil.rmtree(stage)
-    check_signature(copy, keys / "maker.pub")
-
-
-def test_what_is_no_file_is_not_signed(copy: Path, keys: Path) -> None:
-    os.mkfifo(copy / "pipe")
-    for verb in (lambda: hydrant.sign(copy, keys / "maker.pem"), lambda: check_signature(copy, keys / "maker.pub")):
-        with pytest.raises(BundleError, match=r"pipe is neither a file nor a folder, which no signature covers"):
-            verb()
+    assert not stage.exists()
 
 
 def test_only_the_owner_is_trusted(signed: Path, keys: Path) -> None:
@@ -256,65 +236,11 @@ def test_a_certificate_is_trusted_through_its_issuer(copy: Path, keys: Path) -> 
         check_signature(copy, keys / "root.pem")
 
 
-def test_a_chain_leads_from_a_certificate_to_its_issuer(copy: Path, keys: Path) -> None:
-    far = keys / "far-certificate.pem"
-    hydrant.sign(copy, keys / "maker.pem", certificate=far, chain=keys / "between.pem")
-    check_signature(copy, keys / "root.pem")
-    hydrant.sign(copy, keys / "maker.pem", certificate=far)
-    with pytest.raises(BundleError, match=r"is not what the owner of .*root.pem signed"):
-        check_signature(copy, keys / "root.pem")
-
-
-def test_a_certificate_that_may_not_sign_is_not_trusted(copy: Path, keys: Path) -> None:
-    hydrant.sign(copy, keys / "maker.pem", certificate=keys / "mute-certificate.pem")
-    with pytest.raises(BundleError, match="cannot be used for signing"):
-        check_signature(copy, keys / "root.pem")
-
-
-TIMES = [
-    ("ended-certificate", "old-root", ""),
-    ("coming-certificate", "root", ""),
-    ("late-certificate", "root", "certificate has expired"),
-    ("early-certificate", "root", "certificate is not yet valid"),
-]
-"""Certificate → issuer, and why it is refused: what counts is whether the issuer's was valid when its time began."""
-
-
-@pytest.fixture
-def other_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The date is another when something is signed."""
-    monkeypatch.setattr("hydrant.bundle.signature._check_time", lambda certificate: None)
-
-
-@pytest.mark.parametrize("name", ["ended", "coming"])
-def test_certificates_out_of_their_time_sign_nothing(copy: Path, keys: Path, name: str) -> None:
+def test_a_certificate_out_of_its_time_signs_nothing(copy: Path, keys: Path) -> None:
     before = (copy / SIGNATURE).read_bytes()
-    with pytest.raises(InputError, match=rf"{name}-certificate.pem is valid from .* UTC; expected one that is valid"):
-        hydrant.sign(copy, keys / "maker.pem", certificate=keys / f"{name}-certificate.pem")
+    with pytest.raises(InputError, match=r"ended-certificate.pem is valid from .* UTC; expected one that is valid"):
+        hydrant.sign(copy, keys / "maker.pem", certificate=keys / "ended-certificate.pem")
     assert (copy / SIGNATURE).read_bytes() == before
-
-
-@pytest.mark.usefixtures("other_times")
-@pytest.mark.parametrize(("certificate", "issuer", "why"), TIMES)
-def test_certificates_out_of_their_time(copy: Path, keys: Path, certificate: str, issuer: str, why: str) -> None:
-    """Today's date does not count, since a signature does not say when it was made."""
-    hydrant.sign(copy, keys / "maker.pem", certificate=keys / f"{certificate}.pem")
-    if not why:
-        check_signature(copy, keys / f"{issuer}.pem")
-        return
-    with pytest.raises(BundleError, match=why):
-        check_signature(copy, keys / f"{issuer}.pem")
-
-
-@pytest.mark.usefixtures("other_times")
-@pytest.mark.parametrize(("certificate", "issuer", "why"), TIMES)
-def test_cpp_and_certificates_out_of_their_time(
-    runner: Path, copy: Path, keys: Path, inputs: Path, certificate: str, issuer: str, why: str
-) -> None:
-    hydrant.sign(copy, keys / "maker.pem", certificate=keys / f"{certificate}.pem")
-    done = cpp(runner, copy, inputs, keys / f"{issuer}.pem")
-    assert done.returncode == (2 if why else 0), done.stderr
-    assert why in done.stderr
 
 
 def test_keys_that_cannot_be_used(copy: Path, keys: Path, tmp_path: Path) -> None:
@@ -322,7 +248,7 @@ def test_keys_that_cannot_be_used(copy: Path, keys: Path, tmp_path: Path) -> Non
     (tmp_path / "empty.pem").write_bytes(b"")
     before = (copy / SIGNATURE).read_bytes()
     for key, words in (
-        (tmp_path / "none.pem", "is not a file; expected a PEM file"),
+        (tmp_path / "none.pem", r"none\.pem is not a file"),
         (tmp_path / "empty.pem", "empty.pem holds no PEM block of a private key"),
         (keys / "maker.pub", "maker.pub holds no PEM block of a private key"),
         (tmp_path / "rsa.pem", "rsa.pem cannot be used \\('its kind is another'\\); expected a key of the curves"),
@@ -336,28 +262,6 @@ def test_keys_that_cannot_be_used(copy: Path, keys: Path, tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"maker.pem holds no PEM block of a public key or certificate"):
         hydrant.load(copy, trust=keys / "maker.pem")
     assert (copy / SIGNATURE).read_bytes() == before
-
-
-def test_an_altered_bundle_is_not_signed(copy: Path, keys: Path) -> None:
-    (copy / "plan.json").write_bytes(b"{}")
-    with pytest.raises(BundleError, match=r"plan.json has 2 bytes"):
-        hydrant.sign(copy, keys / "maker.pem")
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.one_of(st.binary(max_size=200), st.text(max_size=100).map(str.encode), st.integers(0, 2**30)))
-def test_no_bytes_but_the_makers_are_a_signature(signed: Path, keys: Path, content: bytes | int) -> None:
-    """Whatever stands there instead, and whichever one bit of the right one is another."""
-    right = (signed / SIGNATURE).read_bytes()
-    if isinstance(content, int):
-        at, bit = divmod(content % (8 * len(right)), 8)
-        content = right[:at] + bytes([right[at] ^ 1 << bit]) + right[at + 1 :]
-    try:
-        (signed / SIGNATURE).write_bytes(content)
-        with pytest.raises(BundleError, match="is not what the owner of"):
-            check_signature(signed, keys / "maker.pub")
-    finally:
-        (signed / SIGNATURE).write_bytes(right)
 
 
 def test_command_line(copy: Path, keys: Path, tmp_path: Path) -> None:
@@ -445,21 +349,3 @@ def test_cpp_refuses_what_was_altered_since(
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.count("\n") == 1
     assert "signed" in refused.stderr
-
-
-def test_cpp_takes_no_other_bytes_for_a_signature(runner: Path, copy: Path, keys: Path, inputs: Path) -> None:
-    right = (copy / SIGNATURE).read_bytes()
-    found = json.loads(right)
-    envelope = found["dsseEnvelope"]
-    for content in (
-        b"", b"{}", b"[" * 5000, b"null", b'{"dsseEnvelope": {"payload": 3}}', right[:-9],
-        json.dumps({"dsseEnvelope": {**envelope, "payload": "===="}}).encode(),
-        json.dumps({"dsseEnvelope": {**envelope, "signatures": []}}).encode(),
-        json.dumps({"dsseEnvelope": {**envelope, "signatures": [{"sig": "AAAA"}]}}).encode(),
-        json.dumps({"dsseEnvelope": {**envelope, "payload": envelope["payload"][:-4]}}).encode(),
-    ):  # fmt: skip
-        if content != right:
-            (copy / SIGNATURE).write_bytes(content)
-            refused = cpp(runner, copy, inputs, keys / "maker.pub")
-            assert (refused.returncode, refused.stdout) == (2, "")
-            assert "is not what the owner of" in refused.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hydrant.metrics.spans import find_spans, span_counts, span_figures, span_scores, spans_in
+from hydrant.metrics.spans import Span, find_spans, span_counts, span_metrics, span_scores, spans_in
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,11 +27,12 @@ def test_spans_are_those_of_seqeval() -> None:
 def test_figures_are_those_of_seqeval() -> None:
     for case in GOLDEN["figures"]:
         types = sorted({kind for rows in (case["known"], case["predicted"]) for row in rows for kind, *_ in spans(row)})
-        counts = sum(
-            span_counts(spans(known), spans(predicted), types)
-            for known, predicted in zip(case["known"], case["predicted"], strict=True)
+        known, predicted = (
+            [Span(text, *span) for text, row in enumerate(case[name]) for span in spans(row)]
+            for name in ("known", "predicted")
         )
-        for name, values in span_figures(np.asarray(counts)[None]).items():
+        counts = span_counts(known, predicted, types, len(case["known"]))
+        for name, values in span_metrics(counts.sum(axis=0, keepdims=True)).items():
             assert values[0] == pytest.approx(case[name], abs=1e-9), name
 
 
@@ -80,3 +81,10 @@ def test_a_span_is_as_sure_as_its_least_sure_word() -> None:
     assert least["confidence"].tolist() == [0.6]
     assert least["energy"].tolist() == [-1.0]
     assert span_scores([], scores)["energy"].shape == (0,)
+
+
+def test_figures_of_nothing_are_zero() -> None:
+    empty = span_metrics(np.zeros((2, 3, 2)))
+    assert all((values == 0).all() for values in empty.values())
+    counts = span_counts([Span(0, "PER", 0, 1)], [Span(0, "PER", 0, 0), Span(0, "LOC", 2, 2)], TYPES, 1)
+    assert counts.tolist() == [[[0, 0], [1, 1], [0, 1]]]

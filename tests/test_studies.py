@@ -8,9 +8,7 @@ import json
 import shutil
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import hydrant
 import numpy as np
@@ -21,144 +19,15 @@ from PIL import Image
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import harness
-import study_figures
-import study_picture
 import study_run
 import study_table
 import study_vision
 import training
 import transformers
-from hydrant.metrics.timing import Rules
-from study import Bundles, Fork
-from study_rows import Rows, Settings, results
-from support import make_model, random_plan
+from study import Fork
+from study_rows import Settings
 
 RECIPE = training.Recipe(seed=0, epochs=1, learning_rate=1e-3, batch_size=8)
-
-
-def test_a_kept_folder_is_made_once_and_anew_for_another_recipe(tmp_path: Path) -> None:
-    made: list[int] = []
-
-    def make(folder: Path) -> dict[str, Any]:
-        made.append(1)
-        (folder / "weights").write_text(str(len(made)))
-        return {"losses": [0.5]}
-
-    for recipe in ({"seed": 0, "targets": ("a", "b")}, {"seed": 0, "targets": ("a", "b")}, {"seed": 1}):
-        folder = training.cached(tmp_path / "member", recipe, make)
-    assert len(made) == 2
-    assert (folder / "weights").read_text() == "2"
-    assert json.loads((folder / "recipe.json").read_text())["losses"] == [0.5]
-
-
-def test_what_fails_leaves_no_folder_and_is_made_again(tmp_path: Path) -> None:
-    def fail(folder: Path) -> dict[str, Any]:
-        (folder / "half").write_text("")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        training.cached(tmp_path / "member", {"seed": 0}, fail)
-    assert not (tmp_path / "member").exists()
-    folder = training.cached(tmp_path / "member", {"seed": 0}, lambda folder: {})
-    assert not (folder / "half").exists()
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_the_learning_rate_rises_in_the_warm_up_and_falls_to_zero(schedule: str) -> None:
-    recipe = replace(RECIPE, schedule=schedule, warmup=0.1)
-    rates = np.array([recipe.rate(step, 100) for step in range(100)])
-    assert 8 <= rates.argmax() <= 11
-    assert (np.diff(rates[:9]) > 0).all()
-    assert (np.diff(rates[11:]) < 0).all()
-    assert rates[0] < 0.15
-    assert rates[-1] < 0.02
-    assert replace(RECIPE, schedule=schedule).rate(0, 100) == 1
-
-
-def test_an_epoch_of_texts_has_every_example_once_and_little_padding() -> None:
-    class Tokenizer:
-        def pad(self, items: list[dict[str, Any]], return_tensors: str) -> dict[str, torch.Tensor]:
-            longest = max(len(item["input_ids"]) for item in items)
-            rows = [item["input_ids"] + [0] * (longest - len(item["input_ids"])) for item in items]
-            return {"input_ids": torch.tensor(rows)}
-
-    rng = np.random.default_rng(0)
-    encoded = [{"input_ids": [index + 1] * rng.integers(1, 30)} for index in range(100)]
-    epoch = training.text_batches(encoded, np.arange(100), Tokenizer(), 8)
-    first, second = list(epoch(rng)), list(epoch(rng))
-    assert sorted(torch.cat([batch["labels"] for batch in first]).tolist()) == list(range(100))
-    assert [batch["labels"].tolist() for batch in first] != [batch["labels"].tolist() for batch in second]
-    for batch in first:
-        assert (batch["input_ids"][:, 0] == batch["labels"] + 1).all(), "labels stay with their texts"
-    spread = [np.ptp([len(encoded[label]["input_ids"]) for label in batch["labels"]]) for batch in first]
-    assert np.mean(spread) < 6
-
-
-def test_augmented_images_are_shifted_and_mirrored_originals() -> None:
-    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
-    moved = training.augment(images, np.random.default_rng(1))
-    assert moved.shape == images.shape
-    middle = images[:, 8:24, 8:24]
-    seen = set()
-    for index, image in enumerate(moved):
-        for mirrored in (False, True):
-            turned = image[:, ::-1] if mirrored else image
-            for top in range(9):
-                for left in range(9):
-                    if (turned[4 + top : 20 + top, 4 + left : 20 + left] == middle[index]).all():
-                        seen.add((index, mirrored))
-    assert {index for index, _ in seen} == set(range(40)), "every image is found again"
-    assert {mirrored for _, mirrored in seen} == {False, True}
-
-
-def _row(name: str, seeds: int = 3, operations: float = 1.0, **changes: float) -> dict[str, Any]:
-    figures = {"accuracy": 0.95, "nll": 0.2, "ece": 0.01}
-    for score in study_table.SCORES:
-        figures |= {f"ood.{score}.auroc": 0.98, f"ood.{score}.aupr": 0.8, f"ood.{score}.fpr95": 0.09}
-    figures |= {figure.replace("__", "."): value for figure, value in changes.items()}
-    made = [
-        {"seed": seed, "before": figures, "after": {**figures, "accuracy": figures["accuracy"] + 0.001 * (seed - 1)},
-         "flagged": {f"distance_{taps}": {"test": 0.05, "ood": 0.9} for taps in ("balanced", "last")}}
-        for seed in range(seeds)
-    ]  # fmt: skip
-    return {
-        "name": name,
-        "operations": operations,
-        "operations_at_mean": operations,
-        "mean_tokens": None,
-        "parameters": 1.5,
-        "seeds": made,
-        "against": {},
-    }
-
-
-def test_tables_tell_means_and_ranges() -> None:
-    rows = [_row("single", 1), _row("fork at 4, keep 2, tuned")]
-    assert "| single | 1.00 | – | 1.50 | 0.949 |" in study_table.main_table(rows)
-    spread = study_table.spread_table(rows)
-    assert "| single |" not in spread, "one seed has no range"
-    assert "| fork at 4, keep 2, tuned | 0.950 (0.949–0.951) |" in spread
-    compared = ("accuracy", "nll", "ood.predictive_entropy.auroc", "ood.predictive_entropy.fpr95")
-    rows[1]["against"] = {"single": {name: {"low": -0.02, "high": 0.01} for name in compared}}
-    assert "| fork at 4, keep 2, tuned | +0.000 (-0.020 to +0.010) |" in study_table.difference_table(rows, "single")
-    assert "| 5.0 % / 90.0 % |" in study_table.flag_table(rows)
-
-
-def test_the_best_trade_leaves_out_what_is_dearer_and_no_better() -> None:
-    points = [(2.0, 0.95), (1.0, 0.9), (1.5, 0.89), (1.0, 0.91), (3.0, 0.95)]
-    assert study_picture.pareto(points) == [(1.0, 0.91), (2.0, 0.95)]
-
-
-def test_tables_replace_the_old_ones_in_a_document(tmp_path: Path) -> None:
-    document = tmp_path / "docs/study.md"
-    harness.put_into(document, "old")
-    document.write_text(f"# Title\n\n{document.read_text()}\nThe end.\n")
-    harness.put_into(document, "new")
-    text = document.read_text()
-    assert text.startswith("# Title\n")
-    assert text.endswith("The end.\n")
-    assert "new" in text
-    assert "old" not in text
 
 
 SIZES = {"train": 40, "members": 48, "validation": 40, "ood_validation": 24, "test": 30, "ood_test": 30}
@@ -254,16 +123,6 @@ def test_a_study_goes_on_where_it_stopped(ran: argparse.Namespace) -> None:
     assert changed == {"lora-1"}
 
 
-def test_forks_of_one_name_are_refused(ran: argparse.Namespace) -> None:
-    forks = {1.0: Fork(1, 1), 1.1: Fork(1, 1, "taylor")}
-    with pytest.raises(ValueError, match="two of the forks have one name: fork at 1, keep 1, fork at 1, keep 1"):
-        Rows(subject(ran).bundles, replace(TINY, forks=forks), Path("single"))
-    five = Rows(
-        subject(ran).bundles, replace(TINY, forks={1.0: Fork(1, 1), 1.1: Fork(1, 1, members=5)}), Path("single")
-    )
-    assert list(five.forks) == ["fork at 1, keep 1", "fork at 1, keep 1, 5 members"]
-
-
 def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tmp_path: Path, undrawn: None) -> None:
     copy = tmp_path / "fork"
     shutil.copytree(ran.work / "bundles/fork-at-1-keep-1-0/fork-at-1-keep-1-0", copy)
@@ -281,55 +140,6 @@ def test_figures_are_those_of_calibrate_and_evaluate(ran: argparse.Namespace, tm
         assert value == pytest.approx(model.figures[name].value, abs=1e-5 if sharp else 0.02, nan_ok=True), name
 
 
-def test_the_average_of_circuits_is_that_of_plan_heads(ran: argparse.Namespace) -> None:
-    study_of = subject(ran)
-    circuit = hydrant.Circuit(ood=study_of.data.ood_validation, average=True, max_accuracy_loss=100)
-    expected = hydrant.plan_heads(study_of.single, study_of.data.validation, circuit, keep=1)
-    assert hydrant.Bundle.open(ran.work / "bundles/circavg-0/circavg-0").plan().members == expected.members
-
-
-def test_passes_of_dropout_are_a_row(ran: argparse.Namespace, shared: Path, tmp_path: Path) -> None:
-    data = subject(ran).data
-    checkpoint(tmp_path / "model", ["a", "b"], 32, dropout=0.3)
-    bundles = Bundles(tmp_path, data, subject(ran).bundles.processor)
-    rows = Rows(bundles, replace(TINY, passes=4), tmp_path / "model")
-    assert rows.names()[2] == "MC dropout"
-    first, second = (rows.outputs("MC dropout", seed).logits for seed in (0, 1))
-    assert first["test"].shape == (len(data.test), 4, 2)
-    assert np.ptp(first["test"], axis=1).min() > 0, "every pass draws its own masks"
-    assert not np.array_equal(first["test"], second["test"])
-    (row,) = results(rows, ["MC dropout"], [], 0)
-    assert row["operations"] == 4
-    timed = {"single": rows.bundle("single", 0)}
-    found = study_figures.latencies(timed, data.test, (1,), Rules(0.01, iterations=5, warm_up=0), None, {"passes": 4})
-    assert found["passes"]["1"]["median"] > 2 * found["plain single"]["1"]["median"]
-
-
-def test_no_image_stands_in_two_splits(ran: argparse.Namespace) -> None:
-    data = subject(ran).data
-    for left, right in ((data.validation, data.test), (data.ood_validation, data.ood_test)):
-        images = {image.tobytes() for image in left.inputs} | {image.tobytes() for image in right.inputs}
-        assert len(images) == len(left) + len(right)
-
-
-def test_the_timed_batch_is_of_median_length(bert_checkpoint: Path, tmp_path: Path) -> None:
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
-    bundle = hydrant.save_bundle(hydrant.fuse(bert_checkpoint), tmp_path / "out", tokenizer)
-    texts = ["hello", "hello world today", "hello world money the weather is what"]
-    examples = hydrant.data.examples.Examples(texts, None, "texts")
-    batch = study_figures.middle_batch(bundle.path, examples, 1)
-    assert batch["input_ids"].shape == (1, 5)
-
-
-def test_the_study_counts_costs_as_the_estimate_does(tmp_path: Path) -> None:
-    hydrant.save_bundle(hydrant.fuse(make_model("bert"), random_plan("bert", 3)), tmp_path / "bundle")
-    cost = hydrant.estimate_cost(tmp_path / "bundle")
-    found = study_figures.cost(tmp_path / "bundle", None)
-    assert found == {"operations": cost.ratio, "parameters": cost.fused.parameters / cost.single.parameters}
-
-
 RESULTS = Path(study_run.__file__).parent / "results"
 
 
@@ -338,14 +148,3 @@ def test_studies_have_the_tables_of_the_results(name: str) -> None:
     report = json.loads((RESULTS / f"study-{name}.json").read_text())
     text = study_table.render(report, ["single, tuned", "Deep Ensemble"])
     assert text in (harness.ROOT / f"docs/studies/{name}.md").read_text()
-
-
-def test_the_document_says_what_forks_with_their_distance_take() -> None:
-    """Time of a late fork with the distance in its graph, at batch 1 and 8, by fork and set of taps."""
-    rows = json.loads((RESULTS / "distance-price-cpu.json").read_text())["rows"]
-    times = {(row["batch"], row["graph"]): f"{row['time']:.2f}" for row in rows}
-    text = (RESULTS.parents[1] / "docs/studies/latency.md").read_text()
-    ends = ("", ", distance by means, rank 64", ", distance by balanced, rank 64", ", distance by last")
-    for fork in ("fork at 4, keep 2", "fork at 5, keep 4"):
-        cells = [" / ".join(times[batch, fork + end] for batch in (1, 8)) for end in ends]
-        assert f"| {fork} of 12 heads | {' | '.join(cells)} |" in text

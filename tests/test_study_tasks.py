@@ -23,7 +23,7 @@ import tasks_rows
 import tasks_table
 from clinc150_domains import DOMAIN_OF, DOMAINS
 from hydrant.data.examples import Examples, read_examples
-from hydrant.data.tags import IGNORED
+from hydrant.data.label_encoding import IGNORED
 from study import Data
 from study_rows import DEEP, SINGLE
 from support import make_model

@@ -15,7 +15,7 @@ import oracle
 import pytest
 import sklearn.covariance
 import torch
-from hydrant import Budget, Bundle, Circuit, Figures, Grid, Recipe
+from hydrant import Budget, Bundle, Circuit, Figures, Grid, Recipe, tasks
 from hydrant.calib.heads.circuits import Settings, find_circuits
 from hydrant.calib.heads.held_out import error_kept
 from hydrant.cli.evaluate import evaluation_text
@@ -24,11 +24,11 @@ from hydrant.data.corruptions import typos
 from hydrant.data.examples import Examples, read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
-from hydrant.evaluation.figure_names import BASELINES
+from hydrant.evaluation.metric_names import BASELINES
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.metrics import classification as metrics
-from hydrant.metrics.logit_scores import label_logit_scores
+from hydrant.metrics.labels import label_logit_scores
 from hydrant.metrics.spans import find_spans
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place
@@ -147,9 +147,9 @@ def test_corrupted_inputs_of_every_task(
     names = {"score": "correlation", "tokens": "span_f1", "multi_label": "exact_match"}
     assert names[TASKS[kind]] in model.clean
     assert model.clean[loss] == pytest.approx(model.figures[loss].value), "all examples were corrupted"
-    told = "RMSE" if loss == "rmse" else "NLL"
-    assert f"{told} on 66 corrupted examples minus that" in page.read_text()
-    assert "typos, severity 5" in page.read_text()
+    title = tasks.TASKS[TASKS[kind]].columns[loss].title
+    assert f"{title} on 66 corrupted examples minus that" in page.read_text()
+    assert "severity 5" in page.read_text()
     stored = json.loads((bundles[kind] / "reports/evaluation.json").read_text())["models"][0]["noise"][4]
     assert stored[loss] == model.noise[4].figures[loss]
     # the worst by hand, through what ships

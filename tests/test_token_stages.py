@@ -16,10 +16,8 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, Figures, Jointly, PerMember, Reading
-from hydrant.calib.decisions.spans import fit_spans
-from hydrant.calib.decisions.targets import FalseAlarm, Targets
 from hydrant.cli.evaluate import evaluation_text
-from hydrant.data.tags import labelled, token_labels, word_starts
+from hydrant.data.label_encoding import labelled, token_labels, word_starts
 from hydrant.data.words import EncodedWords
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
@@ -249,31 +247,6 @@ def test_strange_texts_choose_what_the_distance_of_tags_reads(far_bundle: Path, 
         hydrant.calibrate(folder, sentences(60, seed=2), taps="all")
 
 
-def test_thresholds_are_order_statistics_of_spans() -> None:
-    """Of one-word spans whose scores are known; words outside of spans, however unsure, do not count."""
-    rng = np.random.default_rng(0)
-    logits = np.zeros((400, 2, 3))
-    labels = np.where(np.arange(400) % 2, 1, 0)  # of O, B-PER and B-LOC
-    strength = rng.uniform(1, 6, 400)
-    strength[labels == 0] = rng.uniform(0.1, 0.2, 200)
-    logits[np.arange(400), :, labels] = strength[:, None]
-    labels[1] = 2  # a wrong span
-    found = fit_spans(logits, np.arange(400) // 2, labels, ["O", "B-PER", "B-LOC"], None, Targets(), {"data": "made"})
-    energies = -np.log(np.exp(logits[1::2, 0]).sum(axis=-1))
-    limit = found.thresholds["ood"]
-    assert limit.score == "energy"
-    assert limit.n == 200
-    below = np.sort(energies)[int(np.ceil(201 * 0.95)) - 1]
-    assert below <= limit.value <= np.sort(energies)[int(np.ceil(201 * 0.95))]
-    assert found.fitted is not None
-    assert found.fitted["wrong_spans"] == 1
-    with pytest.raises(InputError, match="the model finds no span in the 4 tagged words of made"):
-        fit_spans(logits[:8:2], np.zeros(4, int), labels[:8:2], ["O", "B", "I"], None, Targets(), {"data": "made"})
-    with pytest.raises(InputError, match="needs at least 999 examples"):
-        few = Targets(flags=FalseAlarm(0.001))
-        fit_spans(logits, np.arange(400) // 2, labels, ["O", "B-PER", "B-LOC"], None, few, {"data": "made"})
-
-
 def test_figures_are_those_of_a_second_implementation(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
     texts, tags = sentences(120, seed=7)
     strange = [["carl", "carl", place] for place in ("rome", "paris")] * 10
@@ -319,7 +292,7 @@ def test_figures_are_those_of_a_second_implementation(bundle: Path, checkpoint: 
     assert "span_f1.PER" in ours.figures
     text = evaluation_text(report)
     assert "span F1" in text
-    assert "wrong spans by predictive entropy" in text
+    assert "Finding wrong spans by predictive entropy" in text
     page = (tmp_path / "report.html").read_text()
     assert "Finding wrong spans" in page
     json.dumps(report.to_json(), allow_nan=False)

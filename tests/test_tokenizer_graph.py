@@ -25,8 +25,8 @@ from hydrant.data.examples import Examples
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.export import wordpiece
-from hydrant.export.fuzzed import fuzzed_texts
-from hydrant.export.tokenizer import _session, made_tokenizer
+from hydrant.export.tokenizer_onnx import _session, made_tokenizer
+from hydrant.export.tokenizer_test_texts import fuzzed_texts
 from hydrant.export.wordpiece import _read
 from support import WORDS, make_model, make_tokenizer, random_plan, run_cli
 from token_support import make_tagger
@@ -113,7 +113,7 @@ def test_the_graph_is_deterministic_and_says_what_it_was_made_from(
     """The texts that it is compared on are no part of it."""
     bundle = bundles["bytes"]
     stored = bundle.file(TOKENIZER_GRAPH).read_bytes()
-    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda *_: TEXTS)
+    monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: TEXTS)
     assert made_tokenizer(bundle, 7, 10)[0] == stored
     model = onnx.load_from_string(stored)
     digest = bundle.manifest["files"]["processor/tokenizer.json"]["sha256"]
@@ -290,7 +290,7 @@ def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(
 ) -> None:
     """The longest first, as the tokenizer does."""
     bundle = with_added_tokens(tmp_path, make_tagger if tags else make_model, ["<e>", "<e>2"])
-    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda *_: [])  # those of the tokens alone
+    monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: [])  # those of the tokens alone
     content, told = made_tokenizer(bundle, 0)
     assert told.texts == 5  # behind the first sixteen
     run, processor = _session(content), bundle.processor()
@@ -301,7 +301,7 @@ def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(
 
 def test_a_token_of_two_words_is_none_of_a_list_of_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = with_added_tokens(tmp_path, make_tagger, ["<e f>"])
-    monkeypatch.setattr("hydrant.export.tokenizer.fuzzed_texts", lambda *_: [])
+    monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: [])
     with pytest.raises(InputError, match=r"would give other ids than the tokenizer for 'a<e f>b <e f>'"):
         made_tokenizer(bundle, 0)
 

@@ -28,10 +28,10 @@ from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, MissingExtraError, PlanError, UnsupportedModelError
 from hydrant.evaluation.baselines import is_whole_model
-from hydrant.export.traced import _check_range, _longest
+from hydrant.evaluation.profile_report import checked_settings
+from hydrant.export.traced_graph import _check_range, _longest
 from hydrant.families.checkpoint import load_model
 from hydrant.fusion import TracedClassifier, load_reference
-from hydrant.measure.settings import checked_settings
 from hydrant.tracing.blocks import find_blocks
 from hydrant.tracing.loading import described, load_traced, prepared, rebuild
 from hydrant.tracing.members import all_heads, probes, trace
@@ -318,7 +318,7 @@ def test_other_classes_are_refused() -> None:
 
 def test_experts_are_batched_while_a_graph_is_written() -> None:
     """The form that exports gives what the usual one does, and is put back."""
-    from hydrant.export.traced import _batched_experts
+    from hydrant.export.traced_graph import _batched_experts
 
     torch.manual_seed(0)
     config = transformers.MixtralConfig(**GROUPED, num_local_experts=4, num_experts_per_tok=2)
@@ -712,7 +712,7 @@ def check_trunk(out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
         raise MissingExtraError(f"onnxruntime is not installed; it is needed to {purpose}")
 
     with monkeypatch.context() as patched:
-        patched.setattr("hydrant.export.traced.open_graph", absent)
+        patched.setattr("hydrant.export.traced_graph.open_graph", absent)
         hydrant.export_onnx(out, form=MEMBERS)
     assert path.read_bytes() == content
     said = "the graph was not compared with PyTorch: onnxruntime is not installed; it is needed to compare the graph"

@@ -17,7 +17,7 @@ import pytest
 from fake_tensorrt import add_engine, text_profile
 from google.protobuf import text_format
 from hydrant import Bundle, GraphForm, Prediction, TritonSettings, load, triton_repository
-from hydrant.bundle import files
+from hydrant.bundle import staging
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import CALIBRATION
 from hydrant.bundle.strict_json import to_json_bytes
@@ -485,7 +485,7 @@ def test_folders_come_back_when_one_has_no_place(tmp_path: Path) -> None:
         (tmp_path / name / "file").write_text(name)
     before, names = snapshot(tmp_path), ("a", "c", "b")
     with pytest.raises(OSError, match="missing"):
-        files.place_folders(
+        staging.place_folders(
             {tmp_path / name: tmp_path / f"new-{name}" for name in names[:2]} | {tmp_path / "b": tmp_path / "missing"}
         )
     after = snapshot(tmp_path)

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from golden import images_case, text_case
 from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
-from hydrant.bundle.owned import locked
+from hydrant.bundle.staging import locked
 from hydrant.bundle.store import CALIBRATION
 from hydrant.bundle.strict_json import to_json_bytes
 from triton_support import WHEELS, infer, load_model, make_environment, put_shim, running

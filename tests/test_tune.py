@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,6 @@ import pytest
 import torch
 import transformers
 from hydrant import (
-    BatchEnsemble,
     Bundle,
     GraphForm,
     HeadPlan,
@@ -35,33 +32,27 @@ from hydrant import (
     save_bundle,
     tune,
 )
-from hydrant.bundle import owned
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.files import sha256_of
+from hydrant.bundle.progress_checkpoint import DESCRIPTION, Checkpoint
 from hydrant.bundle.signature import SIGNATURE
+from hydrant.bundle.staging import sha256_of
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.tune import tune_text
 from hydrant.engines.metadata import EngineFile
-from hydrant.errors import MissingExtraError
 from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
-from hydrant.progress import no_progress
-from hydrant.tuning import loop, trunk
-from hydrant.tuning.examples import epoch_batches, held_out_share
-from hydrant.tuning.job import Job, member_seed
-from hydrant.tuning.loop import open_accelerator
+from hydrant.tuning import loop, tuning_data
+from hydrant.tuning.job import member_seed, shared_form
 from hydrant.tuning.optimizer import member_loss, rate_at
-from hydrant.tuning.report import Epoch
-from hydrant.tuning.settings import Settings
-from hydrant.tuning.state import Point, State
-from hydrant.tuning.weights import member_form, merge, shared_form, stored_form
-from hydrant.tuning.writing import Graphs, StoredProcessor, check_beside, write_tuned
+from hydrant.tuning.settings import Epoch
+from hydrant.tuning.tuned_bundle import Graphs, StoredProcessor
+from hydrant.tuning.tuning_data import epoch_batches, held_out_share
+from hydrant.tuning.tuning_state import Point, State
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
-from safetensors.torch import save_file
 from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
 KEYS = ["hello", "world", "transfer", "money", "weather"]
@@ -374,11 +365,11 @@ def test_kept_activations_change_nothing(
     checkpoint = bert_checkpoint if modality == "text" else vit_checkpoint
     data, judges = [(sentences if modality == "text" else pictures)(count, seed) for count, seed in ((40, 0), (25, 1))]
     made = {}
-    for place, room in {"memory": trunk._room, "file": None, "nowhere": lambda *_: None}.items():
+    for place, room in {"memory": tuning_data._room, "file": None, "nowhere": lambda *_: None}.items():
         if room is None:
-            monkeypatch.setattr(trunk, "MEMORY_BYTES", 0)
+            monkeypatch.setattr(tuning_data, "MEMORY_BYTES", 0)
         else:
-            monkeypatch.setattr(trunk, "_room", room)
+            monkeypatch.setattr(tuning_data, "_room", room)
         path = forked_bundle(checkpoint, tmp_path / place, modality)
         assert tune(path, data, validation=judges, **how(epochs=2, learning_rate=3e-3, batch_size=8)).improved
         made[place] = weights(path)
@@ -386,24 +377,6 @@ def test_kept_activations_change_nothing(
     assert same(made["memory"], made["file"])
     for name, tensor in made["nowhere"].items():
         torch.testing.assert_close(tensor, made["memory"][name], atol=2e-3, rtol=1e-2, msg=name)
-
-
-def test_room_on_the_disk_is_taken_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map whose disk fills on the way ends the process."""
-    monkeypatch.setattr(trunk, "MEMORY_BYTES", 0)
-    kept = trunk._room(1000, 32, tmp_path / "kept")
-    assert kept is not None
-    assert not kept.any()
-    assert (tmp_path / "kept").stat().st_blocks * 512 >= kept.nbytes
-
-    def full(_descriptor: int, _start: int, _size: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(trunk.os, "posix_fallocate", full)
-    assert trunk._room(1000, 32, tmp_path / "full") is None
-    assert not (tmp_path / "full").exists(), "it may hold all the room that there was"
-    monkeypatch.delattr(trunk.os, "posix_fallocate")
-    assert trunk._room(1000, 32, tmp_path / "elsewhere") is not None
 
 
 def test_an_epoch_is_judged_at_its_best_temperature(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
@@ -417,20 +390,6 @@ def test_an_epoch_is_judged_at_its_best_temperature(learned: tuple[Path, TuneRep
     plain, told = (tune(each, sentences(60, 4), **how(epochs=1, learning_rate=1e-9)) for each in (bundle, sharp))
     assert told.nll_before == pytest.approx(plain.nll_before, abs=1e-4)
     assert told.history[0].temperature == pytest.approx(5 * plain.history[0].temperature, rel=1e-3)
-
-
-def test_forms_of_the_weights() -> None:
-    models = [make_model("bert", seed=seed) for seed in (1, 2)]
-    stored = fuse(models, keep_separate=["mlp"]).state_dict()
-    shared = shared_form(stored)
-    assert {tensor.shape[0] for name, tensor in shared.items() if ".mlp." in name or "attention." in name} == {2}
-    members = [member_form(shared, member) for member in (0, 1)]
-    assert same(stored_form(merge(members, shared, frozenset()), stored), stored)
-    members[1]["pooler.weight"] += 1.0
-    merged = merge(members, shared, frozenset())["pooler.weight"]
-    torch.testing.assert_close(merged, stored["pooler.weight"] + 0.5)
-    assert merge(members, shared, frozenset({"pooler"}))["pooler.weight"].shape[0] == 2
-    assert shared["pooler.weight"].data_ptr() != stored["pooler.weight"].data_ptr()
 
 
 # Outcome
@@ -485,26 +444,6 @@ def test_engines_and_reports_are_named_with_their_commands(bundle: Path, tmp_pat
         tune(bundle, sentences(30, 0))
 
 
-def test_drift_of_an_earlier_merge_is_not_told_of_tuned_members(bert_checkpoint: Path, tmp_path: Path) -> None:
-    ensemble = fuse([make_model("bert", seed=seed, **LABELS) for seed in (1, 2)])
-    processor = load_processor(bert_checkpoint, "text")
-    save_bundle(ensemble, tmp_path / "bundle", processor, provenance={"drift": {"inputs": "some"}})
-    assert tune(tmp_path / "bundle", sentences(30, 0), how=Jointly(epochs=2, learning_rate=1e-3)).improved
-    fusion = Bundle.open(tmp_path / "bundle").manifest["fusion"]
-    assert "drift" not in fusion
-    assert fusion["checkpoints"] == 2
-
-
-def test_an_unreadable_image_is_named_before_any_update(still: dict[str, Path], tmp_path: Path) -> None:
-    path = make_bundle(tmp_path / "bundle", still["vit"], None, "image")
-    images, labels = pictures(20, 0)
-    images[13] = tmp_path / "broken.png"
-    images[13].write_bytes(b"no image")
-    with pytest.raises(HydrantError, match=r"data given in memory: .*broken\.png"):
-        tune(path, (images, labels), how=Jointly(state=tmp_path / "state"))
-    assert not (tmp_path / "state").exists()
-
-
 def test_reported_figures_are_those_of_the_members_at_the_temperature_told(bundle: Path, bert_checkpoint: Path) -> None:
     calibrate(bundle, sentences(60, 3))
     texts, labels = sentences(30, 1)
@@ -520,13 +459,6 @@ def test_reported_figures_are_those_of_the_members_at_the_temperature_told(bundl
     assert report.nll_before <= min(worse) or told > 19
     assert report.nll_before == pytest.approx(-np.log(found[np.arange(30), truth]).mean(), abs=1e-5)
     assert report.accuracy_before == pytest.approx((found.argmax(1) == truth).mean())
-
-
-def test_an_accuracy_that_falls_is_told(learned: tuple[Path, TuneReport]) -> None:
-    _, report = learned
-    assert "accuracy fell" not in tune_text(report)
-    fallen = replace(report, accuracy_after=report.accuracy_before - 1 / 3000)
-    assert "accuracy fell by 0.03 points while NLL improved" in tune_text(fallen)
 
 
 def test_nothing_gets_worse(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
@@ -584,20 +516,6 @@ def test_members_tuned_alone(still: dict[str, Path], tmp_path: Path) -> None:
     assert hydrant.estimate_cost(tmp_path / "apart").fork == 0
 
 
-def test_each_member_tuned_alone_draws_its_own(bundle: Path) -> None:
-    """The first as a single model would; a state of before, when all drew alike, fits it alone."""
-    settings = Settings(PerMember(), 32, 3)
-    nothing: Any = None
-    job = Job(Bundle.open(bundle), load_ensemble(bundle), nothing, nothing, ("", ""), settings, None, no_progress)
-    assert job.alone(0) == job
-    seeds = [job.alone(member).settings.seed for member in range(3)]
-    assert seeds[0] == 3
-    assert len(set(seeds)) == 3
-    before, now = ([of.state(None, member)._digest for of in (job, job.alone(member))] for member in (0, 1))
-    assert before[0] == before[1]
-    assert now[0] != now[1]
-
-
 @pytest.mark.parametrize(("way", "told"), [
     (Jointly(epochs=1), "stay alike when they are tuned jointly, so that they cannot disagree; to tell them apart"),
     (PerMember(epochs=1), "stay alike when they are merged"),
@@ -615,15 +533,6 @@ def test_members_that_stay_alike_are_told(
     if told is None:
         first, second = weights(tmp_path / "alike")["layers.1.attention.qkv.weight"]
         assert not torch.equal(first, second)
-
-
-def test_stochastic_depth_that_is_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    processor = transformers.BitImageProcessorPil(size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12})
-    for rate in (0.0, 0.25):
-        ensemble = fuse(make_model("dinov2", drop_path_rate=rate), random_plan("dinov2", 2))
-        save_bundle(ensemble, tmp_path / str(rate), processor)
-        tune(tmp_path / str(rate), pictures(20, 0), Jointly(epochs=1))
-        assert ("has drop_path_rate = '0.25' (stochastic depth), which hydrant leaves out" in caplog.text) == (rate > 0)
 
 
 # Interruption
@@ -673,7 +582,7 @@ def test_interrupted_tuning_goes_on_to_the_same_weights(
                 **how(**numbers, state=place),
             )
         assert not (tmp_path / "out").exists()
-        kept = list(tmp_path.glob("out.tune.part*"))
+        kept = [file for file in place.iterdir() if file.suffix != ".json"]
         assert kept
         assert all(
             late != ("weight.embeddings.word" in tensor_names(file)) for file in kept
@@ -698,90 +607,35 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
     given: dict[str, Any] = {"data": sentences(60, 0), "how": Jointly(**NUMBERS, state=place)}
     with pytest.raises(KeyboardInterrupt):
         tune(bundle, progress=interrupted_after(3), **given)
-    kept = place.read_bytes()
+    kept = (place / "all").read_bytes()
     for change in CHANGED:
-        with pytest.raises(HydrantError, match=r"interrupted tuning with other settings, data or bundle.*delete"):
+        with pytest.raises(HydrantError, match=r"interrupted tuning with other (settings|data).*delete"):
             changed = {**given, **change}
             tune(bundle, **{**changed, "how": replace(changed["how"], state=place)})
-    for content in (b"", b"{}", kept[:-100], kept.replace(b'"schema', b'"sch3ma', 1)):
-        place.write_bytes(content)
+    for content in (b"", kept[:-100], kept.replace(b"updates", b"upd8tes", 1)):
+        (place / "all").write_bytes(content)
         with pytest.raises(HydrantError, match=r"is not the state of a tuning.*delete"):
             tune(bundle, **given)
-        assert place.read_bytes() == content
-
-
-def test_state_of_another_version_is_refused(bundle: Path, tmp_path: Path) -> None:
-    """Its dropout drew otherwise, so that what came of both would belong to no seed."""
-    place = tmp_path / "bundle.tune.part"
-    given: dict[str, Any] = {"data": sentences(60, 0), "how": Jointly(**NUMBERS, state=place)}
-    with pytest.raises(KeyboardInterrupt):
-        tune(bundle, progress=interrupted_after(3), **given)
-    spoiled(place, lambda facts, tensors: facts.update(schema=1))
-    with pytest.raises(HydrantError, match=r"holds a tuning of schema '1'; expected 2, of this version.*delete"):
+    (place / DESCRIPTION).unlink()
+    with pytest.raises(HydrantError, match=rf"no {DESCRIPTION}.*delete"):
         tune(bundle, **given)
 
 
-def spoiled(place: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]) -> None:
-    """Change what a state says and holds."""
-    with safe_open(place, "pt") as file:
-        facts = json.loads(file.metadata()["state"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    change(facts, tensors)
-    save_file(tensors, place, metadata={"state": json.dumps(facts)})
-
-
-SPOILED: list[tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], Any], str]] = [
-    (lambda facts, _: facts.update(updates=math.inf), "updates = 'inf'"),
-    (lambda facts, _: facts.update(updates=-1), "updates = '-1'"),
-    (lambda facts, _: facts.update(loss="much"), "loss = 'much'"),
-    (lambda facts, _: facts.update(seconds=math.nan), "seconds = 'nan'"),
-    (lambda facts, _: facts.update(history=[{}]), "missing"),
-    (lambda facts, _: facts["history"][0].update(nll="good"), "nll of epoch 0 = 'good'"),
-    (lambda facts, _: facts["history"][0].update(nll=None), "history of epoch '0' in place 0"),
-    (lambda facts, _: facts["history"].reverse(), "history of epoch '1' in place 0"),
-    (lambda _, tensors: tensors["weight.weight"].fill_(math.nan), "numbers that are not finite"),
-    (lambda _, tensors: tensors.update({"mean.weight": torch.ones(2, 3, dtype=torch.int64)}), r"torch\.int64 \[2, 3\]"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), SPOILED, ids=[message for _, message in SPOILED])
-def test_a_state_that_cannot_be_is_refused(change: Callable[..., Any], message: str, tmp_path: Path) -> None:
-    """Rather than tuned on from, to weights of another order or that are no numbers."""
+def test_a_state_whose_numbers_are_not_finite_is_refused(tmp_path: Path) -> None:
+    """Rather than tuned on from, to weights that are no numbers."""
     module = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(module.parameters())
     module(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    kept = State(tmp_path / "x.part", "digest")
+    kept = State(Checkpoint(tmp_path / "x", {}, "tuning"), "all")
     history = [Epoch(0, None, 0.5, 0.8, 0.1, 1.0), Epoch(1, 0.4, 0.3, 0.9, 0.05, 1.1)]
     kept.save(Point(1, 0.5, 2.0, history), module, optimizer)
     assert kept.restore(module, optimizer).history == history
-    spoiled(tmp_path / "x.part", change)
-    with pytest.raises(HydrantError, match=rf"is not the state of a tuning \(.*{message}.*delete"):
+    with torch.no_grad():
+        module.weight.fill_(math.nan)
+    kept.save(Point(1, 0.5, 2.0, history), module, optimizer)
+    with pytest.raises(HydrantError, match=r"weight\.weight is no finite tensor.*delete"):
         kept.restore(module, optimizer)
-
-
-def test_no_state_stays_that_would_be_refused_ever_after(tmp_path: Path) -> None:
-    """Once a bundle has given way to the tuned one its state fits nothing, and a process may be killed just then."""
-    place, litter = tmp_path / "x.part", tmp_path / ".x.part.0123456789ab.stage"
-    place.write_bytes(b"state")
-    state = State(place, "digest")
-    with pytest.raises(KeyboardInterrupt), state.aside():
-        assert not place.exists()
-        raise KeyboardInterrupt
-    assert place.read_bytes() == b"state", "the place could not be taken"
-    with state.aside():
-        [hidden] = tmp_path.iterdir()
-        assert [path.read_bytes() for path in hidden.iterdir()] == [b"state"]
-    assert list(tmp_path.iterdir()) == []
-    litter.mkdir()  # as of a process that was killed there
-    state.remove()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_look_at_the_place_that_was_killed_leaves_nothing(bundle: Path) -> None:
-    (bundle.parent / f".{bundle.name}.0123456789ab.stage").mkdir()
-    check_beside(bundle)
-    assert not [path.name for path in bundle.parent.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("per_member", [False, True])
@@ -789,53 +643,10 @@ def test_a_loss_that_is_not_finite_stops_the_tuning(per_member: bool, bundle: Pa
     """No state stays behind, nor that of another member: the next rate would be refused there."""
     before = state(bundle)
     numbers: dict[str, Any] = {"epochs": 3, "warmup": 0.0, "per_member": per_member}
-    if per_member:
-        (tmp_path / "s.part.1").write_bytes(b"of these settings")
     with pytest.raises(HydrantError, match=r"(loss|NLL) became (nan|inf).*lower learning rate than 1e\+30"):
         tune(bundle, sentences(60, 0), **how(**numbers, learning_rate=1e30, state=tmp_path / "s.part"))
     assert state(bundle) == before
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
-REMEDIES: list[tuple[Jointly, int, bool, str]] = [
-    (Jointly(learning_rate=1e-2), 3, True, "a lower learning rate than 0.01, such as 0.001"),
-    (Jointly(learning_rate=1e9), 1, True, "a lower learning rate than 1e+09, such as 1e+08"),
-    (Jointly(weight_decay=1e30), 1, True, "a lower weight decay than 1e+30, such as 0.01"),
-    (BatchEnsemble(deviation=1e9), 0, True, "a smaller deviation than 1e+09, such as 1e+08"),
-    (BatchEnsemble(deviation=1e9), 2, True, "a lower learning rate than 5e-05"),
-    (BatchEnsemble(), 0, False, "the weights give none before any update; fuse a checkpoint that predicts"),
-    (Jointly(), 0, True, "look at the examples that are tuned on"),
-    (Jointly(), 0, False, "the weights give none before any update; fuse a checkpoint that predicts"),
-]
-
-
-@pytest.mark.parametrize(("way", "updates", "judged", "remedy"), REMEDIES, ids=range(len(REMEDIES)))
-def test_what_made_the_numbers_infinite_is_named(way: Jointly, updates: int, judged: bool, remedy: str) -> None:
-    assert remedy in loop._remedy(way, updates, judged)
-
-
-def test_a_weight_decay_beyond_reason_is_named(bundle: Path) -> None:
-    with pytest.raises(HydrantError, match=r"became (nan|inf).*tune with a lower weight decay than 1e\+30"):
-        tune(bundle, sentences(60, 0), Jointly(epochs=1, weight_decay=1e30))
-
-
-def test_what_is_written_is_nobodys_litter_while_graphs_are_exported(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long that takes: another process that tunes into the same place sweeps beside it."""
-    export_onnx(bundle)
-    whole, swept = hydrant.export.export, []
-
-    def export(stage: Path, *arguments: Any) -> None:
-        owned.sweep(stage.parent, "tuned")
-        swept.append(stage)
-        whole(stage, *arguments)
-
-    monkeypatch.setattr(hydrant.export, "export", export)
-    write_tuned(Bundle.open(bundle), load_ensemble(bundle), tmp_path / "tuned", False, {})
-    assert len(swept) == 1
-    assert Bundle.open(tmp_path / "tuned").has("model.fp32.onnx")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "tuned"]
 
 
 def test_a_bundle_that_changed_meanwhile_is_not_replaced(bundle: Path, bert_checkpoint: Path) -> None:
@@ -877,15 +688,6 @@ def test_a_share_of_every_class_is_held_out(labels: list[int], seed: int) -> Non
         assert total == 0 or found < total
 
 
-@given(st.integers(1, 500), st.floats(0, 0.99))
-def test_the_learning_rate_rises_then_falls(updates: int, warmup: float) -> None:
-    rates = [rate_at(update, updates, warmup) for update in range(updates)]
-    assert all(0 < rate <= 1 for rate in rates)
-    peak = int(np.argmax(rates))
-    assert rates[: peak + 1] == sorted(rates[: peak + 1])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-
-
 def test_the_rate_is_that_of_transformers_but_for_the_idle_first_update() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, 4, 20)
@@ -903,8 +705,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": (["hello"] * 9, None)}, "has no label"),
     ({"data": (["hello", ""] * 9, ["a", "b"] * 9)}, "data given in memory: input 1 is an empty text"),
     ({"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
-    ({"how": "jointly"}, "how is 'jointly'; expected Jointly"),
-    ({"reading": None}, "reading is 'None'; expected Reading"),
     ({"how": Jointly(freeze=2)}, "is 2; expected at most 0, the layers that all members share"),
 ]
 
@@ -917,97 +717,12 @@ def test_refused(change: dict[str, Any], message: str, source: Path) -> None:
     assert state(source) == before
 
 
-def test_outputs_that_cannot_be_written(bundle: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
-    data = sentences(30, 0)
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "file").touch()
-    (tmp_path / "file").touch()
-    shutil.copytree(bundle, tmp_path / "other")
-    for output, message in (
-        ("taken", r"holds something else than this command makes \(no hydrant.json\)"),
-        ("file", "is not a folder"),
-        ("other", "choose another output folder, or replace it with --force"),
-        ("file/inside", "cannot create"),
-    ):
-        with pytest.raises(HydrantError, match=message):
-            tune(bundle, data, output=tmp_path / output)
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), tmp_path / "bare")
-    with pytest.raises(HydrantError, match="has no processor, so it cannot read data"):
-        tune(tmp_path / "bare", data)
-    with pytest.raises(HydrantError, match="is given both as data and as validation"):
-        tune(bundle, "same.csv", validation=Path("same.csv"))
-    with pytest.raises(HydrantError, match="is a checkpoint; expected a bundle, which"):
-        tune(bert_checkpoint, data)
-    with pytest.raises(HydrantError, match="column"):
-        tune(bundle, write_csv(tmp_path / "x.csv", data), reading=Reading(text="sentence"))
-    assert tune(bundle, data, how=Jointly(epochs=1), output=tmp_path / "other", force=True).bundle == tmp_path / "other"
-
-
-def test_files_named_in_other_bytes(bundle: Path, tmp_path: Path) -> None:
-    """A name that UTF-8 cannot hold does not lose the tuning at its end; one file by two names is one file."""
-    data = write_csv(tmp_path / "tr\udcffain.csv", sentences(60, 0))
-    with pytest.raises(HydrantError, match="is given both as data and as validation"):
-        tune(bundle, data, validation=tmp_path / "bundle" / ".." / data.name)
-    assert tune(bundle, data, **how(**{**LEARNING, "epochs": 1})).improved
-    assert Bundle.open(bundle).manifest["fusion"]["tuned"]["data"] == "tr?ain.csv"
-
-
-def test_a_number_of_examples_is_of_the_data_to_tune_on(bundle: Path) -> None:
-    judges = sentences(25, 1)
-    report = tune(bundle, sentences(60, 0), Jointly(epochs=1), validation=judges, reading=Reading(examples=20))
-    assert (report.examples, report.validation_examples) == (20, 25)
-
-
 def test_a_class_without_examples_is_told(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
     texts, labels = sentences(40, 0)
     chosen = [index for index, label in enumerate(labels) if label != "c"]
     report = tune(bundle, ([texts[i] for i in chosen], [labels[i] for i in chosen]), how=Jointly(epochs=1))
     assert report.unseen == ("c",)
     assert "has no example of c; the members may unlearn it" in caplog.text
-
-
-def test_without_accelerate(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(MissingExtraError, match=r"accelerate is not installed.*hydrant-uq\[tune\]"):
-        tune(bundle, sentences(30, 0))
-
-
-def test_a_gpu_without_bfloat16_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import accelerate
-
-    monkeypatch.setattr(accelerate.Accelerator, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "an old GPU")
-    with pytest.raises(HydrantError, match=r"an old GPU does not compute in bfloat16; expected compute"):
-        tune(bundle, sentences(30, 0), Jointly(mixed_precision="bf16"))
-
-
-@pytest.mark.parametrize(
-    ("found", "warned"),
-    [
-        ({"architecture": "x86_64", "amx_bf16": False, "avx512_bf16": False, "cpu_name": "an old CPU"}, True),
-        ({"architecture": "x86_64", "amx_bf16": False, "avx512_bf16": True}, False),
-        ({"architecture": "x86_64", "amx_bf16": True, "avx512_bf16": False}, False),
-        ({"architecture": "aarch64"}, False),
-    ],
-)
-def test_a_cpu_that_converts_bfloat16_is_told(
-    found: dict[str, Any], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
-    open_accelerator(Jointly(device="cpu", mixed_precision="bf16"))
-    assert ("this CPU (an old CPU) has neither AMX nor AVX512-BF16" in caplog.text) == warned
-    caplog.clear()
-    open_accelerator(Jointly(device="cpu"))
-    assert not caplog.text
-
-
-def test_launched_in_several_processes(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import accelerate
-
-    monkeypatch.setattr(accelerate.Accelerator, "num_processes", 2)
-    with pytest.raises(HydrantError, match="launched in 2 processes; expected one"):
-        tune(bundle, sentences(30, 0))
 
 
 # The command line

@@ -13,11 +13,9 @@ import numpy as np
 import onnx
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
-from hydrant.bundle.verification import Verification
-from hydrant.data.samples import synthetic_batches
-from hydrant.errors import BundleError
-from hydrant.families.checkpoint import load_processor
-from hydrant.metrics.gates import TOLERANCES, Gate, agreement, gates
+from hydrant.data.check_inputs import synthetic_batches
+from hydrant.metrics.gates import TOLERANCES
+from hydrant.tasks.classification import compare_classes
 from support import FAMILIES, make_model, random_plan, run_cli
 
 
@@ -30,21 +28,12 @@ def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
     assert report.reference == "torch"
     onnxruntime = report.backends[0]
     assert (onnxruntime.backend, onnxruntime.precision) == ("onnxruntime", "fp32")
-    assert onnxruntime.agreement.inputs == 8
+    assert onnxruntime.agreement["inputs"] == 8
     assert 0 < onnxruntime.outputs["probabilities"]["max_abs"] < 1e-5, (
         "identical outputs would mean one backend ran twice"
     )
     saved = Bundle.open(tmp_path / "bundle").read_json("reports/verify.json")
     assert saved == json.loads(json.dumps(report.to_json()))
-
-
-def test_real_inputs_from_a_file(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
-    path = tmp_path / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
-    report = verify(path, "onnxruntime", reading=Reading(examples=10), data=text_csv, seed=3)
-    assert report.passed
-    assert report.inputs == "10 inputs of train.csv, seed 3"
 
 
 @pytest.fixture(scope="module")
@@ -88,24 +77,6 @@ def warned_at_opening(path: Path, caplog: pytest.LogCaptureFixture, backend: str
         return caplog.text
 
 
-def test_a_report_that_cannot_be_read_is_no_reason_not_to_predict(
-    bundle: Bundle, caplog: pytest.LogCaptureFixture
-) -> None:
-    bundle.add({"reports/verify.json": b'{"backends": 1}'})
-    with pytest.raises(BundleError, match=r"malformed \(TypeError: .*; run `hydrant verify` again"):
-        Verification.of(Bundle.open(bundle.path))
-    assert f"the last verification of {bundle.path} cannot be read" in warned_at_opening(bundle.path, caplog, "torch")
-    failed = {"backend": "torch", "precision": "fp32", "passed": False}
-    told = {"files": bundle.digests(), "reference": "x" * 999, "inputs": "a)\n\x1b[1mhydrant: error: b"}
-    bundle.add({"reports/verify.json": json.dumps({**told, "backends": [failed]}).encode()})
-    (line,) = warned_at_opening(bundle.path, caplog, "torch").splitlines()
-    assert f"(against {'x' * 199}…, a) ?[1mhydrant: error: b)" in line
-    several = {**failed, "backend": "onnxruntime fp32, openvino", "passed": True}
-    bundle.add({"reports/verify.json": json.dumps({**told, "backends": [several]}).encode()})
-    with pytest.raises(BundleError, match=r"malformed \('onnxruntime fp32, openvino fp32' is no backend with its"):
-        Verification.of(Bundle.open(bundle.path))
-
-
 def test_nothing_to_compare(tmp_path: Path) -> None:
     save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
     with pytest.raises(
@@ -132,31 +103,15 @@ def outputs(probabilities: np.ndarray, scores: np.ndarray) -> dict[str, np.ndarr
     return {"probabilities": probabilities, **dict.fromkeys(names, scores)}
 
 
-@pytest.mark.parametrize(
-    ("gate", "words"),
-    [
-        (Gate("max |Δ energy|", 0.25, 0.05, False), "max |Δ energy| is 0.25, expected at most 0.05"),
-        (Gate("max |Δ energy|", 0.0500004, 0.05, False), "max |Δ energy| is 0.0500004, expected at most 0.05"),
-        (Gate("max |Δ energy|", 0.05 + 1e-12, 0.05, False), f"is {0.05 + 1e-12!r}, expected at most 0.05"),
-        (Gate("Spearman energy", 0.9989999, 0.999, False), "Spearman energy is 0.9989999, expected at least 0.999"),
-        (Gate("label flips", 3, 0, False), "label flips is 3, expected at most 0"),
-    ],
-)
-def test_a_gate_tells_what_parts_its_figure_from_its_limit(gate: Gate, words: str) -> None:
-    assert gate.told.endswith(words)
-
-
 def test_gates_judge_each_figure() -> None:
     tolerances = TOLERANCES["fp32"]
     scores, p = np.linspace(0, 1, 120), np.linspace(0.2, 0.9, 120)
     probabilities = np.stack([p, 1 - p], axis=1)
     good = outputs(probabilities, scores)
-    assert all(gate.passed for gate in gates(agreement(good, good, tolerances), tolerances))
+    assert all(gate.passed for gate in compare_classes(good, good, tolerances)[1])
 
     def failed(changed: dict[str, np.ndarray]) -> set[str]:
-        return {
-            gate.name for gate in gates(agreement(good, {**good, **changed}, tolerances), tolerances) if not gate.passed
-        }
+        return {gate.name for gate in compare_classes(good, {**good, **changed}, tolerances)[1] if not gate.passed}
 
     assert failed({"probabilities": probabilities[:, ::-1]}) == {"label flips", "max |Δ probability|"}
     assert failed({"probabilities": probabilities + 2e-4}) == {"max |Δ probability|"}
@@ -169,29 +124,10 @@ def test_gates_judge_each_figure() -> None:
 def test_a_flip_between_near_ties_is_counted_and_forgiven() -> None:
     tolerances = TOLERANCES["fp32"]
     tie, scores = np.array([[0.50001, 0.49999]]), np.zeros(1)
-    figures = agreement(outputs(tie, scores), outputs(tie[:, ::-1], scores), tolerances)
-    assert (figures.label_flips, figures.near_ties) == (1, 1)
-    assert all(gate.passed for gate in gates(figures, tolerances))
-    assert set(figures.spearman.values()) == {None}
-
-
-@pytest.mark.parametrize("examples", [1, 2, 30])
-def test_synthetic_batches_are_seeded_padded_and_complete(examples: int) -> None:
-    from hydrant.families.registry import architecture_of
-
-    for family in FAMILIES:
-        architecture = architecture_of(make_model(family))
-        batches = synthetic_batches(architecture, examples, seed=5)
-        assert sum(len(next(iter(batch.values()))) for batch in batches) == examples
-        again = synthetic_batches(architecture, examples, seed=5)
-        for a, b in zip(batches, again, strict=True):
-            for name in a:
-                np.testing.assert_array_equal(a[name], b[name])
-        if "input_ids" in batches[0]:
-            assert batches[-1]["input_ids"].shape == (1, architecture.max_sequence)
-            for batch in batches:
-                padding = batch["input_ids"] == architecture.padding_token
-                np.testing.assert_array_equal(padding, batch["attention_mask"] == 0)
+    agreement, gates = compare_classes(outputs(tie, scores), outputs(tie[:, ::-1], scores), tolerances)
+    assert (agreement["label_flips"], agreement["near_ties"]) == (1, 1)
+    assert all(gate.passed for gate in gates)
+    assert set(agreement["spearman"].values()) == {None}
 
 
 @pytest.mark.parametrize(("precision", "family"), [("fp32", "bert"), ("fp16", "vit")])
@@ -217,8 +153,7 @@ def test_bisect_names_the_layer_that_was_changed(family: str, precision: str, tm
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_path: Path) -> None:
     from hydrant.bundle.architecture import Architecture
-    from hydrant.data.samples import synthetic_batches
-    from hydrant.measure.bisect import find_divergence
+    from hydrant.evaluation.bisect import find_divergence
 
     bundle = save_bundle(fuse(make_model(family), random_plan(family, 3)), tmp_path / "bundle")
     for precision, lowering in (("fp32", "unrolled"), ("fp16", "grouped")):
@@ -226,18 +161,10 @@ def test_every_value_of_a_faithful_graph_follows_the_reference(family: str, tmp_
         opened = Bundle.open(bundle.path)
         architecture = Architecture.from_json(opened.read_json("config.json"))
         batches = synthetic_batches(architecture, 8, 0)
-        found = find_divergence(opened, architecture, "onnxruntime", precision, batches, tmp_path)
+        found = find_divergence(opened, "onnxruntime", precision, batches)
         assert found.first is None, found
         assert len(found.probes) == 1 + 3 * architecture.layers
     if family == "bert":
-        on_gpu = find_divergence(opened, architecture, "tensorrt", precision, batches, tmp_path)
+        on_gpu = find_divergence(opened, "tensorrt", precision, batches)
         assert (on_gpu.probes, on_gpu.first) == (found.probes, None)
         assert "the graph of tensorrt ran in ONNX Runtime on the CPU" in on_gpu.note
-
-
-def test_a_new_engine_leaves_what_was_verified(bundle: Bundle) -> None:
-    verify(bundle.path, "onnxruntime", reading=Reading(examples=8))
-    Bundle.open(bundle.path).add({"engines/x.engine": b"x"})
-    assert "verified      passed: onnxruntime fp32 (against torch" in run_cli("inspect", bundle.path).stdout
-    export_onnx(bundle.path, "fp16")
-    assert "not these files" in run_cli("inspect", bundle.path).stdout

@@ -24,7 +24,7 @@ import torch
 import transformers
 from cryptography.hazmat.primitives.asymmetric import ec
 from hydrant import Bundle, Prediction
-from hydrant.bundle import journal
+from hydrant.bundle import staging
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.engines.metadata import EngineFile, engine_path, graph_digest, metadata_path
 from hydrant.runtime.offline.chunks import Chunks
@@ -204,13 +204,13 @@ def write_interrupted(folder: Path, name: str, forward: bool) -> None:
         replace, calls = Path.replace, []
 
         def cut_off(self: Path, target: Path) -> Path:
-            if journal.NEW in self.parts and (calls.append(target) or len(calls) > 1):
+            if staging.NEW in self.parts and (calls.append(target) or len(calls) > 1):
                 if forward:
                     os._exit(0)
                 raise OSError("a full disk")
             return replace(self, target)
 
-        stop = mock.patch.object(journal, "_back", lambda *_: os._exit(0))
+        stop = mock.patch.object(staging, "_back", lambda *_: os._exit(0))
         with contextlib.suppress(BaseException), mock.patch.object(Path, "replace", cut_off), stop:
             changed = {**bundle.calibration(), "temperature": 2.0}
             bundle.add({"reports/note.txt": b"new\n", "calibration.json": to_json_bytes(changed)})

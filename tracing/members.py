@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..bundle.plan import HeadPlan, Keep
 from ..bundle.traced import Block, MemberForm, Traced
-from ..data.samples import synthetic_batches
+from ..data.check_inputs import synthetic_batches
 from ..errors import InputError, PlanError, UnsupportedModelError, cut
 from .blocks import find_blocks, find_classifier, place_of
 from .hidden import ASKED, hands_out_layers

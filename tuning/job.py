@@ -1,49 +1,50 @@
-"""The ways to tune: all members jointly in the fused model, as a BatchEnsemble, or each alone and then merged."""
+"""The ways to tune: all members jointly in the fused model, as a BatchEnsemble, or each alone and then merged.
+
+A bundle stores attention once for each member, also where all members keep the same heads. Tuned independently, such
+copies would diverge, and the trunk that runs once for all members would be lost. So weights that are equal in all
+members are tuned as one, like the MLP, and are copied out again at the end.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from ..bundle.architecture import PARTS
+from ..bundle.architecture import PARTS, part_of
 from ..bundle.plan import HeadPlan
+from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
 from ..fusion import FusedClassifier, measure_drift
+from ..fusion.grouped import mean_of_members
 from ..progress import Progress
-from .examples import Source
-from .loop import measure, train
+from .loop import Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, merged, with_factors
-from .report import Epoch, best_epoch
-from .settings import BatchEnsemble, Settings
-from .state import State
-from .weights import Weights, alike, member_form, merge, shared_form
+from .settings import BatchEnsemble, Epoch, Settings, best_epoch
+from .tuning_data import Source
+from .tuning_state import State
 
 log = logging.getLogger(__name__)
 
 
+SCHEMA = 3
+"""Version of a checkpoint's files, and of the order in which dropout draws."""
+
+
+Weights = dict[str, Tensor]
+
+
 @dataclass(frozen=True)
 class Job:
-    """What is tuned, on what, and how.
-
-    Attributes:
-        bundle: that holds it.
-        ensemble: untuned; left as it is.
-        known, held_out: examples to tune on, and to judge on.
-        digests: of both, in that order.
-        settings: of the tuning.
-        accelerator: of ``tuning.loop.open_accelerator``.
-        progress: display.
-    """
+    """The untuned ensemble, the data to tune and to judge on with their digests, and the settings."""
 
     bundle: Bundle
     ensemble: FusedClassifier
@@ -64,46 +65,44 @@ class Job:
         module.cpu()
         return found
 
+    def train(self, module: FusedClassifier, state: State, title: str = "", **options: Any) -> Trained:
+        """Tune a module on the data."""
+        given = (self.known, self.held_out, self.settings, state, self.accelerator, self.progress)
+        return train(module, *given, title=title, **options)
+
     def alone(self, member: int) -> Job:
         """The job of one member, with an order of examples and dropout of its own; the first has those of a model."""
         return replace(self, settings=replace(self.settings, seed=member_seed(self.settings.seed, member)))
 
-    def state(self, place: Path | None, member: int | None = None) -> State:
-        """The state of one tuning, in a file of its own."""
-        others: list[Path] = []
-        if place is not None and member is not None:
-            others = [place.with_name(f"{place.name}.{index}") for index in range(self.ensemble.members)]
-            place = others[member]
-        used = (WEIGHTS, PLAN, ARCHITECTURE)
+    def checkpoint(self) -> Checkpoint:
+        """Where it keeps how far it has come."""
+        folder, used = self.settings.how.state, (WEIGHTS, PLAN, ARCHITECTURE)
         digests = self.bundle.digests()
         files = {name: digest for name, digest in digests.items() if name in used or name.startswith(f"{PROCESSOR}/")}
-        facts = {"settings": self.settings.to_json(), "data": self.digests, "bundle": files, "member": member}
-        return State(place, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(), others)
+        facts = {
+            "schema": SCHEMA,
+            "settings": {**self.settings.to_json(), "how": type(self.settings.how).__name__},
+            "data": self.digests,
+            "bundle": files,
+        }
+        return Checkpoint(None if folder is None else Path(folder), facts, "tuning")
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of it.
 
-    Attributes:
-        weights: [G, …]; ``None`` when they are no better than before.
-        before, after: on the validation data; after: of the weights that are kept.
-        history: of a joint tuning, epoch by epoch.
-        members: of members tuned alone, likewise.
-        drift: of merging them, or ``None``.
-        states: files that are done with once the result is written.
-        seconds: that it took.
-        apart: modules whose members were told apart by factors.
+    ``weights`` are ``None`` when they are no better than before; ``after`` is of the weights that are kept; ``members``
+    holds the histories of members tuned alone; ``apart`` names the modules whose members have factors.
     """
 
     weights: Weights | None
     before: Epoch
     after: Epoch
-    history: tuple[Epoch, ...]
-    members: tuple[tuple[Epoch, ...], ...]
-    drift: dict[str, Any] | None
-    states: tuple[State, ...]
     seconds: float
+    history: tuple[Epoch, ...] = ()
+    members: tuple[tuple[Epoch, ...], ...] = ()
+    drift: dict[str, Any] | None = None
     apart: tuple[str, ...] = ()
 
 
@@ -119,57 +118,46 @@ def member_seed(seed: int, member: int) -> int:
     return seed if member == 0 else int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def tune_jointly(job: Job, place: Path | None) -> Outcome:
+def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
     """Tune all members at once."""
-    state = job.state(place)
     shared = shared_form(job.ensemble.state_dict())
     if job.ensemble.members > 1 and alike(shared):
         log.warning("%s", _STAY_ALIKE.format(path=job.bundle.path, how="tuned jointly"))
-    module = job.module(shared)
-    done = train(module, job.known, job.held_out, job.settings, state, job.accelerator, job.progress)
-    kept = done.history[done.best_epoch]
-    return Outcome(done.weights, done.history[0], kept, done.history, (), None, (state,), done.seconds)
+    done = job.train(job.module(shared), State(checkpoint, "all"))
+    return Outcome(done.weights, done.history[0], done.best, done.seconds, done.history)
 
 
-def tune_batch_ensemble(job: Job, how: BatchEnsemble, place: Path | None) -> Outcome:
+def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) -> Outcome:
     """Tell the members apart by factors, tune all at once, and multiply the factors into the weights."""
-    state = job.state(place)
     module = job.module(shared_form(job.ensemble.state_dict()))
     apart = tuple(with_factors(module, first_layer(job.ensemble, how)))
     if how.factors_only:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(is_factor(name))
-    begin = partial(draw, module, how.deviation, job.settings.seed)
-    given = (module, job.known, job.held_out, job.settings, state, job.accelerator, job.progress)
-    done = train(*given, begin=begin)
+    done = job.train(module, State(checkpoint, "all"), begin=partial(draw, module, how.deviation, job.settings.seed))
     weights = None if done.weights is None else merged(done.weights)
-    kept = done.history[done.best_epoch]
-    return Outcome(weights, done.history[0], kept, done.history, (), None, (state,), done.seconds, apart)
+    return Outcome(weights, done.history[0], done.best, done.seconds, done.history, apart=apart)
 
 
-def tune_alone(job: Job, separate: frozenset[str], place: Path | None) -> Outcome:
+def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Outcome:
     """Tune each member alone, then merge what they share."""
     shared = shared_form(job.ensemble.state_dict())
     plan = job.ensemble.plan
     if job.ensemble.members > 1 and alike(shared) and not separate:
         log.warning("%s", _STAY_ALIKE.format(path=job.bundle.path, how="merged"))
     tuned: list[Weights] = []
-    states, histories, seconds = [], [], 0.0
+    done: list[Trained] = []
     for member, keep in enumerate(plan.members):
-        own = job.alone(member)
-        state = own.state(place, member)
-        alone = HeadPlan(plan.family, plan.layers, plan.heads, (keep,), plan.method)
-        module = job.module(member_form(shared, member), alone)
+        module = job.module(
+            member_form(shared, member), HeadPlan(plan.family, plan.layers, plan.heads, (keep,), plan.method)
+        )
         title = f"member {member + 1} of {len(plan.members)}, "
-        done = train(module, job.known, job.held_out, own.settings, state, job.accelerator, job.progress, title)
-        tuned.append(done.weights or member_form(shared, member))
-        states.append(state)
-        histories.append(done.history)
-        seconds += done.seconds
+        done.append(job.alone(member).train(module, State(checkpoint, f"member {member}"), title))
+        tuned.append(done[-1].weights or member_form(shared, member))
     weights = merge(tuned, shared, separate)
     averaged, unmerged = job.module(_copy(weights)), job.module(merge(tuned, shared, frozenset(PARTS)))
     before = Epoch(0, None, **job.figures(job.module(_copy(shared))))
-    after = Epoch(max(map(best_epoch, histories)), None, **job.figures(averaged))
+    after = Epoch(max(best_epoch(each.history) for each in done), None, **job.figures(averaged))
     drift = {
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
         **measure_drift(averaged.eval(), unmerged.eval(), _pairs(job)).to_json(),
@@ -179,11 +167,9 @@ def tune_alone(job: Job, separate: frozenset[str], place: Path | None) -> Outcom
         weights if better else None,
         before,
         after if better else before,
-        (),
-        tuple(histories),
-        drift,
-        tuple(states),
-        seconds,
+        sum(each.seconds for each in done),
+        members=tuple(each.history for each in done),
+        drift=drift,
     )
 
 
@@ -194,3 +180,60 @@ def _copy(weights: Weights) -> dict[str, Tensor]:
 def _pairs(job: Job) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Batches of the validation data, with their labels."""
     return (job.held_out.batch(indices) for indices in by_length(job.held_out.lengths, job.settings.batch_size))
+
+
+def shared_form(weights: Mapping[str, Tensor]) -> Weights:
+    """Copies of fused weights [G, …], with G = 1 wherever all groups are equal.
+
+    A linear map becomes one only together with its bias; a bias may be one by itself.
+    """
+    equal = {name: bool((tensor == tensor[:1]).all()) for name, tensor in weights.items()}
+    return {
+        name: (tensor[:1] if equal[name] and equal.get(_bias(name), True) else tensor).clone()
+        for name, tensor in weights.items()
+    }
+
+
+def member_form(weights: Mapping[str, Tensor], member: int) -> Weights:
+    """Copies of what one member has, each [1, …]."""
+    return {name: _of(tensor, member).clone() for name, tensor in weights.items()}
+
+
+def merge(members: Sequence[Mapping[str, Tensor]], shared: Mapping[str, Tensor], separate: frozenset[str]) -> Weights:
+    """Weights of members that were tuned apart, in one.
+
+    What the members had in common is averaged, as ``fuse`` does for separately tuned checkpoints; attention heads
+    of their own stay theirs.
+
+    Args:
+        members: each [1, …] (:func:`member_form`).
+    """
+    merged = {}
+    for name, before in shared.items():
+        stacked = torch.cat([member[name] for member in members])  # [M, …]
+        part = part_of(name)
+        apart = before.shape[0] > 1 or part in separate or (bool(separate) and part == "attention")
+        merged[name] = stacked if apart else mean_of_members(stacked)
+    return merged
+
+
+def alike(shared: Mapping[str, Tensor]) -> bool:
+    """Whether all members have the very same weights, of a form in which these are one (:func:`shared_form`)."""
+    return all(tensor.shape[0] == 1 for tensor in shared.values())
+
+
+def stored_form(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Weights:
+    """Weights with the group axis that a bundle stores: at least that of ``before``."""
+    return {
+        name: tensor.expand(max(tensor.shape[0], before[name].shape[0]), *tensor.shape[1:]).contiguous()
+        for name, tensor in weights.items()
+    }
+
+
+def _of(tensor: Tensor, member: int) -> Tensor:
+    return tensor if tensor.shape[0] == 1 else tensor[member : member + 1]
+
+
+def _bias(name: str) -> str:
+    """Name of the bias that belongs to a weight; of a bias, its own."""
+    return f"{name.removesuffix('.weight')}.bias" if name.endswith(".weight") else name

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..bundle.tasks import ScoreActivation
 from ..calib.decisions.temperature import averaged_nll, best_temperature
-from ..calib.score_loss import activated
+from ..calib.losses import activated
 from ..data.batching import by_length
-from ..data.tags import are_tags, labelled
+from ..data.label_encoding import are_tags, labelled
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
 from ..metrics.classification import accuracy, expected_calibration_error
@@ -25,12 +25,10 @@ from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..progress import Progress
-from .examples import Source, epoch_batches
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
-from .report import Epoch, best_epoch
-from .settings import BatchEnsemble, Jointly, Settings
-from .state import Point, State
-from .trunk import activations, frozen, member_logits, on_device
+from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
+from .tuning_data import Source, activations, epoch_batches, frozen, member_logits, on_device
+from .tuning_state import Point, State
 
 log = logging.getLogger(__name__)
 
@@ -41,22 +39,16 @@ SAVE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Trained:
-    """A tuning that came to its end.
-
-    Attributes:
-        weights: of the best epoch, float32 on the CPU; ``None`` when none was better than before.
-        history: what each epoch reached.
-        seconds: that it took.
-    """
+    """A tuning that ended: weights of the best epoch on the CPU, where one was better than none, and all figures."""
 
     weights: dict[str, Tensor] | None
     history: tuple[Epoch, ...]
     seconds: float
 
     @property
-    def best_epoch(self) -> int:
-        """Whose weights these are; 0 for the weights as they were."""
-        return best_epoch(self.history)
+    def best(self) -> Epoch:
+        """Whose weights these are; the first for the weights as they were."""
+        return self.history[best_epoch(self.history)]
 
 
 def open_accelerator(how: Jointly) -> Any:
@@ -108,13 +100,10 @@ def train(
     frozen(module, settings.trunk)
     module, prepared = accelerator.prepare(module, make_optimizer(module, settings, device))
     point = state.restore(module, prepared.optimizer)
-    steps = math.ceil(len(known) / settings.batch_size)
     devices = [device] if device.type == "cuda" else []
-    given = ([known, held_out], module, settings.trunk, settings.batch_size, device, progress)
-    with torch.random.fork_rng(devices=devices), activations(*given) as (known, held_out):  # noqa: PLR1704
-        run = _Run(
-            module, prepared, known, held_out, settings, state, accelerator, progress, point, steps, title, begin
-        )
+    given = (module, settings.trunk, settings.batch_size, device, progress)
+    with torch.random.fork_rng(devices=devices), activations([known, held_out], *given) as sources:
+        run = _Run(module, prepared, *sources, settings, state, accelerator, progress, point, title, begin)
         while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()
@@ -137,19 +126,19 @@ class _Run:
     accelerator: Any
     progress: Progress
     point: Point
-    steps: int
     title: str
     begin: Callable[[], None]
 
     @property
+    def steps(self) -> int:
+        """Updates of an epoch."""
+        return math.ceil(len(self.known) / self.settings.batch_size)
+
+    @property
     def over(self) -> bool:
         """Whether all epochs ran, or the last ones brought nothing."""
-        epochs = len(self.point.history) - 1
-        if epochs < 0:
-            return False
-        return (
-            epochs >= self.settings.how.epochs or epochs - best_epoch(self.point.history) >= self.settings.how.patience
-        )
+        epochs, how = len(self.point.history) - 1, self.settings.how
+        return epochs >= how.epochs or (epochs > 0 and epochs - best_epoch(self.point.history) >= how.patience)
 
     def advance(self) -> None:
         """Finish the epoch that was begun, or judge the weights before the first one."""
@@ -212,7 +201,7 @@ class _Run:
         point.loss += found
 
     def _diverged(self, what: str, found: float) -> InputError:
-        self.state.abandon()  # going on from there would end here again
+        self.state.checkpoint.remove()  # going on from there would end here again
         remedy = _remedy(self.settings.how, self.point.updates, judged=bool(self.point.history))
         return InputError(
             f"the {what} became {found} after {self.point.updates} updates; expected a finite number: {remedy}; "
@@ -222,39 +211,30 @@ class _Run:
     def _words(self, epoch: int) -> str:
         """Title of an epoch's display: what the last one reached, and how long the others will take at most."""
         last = self.point.history[-1]
-        words = [f"{self.title}epoch {epoch} of {self.settings.how.epochs}"]
+        words = [f"{self.title}epoch {epoch} of {self.settings.how.epochs}", f"NLL {last.nll:.4f}"]
         if last.loss is not None:
-            words.append(f"loss {last.loss:.3f}")
             left = self.point.seconds / (epoch - 1) * (self.settings.how.epochs - epoch + 1)
-            words.append(f"at most {left / 60:.0f} min left" if left >= 90 else f"at most {left:.0f} s left")
-        words.insert(1, f"NLL {last.nll:.4f}")
+            words += [f"loss {last.loss:.3f}", f"at most {left:.0f} s left"]
         return ", ".join(words)
 
 
 def _remedy(how: Jointly, updates: int, judged: bool) -> str:
     """What to do about numbers that are not finite after some updates."""
-    rate, decay = how.learning_rate, how.weight_decay
-    if not updates and not judged:
+    if not judged:
         return "the weights give none before any update; fuse a checkpoint that predicts on these data"
     if not updates and isinstance(how, BatchEnsemble):
         return f"tune with a smaller deviation than {how.deviation:g}, such as {how.deviation / 10:g}"
-    if not updates:
-        return "validation gave finite ones, so look at the examples that are tuned on"
-    if rate * decay > 1 > rate:  # each update turns the weights' signs
-        return f"tune with a lower weight decay than {decay:g}, such as 0.01"
-    return f"tune with a lower learning rate than {rate:g}, such as {rate / 10:g}"
+    if how.learning_rate * how.weight_decay > 1 > how.learning_rate:  # each update turns the weights' signs
+        return f"tune with a lower weight decay than {how.weight_decay:g}, such as 0.01"
+    return f"tune with a lower learning rate than {how.learning_rate:g}, such as {how.learning_rate / 10:g}"
 
 
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
-    """NLL (nats), accuracy and ECE of the averaged probabilities at their best temperature, and that.
+    """NLL, accuracy and ECE of the averaged probabilities at their best temperature; of a regression NLL and RMSE.
 
-    Of tags these are over the words that have one.
-
-    Of a score whose labels are relevance likewise, as of two classes; of a regression NLL at its best scale, and RMSE.
-    Of a multi-label model NLL is that of all labels of an example, and an answer is right where all of them are.
-
-    Tuning sharpens what a model says, which one number takes back: judged at temperature 1, members that got better
-    would be refused. Leaves ``module`` evaluating.
+    Tags count by words, relevance as two classes; an answer of several labels is right where all of them are. Tuning
+    sharpens what a model says, which one number takes back: judged at temperature 1, members that got better would be
+    refused. Leaves ``module`` evaluating.
     """
     found = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     labels = source.labels
@@ -291,12 +271,7 @@ def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict
 
 
 def _labelled(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """NLL of all labels [N, C] of an example, share of examples all of whose labels are right at 0.5, and ECE a label.
-
-    Args:
-        logits: [N, M, C].
-        labels: [N, C] bool.
-    """
+    """NLL of an example's labels [N, C], share of examples all of whose are right, and ECE, from logits [N, M, C]."""
     pairs = label_pairs(logits).transpose(0, 2, 1, 3).reshape(-1, logits.shape[1], 2)  # [N·C, M, 2]
     temperature = best_temperature(pairs, labels.reshape(-1).astype(np.int64))
     probabilities = summarise_labels(logits, np.array([temperature]))["probabilities"]

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..bundle.tasks import ScoreActivation
-from ..calib.label_loss import label_losses
-from ..calib.score_loss import Loss, score_losses
-from ..data.tags import labelled
+from ..calib.losses import label_losses, score_losses
+from ..data.label_encoding import labelled
+from ..tasks.regression import Loss
 from .settings import Settings
 
 GRADIENT_NORM = 1.0
@@ -62,8 +62,8 @@ def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivati
     Args:
         member_logits: [S, B, C]; S is 1 where all members are one. Of tokens [S, B, T, C].
         labels: [B] int64; of tokens [B, T] (``data.tags``), of which those count that have one; or which labels apply,
-            [B, C] bool (``calib.label_loss``); with C = 1 the relevance, 0 or 1, or numbers [B] float
-            (``calib.score_loss``).
+            [B, C] bool (``calib.losses``); with C = 1 the relevance, 0 or 1, or numbers [B] float
+            (``calib.losses``).
     """
     if member_logits.shape[-1] == 1:
         loss: Loss = "squared error" if labels.is_floating_point() else "cross-entropy"

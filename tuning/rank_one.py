@@ -18,7 +18,6 @@ from ..errors import InputError, cut
 from ..fusion import FusedClassifier
 from ..fusion.grouped import GroupedLinear
 from .settings import BatchEnsemble
-from .weights import Weights
 
 INPUT, OUTPUT = ".input_factor", ".output_factor"
 """Ends of the names of r and s among a module's parameters."""
@@ -116,7 +115,7 @@ def is_factor(name: str) -> bool:
     return name.endswith((INPUT, OUTPUT))
 
 
-def merged(weights: Mapping[str, Tensor]) -> Weights:
+def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Factors multiplied into weights [M, in, out] of each member's own, in float64, and rounded once."""
     found = {name: tensor for name, tensor in weights.items() if not is_factor(name)}
     for name, factor in weights.items():

@@ -1,15 +1,15 @@
-"""How a tuning runs: the numbers that decide its result, checked before any long work."""
+"""Options of a tuning, and the report of what it did."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..bundle.architecture import check_parts
-from ..errors import InputError, check_plain, check_seed, cut, is_whole
+from ..errors import InputError, check_seed, cut
 
 Device = Literal["auto", "cpu"]
 MixedPrecision = Literal["no", "bf16"]
@@ -33,7 +33,7 @@ class Jointly:
         mixed_precision: with bf16, products of matrices are computed in bfloat16, forward and back: faster where the
             GPU (compute capability 8.0 or more) or the CPU (AMX, AVX512-BF16) multiplies it itself. Weights, updates,
             the trunk and the judge of an epoch stay in float32.
-        state: file that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
+        state: folder that keeps how far tuning has come. If it exists, tuning goes on where it was interrupted, to the
             same weights; when the result is written it is deleted.
     """
 
@@ -49,28 +49,19 @@ class Jointly:
     state: str | Path | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("epochs", self.epochs), ("patience", self.patience)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {cut(value)}; expected a whole number of 1 or more")
-        for name, number, low, high, words in (
-            ("learning_rate", self.learning_rate, 0.0, math.inf, "a finite number above 0, such as 5e-5"),
-            ("weight_decay", self.weight_decay, -math.inf, math.inf, "a finite number, 0 or more"),
-            ("warmup", self.warmup, -math.inf, 1.0, "a share of all updates, 0 or more and below 1"),
-        ):
-            fits = isinstance(number, int | float) and not isinstance(number, bool) and low < number < high
-            if not fits or number < 0:
-                raise InputError(f"{name} is {cut(number)}; expected {words}")
-        if self.freeze is not None and not is_whole(self.freeze, 0):
-            raise InputError(f"freeze is {cut(self.freeze)}; expected a number of layers, 0 or more")
+        _check(self, "epochs", self.epochs >= 1, "a whole number of 1 or more")
+        _check(self, "patience", self.patience >= 1, "a whole number of 1 or more")
+        _check(self, "learning_rate", 0 < self.learning_rate < math.inf, "a finite number above 0, such as 5e-5")
+        _check(self, "weight_decay", 0 <= self.weight_decay < math.inf, "a finite number, 0 or more")
+        _check(self, "warmup", 0 <= self.warmup < 1, "a share of all updates, 0 or more and below 1")
+        _check(self, "freeze", self.freeze is None or self.freeze >= 0, "a number of layers, 0 or more")
         if self.freeze is not None and self.unfreeze:
             raise InputError(
                 "freeze (--freeze) and unfreeze (--unfreeze) are given; expected one of them: how many layers stay as "
                 "they are, or none"
             )
         for name, kinds in (("device", Device), ("mixed_precision", MixedPrecision)):
-            if getattr(self, name) not in get_args(kinds):
-                found, known = cut(getattr(self, name)), " or ".join(get_args(kinds))
-                raise InputError(f"{name} {found} is unknown; expected {known}")
+            _check(self, name, getattr(self, name) in get_args(kinds), " or ".join(get_args(kinds)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +102,7 @@ class BatchEnsemble(Jointly):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_plain(self)
-        number = self.deviation
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
-            raise InputError(f"deviation is {cut(number)}; expected a finite number above 0, such as 0.05")
+        _check(self, "deviation", 0 < self.deviation < math.inf, "a finite number above 0, such as 0.05")
         if self.factors_only and self.unfreeze:
             raise InputError(
                 "factors_only (--factors-only) and unfreeze (--unfreeze) are given; expected one of them: leave all "
@@ -122,16 +110,14 @@ class BatchEnsemble(Jointly):
             )
 
 
+def _check(options: Jointly, name: str, fits: bool, expected: str) -> None:
+    if not fits:
+        raise InputError(f"{name} is {cut(getattr(options, name))}; expected {expected}")
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of one tuning.
-
-    Attributes:
-        how: jointly or each member alone, and at which rates.
-        batch_size: examples per update.
-        seed: of the order of the examples, of dropout and of factors.
-        trunk: layers, counted from the input, that stay as they are.
-    """
+    """Numbers of one tuning; ``trunk`` counts the layers, from the input, that stay as they are."""
 
     how: Jointly
     batch_size: int
@@ -155,3 +141,96 @@ class Settings:
             "mixed_precision": self.how.mixed_precision,
             "frozen": self.trunk,
         }
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Quality on the validation data after an epoch, at the temperature that suits it best.
+
+    Attributes:
+        epoch: 0 for before tuning.
+        loss: mean training loss of the epoch's updates, nats; ``None`` for epoch 0.
+        nll: of the averaged probabilities, nats; of a regression under normal errors (``metrics.scores``); where an
+            example may have several labels that of all of them, a sum.
+        accuracy: of the averaged probabilities; of several labels the share of examples all of whose are right at 0.5;
+            ``None`` for a regression.
+        ece: expected calibration error of the averaged probabilities, 15 bins, of several labels the mean over them;
+            ``None`` for a regression.
+        temperature: of least NLL on these data; 1 for a regression.
+        rmse: of the scores of a regression; ``None`` otherwise.
+    """
+
+    epoch: int
+    loss: float | None
+    nll: float
+    accuracy: float | None
+    ece: float | None
+    temperature: float
+    rmse: float | None = None
+
+
+def best_epoch(history: Sequence[Epoch]) -> int:
+    """The epoch of the least validation NLL, the earliest of equal ones; 0 for before tuning."""
+    return min(range(len(history)), key=lambda epoch: history[epoch].nll)
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """What ``tune`` did and wrote.
+
+    Attributes:
+        bundle: the tuned bundle; where nothing improved, the bundle as it was (a copy, if another output was named).
+        data, examples: name and number of the examples tuned on.
+        validation, validation_examples: of those judged on.
+        held_out: whether these were held out of ``data``.
+        device: that it ran on.
+        epochs: that ran; of members tuned alone, the most of any.
+        best_epoch: whose weights were kept; 0: none was better than before, and nothing was changed.
+        nll_before, nll_after, accuracy_before, accuracy_after, ece_before, ece_after: of the averaged
+            probabilities on the validation data, each at its best temperature; after: of the weights that were kept.
+            A regression has no accuracy and no ECE.
+        history: epoch by epoch; empty for members tuned alone.
+        members: for members tuned alone, the history of each.
+        drift: of merging members tuned alone (``fusion.Drift``), else ``None``.
+        unseen: classes without an example to tune on.
+        graphs: graphs of the bundle that were exported again.
+        dropped: what the untuned bundle had and the tuned one lacks → the command that makes it again.
+        frozen: layers, counted from the input, that were left as they are.
+        seconds: that tuning took, interruptions left out.
+        rmse_before, rmse_after: of the scores of a regression; ``None`` otherwise.
+    """
+
+    bundle: Path
+    data: str
+    examples: int
+    validation: str
+    validation_examples: int
+    held_out: bool
+    device: str
+    epochs: int
+    best_epoch: int
+    nll_before: float
+    nll_after: float
+    accuracy_before: float | None
+    accuracy_after: float | None
+    ece_before: float | None
+    ece_after: float | None
+    history: tuple[Epoch, ...]
+    members: tuple[tuple[Epoch, ...], ...]
+    drift: Mapping[str, Any] | None
+    unseen: tuple[str, ...]
+    graphs: tuple[str, ...]
+    dropped: Mapping[str, str]
+    frozen: int
+    seconds: float
+    rmse_before: float | None = None
+    rmse_after: float | None = None
+
+    @property
+    def improved(self) -> bool:
+        """Whether the weights were changed."""
+        return self.best_epoch > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return {**asdict(self), "bundle": str(self.bundle)}

@@ -12,25 +12,22 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import check_parts
-from ..bundle.files import folders_above
+from ..bundle.data_overlap import warn_of_form
+from ..bundle.staging import folders_above
 from ..bundle.store import Bundle, onnx_name
-from ..bundle.tasks import ScoreActivation
-from ..bundle.uses import warn_of_form
-from ..calib.score_loss import loss_of
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing
 from ..fusion import FusedClassifier, load_ensemble
 from ..progress import Progress
-from .examples import Source, held_out_share
-from .job import Job, Outcome, tune_alone, tune_batch_ensemble, tune_jointly
+from ..tasks.regression import loss_of
+from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly
 from .loop import open_accelerator
 from .rank_one import first_layer, told_apart
-from .report import TuneReport
-from .settings import BatchEnsemble, Jointly, PerMember, Settings
-from .weights import Weights, stored_form
-from .writing import Graphs, check_beside, check_output, copy_bundle, write_tuned
+from .settings import BatchEnsemble, Jointly, PerMember, Settings, TuneReport
+from .tuned_bundle import Graphs, check_beside, check_output, copy_bundle, write_tuned
+from .tuning_data import Source, held_out_share
 
 log = logging.getLogger(__name__)
 
@@ -57,32 +54,27 @@ def tuned(
         check_beside(target)
         Graphs.of(bundle, target)  # what could not be carried over is refused now
         job = _job(bundle, data, validation, reading, settings, accelerator, progress)
-        place = None if how.state is None else Path(how.state)
+        checkpoint = job.checkpoint()
         if separate:  # what is separate already stays so
             separate |= set(job.ensemble.provenance.get("separate", []))
-        done = _tuned(job, how, separate, place)
+        match how:
+            case PerMember():
+                done = tune_alone(job, separate, checkpoint)
+            case BatchEnsemble():
+                done = tune_batch_ensemble(job, how, checkpoint)
+            case _:
+                done = tune_jointly(job, checkpoint)
         graphs = None
         dropped: Mapping[str, str] = {}
         if done.weights is not None:
             made = _assembled(job, done.weights, separate, list(done.apart))
-            graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done), done.states)
+            graphs = write_tuned(bundle, made, target, replaces, _provenance(job, done), checkpoint)
             dropped = graphs.dropped
         elif target != bundle.path.resolve():
             dropped = copy_bundle(bundle, target, replaces)
-    for finished in done.states:
-        finished.remove()
+    checkpoint.remove()
     place = target if output is not None else bundle.path
     return _report(job, done, place, graphs, dropped, held_out=validation is None)
-
-
-def _tuned(job: Job, how: Jointly, separate: frozenset[str], place: Path | None) -> Outcome:
-    """Tune in the way that was asked for."""
-    match how:
-        case PerMember():
-            return tune_alone(job, separate, place)
-        case BatchEnsemble():
-            return tune_batch_ensemble(job, how, place)
-    return tune_jointly(job, place)
 
 
 def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
@@ -118,19 +110,19 @@ def _job(
         task = ensemble.architecture.task
         found = read_examples(given, bundle.labels, columns=reading, limit=limit, seed=settings.seed, task=task)
         load = partial(bundle.processor_for, "read data to tune on")
-        return Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
+        source = Source(found, found.processor(ensemble.architecture, load), ensemble.architecture)
+        if task == "score":  # classes 0 and 1 for relevance, numbers for a regression
+            relevance = loss_of(source.labels, ensemble.architecture.score_activation, source.name) == "cross-entropy"
+            source.labels = source.labels.astype(np.int64 if relevance else np.float64)
+        return source
 
     known = read(data, reading.limit())
-    if ensemble.architecture.task == "score":
-        known = _as_asked(known, ensemble.architecture.score_activation)
     if validation is None:
-        chosen = held_out_share(_strata(known.labels), settings.seed, known.name)
+        chosen = held_out_share(known.labels, settings.seed, known.name)
         known, judges = known.subset(~chosen), known.subset(chosen)
     else:
         judges = read(validation)
-        if ensemble.architecture.task == "score":
-            judges = _as_asked(judges, ensemble.architecture.score_activation)
-            _check_alike(known, judges)
+        _check_alike(known, judges)
     digests = known.digest(progress), judges.digest(progress)
     if rate := ensemble.provenance.get("drop_path_rate"):
         log.warning(
@@ -163,12 +155,6 @@ def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
     return how.freeze
 
 
-def _as_asked(source: Source, activation: ScoreActivation) -> Source:
-    """The examples with the labels of their loss: classes 0 and 1 for relevance, numbers for a regression."""
-    relevance = loss_of(source.labels, activation, source.name) == "cross-entropy"
-    return source.labelled(source.labels.astype(np.int64 if relevance else np.float64))
-
-
 def _check_alike(known: Source, judges: Source) -> None:
     if known.labels.dtype != judges.labels.dtype:
         relevance, numbers = (known, judges) if known.labels.dtype == np.int64 else (judges, known)
@@ -176,11 +162,6 @@ def _check_alike(known: Source, judges: Source) -> None:
             f"the labels of {relevance.name} are all 0 or 1, those of {numbers.name} are other numbers; expected both "
             "of one kind, since they decide what is tuned for"
         )
-
-
-def _strata(labels: np.ndarray) -> np.ndarray:
-    """Classes of which a share each is held out; numbers, tags of words and sets of labels are one."""
-    return labels if labels.dtype == np.int64 and labels.ndim == 1 else np.zeros(len(labels), np.int64)
 
 
 def _assembled(job: Job, weights: Weights, separate: frozenset[str], apart: list[str]) -> FusedClassifier:

@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, Any
 from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..bundle.tasks import Task
+from ..calib.features import Reference
 from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..calib.heads.options import METHODS, Random, check_margin, is_pseudo, method_of
 from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
 from ..calib.heads.selection import head_counts
 from ..cost.estimate import cost_of
-from ..data.columns import Reading
+from ..data.data_options import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing, require
 from ..families.checkpoint import check_supported, load_model, load_processor, model_labels
 from ..families.registry import architecture_of
-from ..measure.features import Reference
 from ..progress import Progress, no_progress
 from ..tuning.settings import BatchEnsemble, Jointly
 from .quality import Form, form_of, quality_of
@@ -36,9 +35,6 @@ from .quality import Form, form_of, quality_of
 if TYPE_CHECKING:
     from ..calib.heads.choosing import Job
     from ..fusion import FusedClassifier
-
-POINTS = 3
-"""Forks and head counts that are tried where none are named."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,6 @@ class Grid:
     def __post_init__(self) -> None:
         check_plain(self)
         check_margin(self.max_accuracy_loss)
-        for name, least in (("forks", 0), ("heads", 1)):
-            values = getattr(self, name)
-            if values is not None and not (len(values) and all(is_whole(value, least) for value in values)):
-                raise InputError(f"{name} is {cut(values)}; expected whole numbers of {least} or more")
         known = [name for name in METHODS if name not in ("circuit", "dropout")]
         if not self.methods or any(method not in known for method in self.methods):
             raise InputError(
@@ -83,29 +75,22 @@ class Grid:
         layers, heads = architecture.layers, architecture.heads
         forks = self.forks or sorted({layers - 1, layers - max(1, layers // 3), layers // 2})
         counts = self.heads or sorted({max(1, heads * share // 6) for share in (1, 2, 4)})
-        if max(forks) >= layers:
+        if not all(is_whole(fork, 0, layers - 1) for fork in forks):
             raise InputError(f"forks is {cut(list(forks))}; expected layers of the model, 0 to {layers - 1}")
-        if max(counts) > heads:
+        if not all(is_whole(count, 1, heads) for count in counts):
             raise InputError(f"heads is {cut(list(counts))}; expected 1 to {heads}")
         yield from product(forks, counts, self.methods)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A model measured.
+    """A model measured: ``single model``, ``Deep Ensemble``, or the method of a plan.
 
     Attributes:
-        name: ``single model``, ``Deep Ensemble``, or the method.
-        fork: first layer where members differ; ``None`` for what is no plan.
-        heads: kept in each layer from there on; likewise.
+        fork, heads: first layer where members differ, and heads kept in each from there on; ``None`` without a plan.
         tuned: whether it was tuned, and an epoch was better than before.
         ratio: operations ÷ those of the plain single model.
-        accuracy, nll, ece: of the averaged probabilities, at the temperature that suits the other half of the data
-            (``workflow.quality``); a regression has an NLL alone.
-        auroc, fpr95: of telling out-of-distribution data by predictive entropy, or by the variance of a regression;
-            ``None`` without any.
-        mutual_information: mean over the examples, nats.
-        rmse: of a regression, else ``None``.
+        accuracy, nll, ece, auroc, fpr95, mutual_information, rmse: as in ``workflow.quality.Quality``.
     """
 
     name: str
@@ -136,9 +121,7 @@ class Exploration:
 
     Attributes:
         rows: the single model, the Deep Ensemble where one was given, and every point.
-        chosen: place among the rows; ``None`` where every point within the budget loses more than it may.
-        best: plan of the chosen point, or ``None``.
-        budget: most operations that it could cost.
+        chosen, best: place among the rows, and its plan; ``None`` where every point loses too much.
         examples, ood_examples: that measured.
         why: why no point was chosen, in words.
     """
@@ -219,17 +202,28 @@ def explore(
     from ..calib.heads.choosing import Job
     from ..fusion import fuse, save_bundle
 
-    _check(data, ood, train, members, seed)
+    check_seed(seed)
+    check_apart(data, ood)
+    if is_pseudo(ood):
+        raise InputError(
+            f"ood is {cut(ood)}, and inputs made from the data serve to choose circuits, not to measure; give "
+            "out-of-distribution data (ood=…, --ood), or leave them out"
+        )
+    if train is not None:
+        require("accelerate", "tune", "tune what is explored")
     loaded = load_model(model)
     architecture, labels = architecture_of(loaded), model_labels(loaded.config)
-    points = list(grid.points(architecture))
-    together = _together(compare, labels)
+    points, together = list(grid.points(architecture)), _together(compare, labels)
     how: dict[str, Any] = {"labels": labels, "columns": reading, "seed": seed, "task": architecture.task}
     known = read_examples(data, limit=reading.limit(), **how)
-    judging, measuring = _halves(known, seed, architecture.task)
+    if len(known) < 2:
+        raise InputError(
+            f"there is {len(known)} example of data {known.source}; expected at least 2, since one half plans and the "
+            "other measures; give more (--data)"
+        )
+    judging, measuring = random_parts(known, 2, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if train is None else read_examples(train, limit=reading.limit(), **how)
-    form = form_of(architecture.task, _loss(known, architecture))
     ready = resolve_processor(None, model, architecture)
     tokens = mean_tokens(known, ready, architecture)
     if members > 1:
@@ -240,54 +234,26 @@ def explore(
     planners = {method: _planner(job, method, members) for method in dict.fromkeys(grid.methods)}
     planned = [planners[method](fork, heads) for fork, heads, method in progress(points, len(points), "planning")]
     check_affordable([cost_of(architecture, plan, sequence=tokens).ratio for plan in planned], budget)
-    rows: list[Row] = []
-    plans: list[HeadPlan | None] = []
+    measured: list[tuple[Row, HeadPlan | None]] = []
     with tempfile.TemporaryDirectory(prefix="hydrant-explore-") as folder:
-        bench = _Bench(Path(folder), judging, measuring, unknown, training, form, tokens, grid, reading, seed, progress)
-        everything = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
-        single = save_bundle(fuse(loaded, everything), Path(folder) / "single", processor)
-        rows.append(replace(bench.row(single, "single model"), ratio=1.0))
-        plans.append(None)
+        form = form_of(architecture.task, _loss(known, architecture))
+        bench = _Bench(Path(folder), judging, measuring, unknown, training, form, tokens, grid, reading, seed)
+        every = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
+        single = save_bundle(fuse(loaded, every), Path(folder) / "single", processor)
+        measured.append((replace(bench.row(single, "single model"), ratio=1.0), None))
         if together is not None:
             deep = save_bundle(together, Path(folder) / "deep", processor)
-            rows.append(replace(bench.row(deep, "Deep Ensemble"), ratio=float(together.members)))
-            plans.append(None)
-        steps = progress(zip(points, planned, strict=True), len(points), "exploring plans")
-        for (fork, heads, method), plan in steps:
+            measured.append((replace(bench.row(deep, "Deep Ensemble"), ratio=float(together.members)), None))
+        steps = zip(points, planned, strict=True)
+        for (fork, heads, method), plan in progress(steps, len(points), "exploring plans"):
             bundle = save_bundle(fuse(loaded, plan), Path(folder) / "untuned", processor, force=True)
-            rows.append(bench.row(bundle, method, fork, heads))
-            plans.append(plan)
+            measured.append((bench.row(bundle, method, fork, heads), plan))
             if training is not None:
                 tuned, better = bench.tuned(bundle, fork)
-                rows.append(replace(bench.row(tuned, method, fork, heads), tuned=better))
-                plans.append(plan)
-    found = Exploration(tuple(rows), None, None, budget, len(measuring), 0 if unknown is None else len(unknown))
+                measured.append((replace(bench.row(tuned, method, fork, heads), tuned=better), plan))
+    rows, plans = zip(*measured, strict=True)
+    found = Exploration(rows, None, None, budget, len(measuring), 0 if unknown is None else len(unknown))
     return _concluded(found, plans, grid.max_accuracy_loss)
-
-
-def _check(data: Any, ood: Any, train: Any, members: Any, seed: Any) -> None:
-    """Refuse what cannot be used, and what lacks a library, before anything is read."""
-    check_seed(seed)
-    if not is_whole(members, 1):
-        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
-    if train is not None:
-        require("accelerate", "tune", "tune what is explored")
-    check_apart(data, ood)
-    if is_pseudo(ood):
-        raise InputError(
-            f"ood is {cut(ood)}, and inputs made from the data serve to choose circuits, not to measure; give "
-            "out-of-distribution data (ood=…, --ood), or leave them out"
-        )
-
-
-def _halves(known: Examples, seed: int, task: Task) -> list[Examples]:
-    """What plans and judges, and what measures."""
-    if len(known) < 2:
-        raise InputError(
-            f"there is {len(known)} example of data {known.source}; expected at least 2, since one half plans and the "
-            "other measures; give more (--data, --examples)"
-        )
-    return random_parts(known, 2, seed, task)
 
 
 def _together(compare: str | Path | Sequence[str | Path], labels: Sequence[str]) -> FusedClassifier | None:
@@ -366,7 +332,10 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 
 
 def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
-    remedy = "give training data to tune on (--train), more heads (--heads), or a larger margin (--max-accuracy-loss)"
+    remedy = (
+        "give training data to tune on (--train), more heads (Grid(heads=…) in Python), or a larger margin "
+        "(--max-accuracy-loss)"
+    )
     if single.accuracy is None:
         least = min(row.rmse for row in affordable if row.rmse is not None)
         return InputError(
@@ -384,7 +353,7 @@ def _loss(known: Examples, architecture: Architecture) -> str | None:
     """Of a model of one output, what its labels ask for."""
     if architecture.task != "score":
         return None
-    from ..calib.score_loss import loss_of  # PyTorch
+    from ..tasks.regression import loss_of
 
     assert known.labels is not None  # read_examples asks for them
     return loss_of(known.labels, architecture.score_activation, known.source)
@@ -404,14 +373,13 @@ class _Bench:
     grid: Grid
     reading: Reading
     seed: int
-    progress: Progress
 
     def row(self, bundle: Bundle, name: str, fork: int | None = None, heads: int | None = None) -> Row:
         """A bundle's figures."""
         reference = Reference(bundle, self.reading.batch_size, no_progress)
         activation, data = bundle.architecture().score_activation, (self.judging, self.measuring, self.unknown)
-        found = quality_of(reference, self.form, activation, *data, bundle.labels)
-        return Row(name, fork, heads, tuned=False, ratio=cost_of(bundle, sequence=self.tokens).ratio, **vars(found))
+        found: dict[str, Any] = quality_of(reference, self.form, activation, *data, bundle.labels)
+        return Row(name, fork, heads, tuned=False, ratio=cost_of(bundle, sequence=self.tokens).ratio, **found)
 
     def tuned(self, bundle: Bundle, fork: int) -> tuple[Bundle, bool]:
         """The bundle tuned, and whether that made it better; members that keep the same heads from the fork on, too."""

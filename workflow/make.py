@@ -18,25 +18,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
-from ..bundle.files import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.manifest import MANIFEST
 from ..bundle.plan import HeadPlan
+from ..bundle.staging import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
 from ..calib.heads.held_out import accuracy_kept, error_kept
 from ..calib.heads.options import PSEUDO, Circuit, is_pseudo
 from ..cost.estimate import cost_of
-from ..data.columns import Reading
+from ..data.data_options import Reading
+from ..data.data_sources import check_named
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import hashes_of
-from ..data.sources import check_named
 from ..errors import InputError, check_seed, require
 from ..families.checkpoint import check_supported
 from ..progress import Progress, no_progress
-from .options import Recipe
-from .parts import Parts, check_enough, check_unseen, parted
-from .report import REPORT, MakeReport
-from .told import (
+from .data_splits import Parts, check_enough, check_unseen, parted
+from .recipe import Recipe
+from .stage_summaries import (
+    REPORT,
+    MakeReport,
     behind_line,
     calibrated_line,
     evaluated_line,
@@ -46,7 +47,7 @@ from .told import (
     tuned_line,
     verified_line,
 )
-from .workspace import UNKNOWN, Workspace, link_folder
+from .workspace import Workspace, link_folder
 
 if TYPE_CHECKING:
     from ..calib.heads.trials import Trial
@@ -63,6 +64,12 @@ ERROR_MARGIN = 1.0
 
 FIRST, SECOND = "first tuning", "second plan"
 """Steps of the tuning that the workspace lists as stages: members as they were planned, and others where these fail."""
+
+UNKNOWN = "unknown"
+"""The digest of data that cannot be compared with those of another call begins so."""
+
+OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
+"""What decides a result, by names other than its option's."""
 
 READ = (
     "*config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json",
@@ -136,7 +143,7 @@ def make(
     for given in (*known.values(), *unknown.values()):
         if isinstance(given, (str, Path)):
             check_named(given)
-    _check_installed(recipe)  # which imports them, for seconds
+    _check_installed(recipe, html is not None)  # which imports them, for seconds
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
@@ -144,7 +151,7 @@ def make(
         space = Workspace(workspace_of(output), job.digests(parts))
         with space.alone():
             stages = job.stages(space, parts, None if html is None else Path(html))
-            report = MakeReport(output, stages, parts_of(parts), round(time.monotonic() - started, 1))
+            report = MakeReport(output, stages, parts.counts(), round(time.monotonic() - started, 1))
             job.publish(space, report, force)
     return report
 
@@ -155,29 +162,18 @@ def workspace_of(output: Path) -> Path:
     return place.with_name(f"{place.name}.make")
 
 
-def parts_of(parts: Parts) -> dict[str, Any]:
-    """How many examples did what."""
-    return {name: None if found is None else len(found) for name, found in vars(parts).items()}
-
-
 class _Job:
     """One making: the model, the options, and the stages."""
 
     def __init__(
-        self,
-        model: str | Path,
-        output: Path,
-        recipe: Recipe,
-        reading: Reading,
-        seed: int,
-        say: Say,
-        progress: Progress,
+        self, model: str | Path, output: Path, recipe: Recipe, reading: Reading, seed: int, say: Say, progress: Progress
     ) -> None:
         from ..families.checkpoint import load_model, model_labels, revision_of
         from ..families.registry import architecture_of
 
-        self.model, self.output, self.recipe = model, output, recipe
-        self.reading, self.seed, self.say, self.progress = reading, seed, say, progress
+        self.model, self.output, self.recipe, self.reading, self.say = model, output, recipe, reading, say
+        self.how: dict[str, Any] = {"seed": seed, "progress": progress}
+        self.all = Reading(batch_size=reading.batch_size, examples=0)
         loaded = load_model(model)
         self.revision = revision_of(model)
         self.architecture: Architecture = architecture_of(loaded)
@@ -186,8 +182,10 @@ class _Job:
 
     def read(self, data: Any, validation: Any, ood: Any, test: Any, test_ood: Any) -> Parts:
         """All data, read and parted."""
-        labelled = partial(read_examples, labels=self.labels, columns=self.reading, seed=self.seed, task=self.task)
-        unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.seed)
+        labelled = partial(
+            read_examples, labels=self.labels, columns=self.reading, seed=self.how["seed"], task=self.task
+        )
+        unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.how["seed"])
         training = labelled(data, role="training")  # all of them: what is not drawn was trained on, too
         judged = labelled(validation, role="validation")
         further: dict[str, Examples | None] = {
@@ -201,7 +199,7 @@ class _Job:
             check_unseen(sets, self.architecture.modality)
         if (limit := self.reading.limit()) is not None:
             training = labelled(training, limit=limit)
-        parts = parted(training, judged, **further, seed=self.seed, task=self.task)
+        parts = parted(training, judged, **further, seed=self.how["seed"], task=self.task)
         if self.task != "tokens":  # whose thresholds are of spans, and how many there are the model says
             check_enough(parts.fitting, self.recipe.abstain, self.recipe.flags)
         return parts
@@ -220,8 +218,8 @@ class _Job:
         facts = {
             "model": [str(source.resolve()), _files(source)] if source.is_dir() else [str(source), self.revision],
             "data": data,
-            **{name: repr(value) for name, value in vars(recipe).items()},
-            "seed": self.seed,
+            **{OPTIONS.get(name, name): repr(value) for name, value in vars(recipe).items()},
+            "seed": self.how["seed"],
         }
         digests = {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}
         if any(UNKNOWN in each for each in data.values()):
@@ -279,16 +277,11 @@ class _Job:
         from ..calib.heads.options import Budget
         from ..calib.heads.planning import plan_heads
 
-        plan = plan_heads(
-            self.model,
-            parts.choosing,
-            self.recipe.methods(parts.unknown_fitting, self.task, self._state(file)),
-            members=self.recipe.members,
-            keep=Budget(self.recipe.limit(self.architecture), to_tune),
-            reading=Reading(batch_size=self.reading.batch_size),
-            seed=self.seed,
-            progress=self.progress,
-        )
+        method = self.recipe.methods(parts.unknown_fitting, self.task, self._state(file))
+        keep = Budget(self.recipe.limit(self.architecture), to_tune)
+        reading = Reading(batch_size=self.reading.batch_size)
+        members = self.recipe.members
+        plan = plan_heads(self.model, parts.choosing, method, members=members, keep=keep, reading=reading, **self.how)
         plan.save(file)
         facts = plan.provenance["budget"]
         return {
@@ -345,29 +338,23 @@ class _Job:
 
         shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage, or of the first tuning
         target.parent.mkdir(exist_ok=True)
+        tuning = replace(self.recipe.tuning(), state=self._state(source))
         report = tune(
-            source,
-            parts.training,
-            replace(self.recipe.tuning(), state=self._state(source)),
-            validation=parts.choosing,
-            output=target,
-            reading=Reading(batch_size=self.reading.batch_size, examples=0),
-            seed=self.seed,
-            progress=self.progress,
+            source, parts.training, tuning, validation=parts.choosing, output=target, reading=self.all, **self.how
         )
         facts = {**report.to_json(), "bundle": target.name, "batch_size": self.reading.batch_size}
         return {"tuned": report.improved, "lost": _lost({**single, **facts}), **facts}
 
     def _state(self, made: Path) -> Path:
-        """The file that keeps how far something is made, which decides on a batch size of its own."""
+        """The folder that keeps how far something is made, which decides on a batch size of its own."""
         return made.with_name(f"{made.name}.{self.reading.batch_size}.part")
 
     def _leave(self, space: Workspace, tuned: Mapping[str, Any]) -> None:
         """Delete what no later stage reads, and say where the tuning had another batch size."""
         for name in ("untuned", "instead"):
             shutil.rmtree(space.folder / name, ignore_errors=True)
-        for state in filter(Path.is_file, space.folder.glob("*.part*")):
-            state.unlink(missing_ok=True)
+        for state in space.folder.glob("*.part*"):
+            shutil.rmtree(state) if state.is_dir() else state.unlink(missing_ok=True)
         before, now = tuned.get("batch_size"), self.reading.batch_size
         if before not in (None, now):
             log.warning(
@@ -386,49 +373,33 @@ class _Job:
             self.architecture, lambda: resolve_processor(None, self.model, self.architecture)
         )
         examples = HeldOut(parts.choosing, ready, self.architecture, self.reading.batch_size)
-        [trial] = measure(load_model(self.model), [unpruned(self.architecture)], examples, progress=self.progress)
+        single = [unpruned(self.architecture)]
+        [trial] = measure(load_model(self.model), single, examples, progress=self.how["progress"])
         return trial
 
     def _export(self, bundle: Path) -> dict[str, Any]:
         from ..export import export_onnx
 
-        return {"graph": export_onnx(bundle, progress=self.progress).name}
+        return {"graph": export_onnx(bundle, progress=self.how["progress"]).name}
 
     def _calibrate(self, bundle: Path, parts: Parts) -> dict[str, Any]:
-        from ..measure.calibrate import calibrate
+        from ..calib.decisions.calibrate_bundle import calibrate
 
-        report = calibrate(
-            bundle,
-            parts.fitting,
-            parts.unknown_fitting,
-            fit=parts.training,
-            abstain=self.recipe.abstain,
-            flags=self.recipe.flags,
-            reading=Reading(batch_size=self.reading.batch_size, examples=0),
-            seed=self.seed,
-            progress=self.progress,
-        )
-        return report.to_json()
+        return calibrate(
+            bundle, parts.fitting, parts.unknown_fitting, fit=parts.training,
+            abstain=self.recipe.abstain, flags=self.recipe.flags, reading=self.all, **self.how,
+        ).to_json()  # fmt: skip
 
     def _verify(self, bundle: Path, parts: Parts) -> dict[str, Any]:
-        from ..measure.verify import verify
+        from ..evaluation.verifier import verify
 
-        return verify(bundle, data=parts.reporting, seed=self.seed, progress=self.progress).to_json()
+        return verify(bundle, data=parts.reporting, **self.how).to_json()
 
     def _evaluate(self, bundle: Path, parts: Parts, html: Path | None) -> dict[str, Any]:
-        from ..evaluation import evaluate
+        from ..evaluation.run import evaluate
 
-        report = evaluate(
-            bundle,
-            parts.reporting,
-            parts.unknown_reporting,
-            compare=[self.model],
-            html=html,
-            reading=Reading(batch_size=self.reading.batch_size, examples=0),
-            seed=self.seed,
-            progress=self.progress,
-        )
-        return report.to_json()
+        measured = parts.reporting, parts.unknown_reporting
+        return evaluate(bundle, *measured, compare=[self.model], html=html, reading=self.all, **self.how).to_json()
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
@@ -447,8 +418,8 @@ def _lost(facts: Mapping[str, Any]) -> str:
     return "" if error_kept(single, tuned, ERROR_MARGIN) else f"RMSE {tuned:.4g}, the single model {single:.4g}"
 
 
-def _check_installed(recipe: Recipe) -> None:
+def _check_installed(recipe: Recipe, page: bool) -> None:
     """Refuse what a stage lacks before any long work."""
     needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
-    for module in [*needed, *([] if recipe.fast else ["accelerate"])]:
+    for module in [*needed, *["accelerate"] * (not recipe.fast), *["jinja2"] * page]:
         require(module, "make", "make a bundle")

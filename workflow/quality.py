@@ -8,15 +8,14 @@ labels say what is relevant. A regression has no classes: its NLL is under norma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ..bundle.tasks import ScoreActivation, Task
 from ..calib.decisions.temperature import fit_temperature
+from ..calib.features import Reference
 from ..data.examples import Examples
-from ..measure.features import Reference
 from ..metrics import classification as metrics
 from ..metrics.labels import label_errors, label_pairs
 from ..metrics.scores import fit_scale, gaussian_nll, information, rmse
@@ -24,31 +23,19 @@ from ..metrics.spans import span_scores, spans_in
 from ..metrics.uncertainty import summarise
 
 Form = Literal["classes", "words", "labels", "relevance", "regression"]
-"""What the labels of a task are."""
+"""The form of a task's labels."""
 
 
-@dataclass(frozen=True)
-class Quality:
-    """What is told of a model.
+Quality = dict[str, float | None]
+"""Metrics by name.
 
-    Attributes:
-        accuracy: of classes, or of words; of several labels the share of examples all of whose are right at 0.5, of
-            relevance that of pairs at 0.5; ``None`` of a regression.
-        nll: of the averaged probabilities, nats; of several labels their sum.
-        ece: expected calibration error, of several labels the mean over them; ``None`` of a regression.
-        auroc, fpr95: of telling out-of-distribution data by predictive entropy, of taggers the spans that are found in
-            them, of a regression by the members' variance; ``None`` without any.
-        mutual_information: mean over examples, or words, nats.
-        rmse: of a regression, else ``None``.
-    """
-
-    accuracy: float | None
-    nll: float
-    ece: float | None
-    auroc: float | None
-    fpr95: float | None
-    mutual_information: float
-    rmse: float | None = None
+``accuracy``: of classes, or of words; of several labels the share of examples all of whose are right at 0.5, of
+relevance that of pairs at 0.5. ``nll``: of the averaged probabilities, nats; of several labels their sum. ``ece``:
+expected calibration error, of several labels the mean over them. ``auroc``, ``fpr95``: of telling out-of-distribution
+data by predictive entropy, for taggers that of the spans in them, for a regression by the members' variance; ``None``
+without any. ``mutual_information``: mean over examples, or words, nats. ``rmse``: of a regression, which has neither
+accuracy nor ECE; else ``None``.
+"""
 
 
 def form_of(task: Task, loss: str | None) -> Form:
@@ -86,14 +73,14 @@ def quality_of(
         if all(map(len, scores)):
             auroc, fpr95 = metrics.auroc(*scores), metrics.fpr95(*scores)
     right = (probabilities.argmax(axis=1) == labels).reshape(-1, each).all(axis=1)
-    return Quality(
-        accuracy=float(right.mean()),
-        nll=each * metrics.negative_log_likelihood(probabilities, labels),
-        ece=_calibration_error(probabilities, labels, each),
-        auroc=auroc,
-        fpr95=fpr95,
-        mutual_information=float(_sums(found["mutual_information"], each).mean()),
-    )
+    return {
+        "accuracy": float(right.mean()),
+        "nll": each * metrics.negative_log_likelihood(probabilities, labels),
+        "ece": _calibration_error(probabilities, labels, each),
+        "auroc": auroc,
+        "fpr95": fpr95,
+        "mutual_information": float(_sums(found["mutual_information"], each).mean()),
+    }
 
 
 def _rows(reference: Reference, form: Form, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
@@ -152,12 +139,12 @@ def _of_regression(
     if unknown is not None and measured.shape[1] > 1:
         outside = scores(unknown).var(axis=1)
         auroc, fpr95 = metrics.auroc(variance, outside), metrics.fpr95(variance, outside)
-    return Quality(
-        accuracy=None,
-        nll=float(gaussian_nll(errors, variance, scale).mean()),
-        ece=None,
-        auroc=auroc,
-        fpr95=fpr95,
-        mutual_information=float(information(variance, scale).mean()),
-        rmse=rmse(errors),
-    )
+    return {
+        "accuracy": None,
+        "nll": float(gaussian_nll(errors, variance, scale).mean()),
+        "ece": None,
+        "auroc": auroc,
+        "fpr95": fpr95,
+        "mutual_information": float(information(variance, scale).mean()),
+        "rmse": rmse(errors),
+    }

@@ -1,197 +1,422 @@
-"""Member logits → calibration: temperature, thresholds and prediction sets, with what they give on the same data."""
+"""Member logits → calibration, for each task: temperature, thresholds, and sets, intervals or labels.
+
+A model's span is wrong where the data have no span of its type with both its ends, and is as uncertain as its least
+certain word (``metrics.spans``).
+"""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
-from statistics import NormalDist
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...bundle.calibration import ABSTAIN, OOD, SIDES, Calibration, Conformal, Threshold
-from ...errors import InputError
+from ...bundle.calibration import (
+    ABSTAIN,
+    OOD,
+    UNFITTED,
+    Calibration,
+    Conformal,
+    Intervals,
+    LabelDecisions,
+    Threshold,
+)
+from ...errors import InputError, listing
 from ...metrics import classification as metrics
-from ...metrics.uncertainty import Ranked, area_beyond, area_under_roc, prediction_sets, summarise, uncertainty
+from ...metrics.label_order import order_notes
+from ...metrics.labels import (
+    best_f1_threshold,
+    joint_losses,
+    label_errors,
+    label_f1,
+    label_pairs,
+    sigmoid,
+    summarise_labels,
+)
+from ...metrics.scores import Scale, fit_scale, gaussian_nll, interval, is_binary, rank_correlation, rmse
+from ...metrics.spans import Span, span_scores, spans_in
+from ...metrics.uncertainty import class_scores, prediction_sets, summarise
 from ...progress import Progress, no_progress
-from .targets import Conformal as Sets
-from .targets import Coverage, FalseAlarm, Risk, Targets
-from .temperature import averaged_nll, check_logits, fit_temperature
-from .thresholds import DELTA, coverage_threshold, false_alarm_threshold, fit_quantile, risk_threshold
+from ...tasks import TASKS, ScoreActivation, TaskName
+from ...tasks.regression import loss_of
+from .targets import Targets
+from .temperature import averaged_nll, best_temperature, fit_temperature, is_bounded
+from .thresholds import (
+    COVERED,
+    Scores,
+    abstention,
+    check_count,
+    false_alarm_threshold,
+    flag_threshold,
+    present,
+    rank,
+    upper_bound,
+)
+from .traffic_profile import traffic_reference
 
-BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
-"""Scores between 0 and log C (or 1), or C · log 2 where each label is one's own: the least certain value is known."""
+log = logging.getLogger(__name__)
+
+CONFIDENCE = 0.9
+"""Of intervals where none is given."""
+
+MAX_SCORE = 1e15
+"""Scores and labels beyond it have squares, and shares of them, that float32 does not hold."""
+
+MIN_EXAMPLES = 10
+"""Examples with a label, and as many without it, from which on it has a temperature of its own."""
 
 
-CHANCE, FEWEST = 0.05, 10
-"""Share of cases, about, in which one of several scores that are alike passes for clearly better than the usual one;
-and wrong and right answers, of each, below which none does."""
+@dataclass(frozen=True)
+class Sample:
+    """What the reference gives of N inputs, or of N words.
 
-
-def fit(
-    member_logits: np.ndarray,
-    labels: np.ndarray,
-    ood_logits: np.ndarray | None,
-    targets: Targets,
-    about: Mapping[str, Any],
-    progress: Progress = no_progress,
-    *,
-    distance: np.ndarray | None = None,
-    ood_distance: np.ndarray | None = None,
-) -> Calibration:
-    """Fit temperature, thresholds and prediction sets.
-
-    Args:
-        member_logits: [N, M, C] of labelled in-distribution examples, before any temperature.
-        labels: [N] class indices.
-        ood_logits: [K, M, C] of out-of-distribution examples, or ``None``.
-        distance: [N] of the labelled examples, ``None`` where none was fitted.
-        ood_distance: [K] of the others.
+    Attributes:
+        logits: [N, M, C] of the members, before any temperature.
+        labels: [N] class indices or numbers, or [N, C] bool; ``None`` of OOD examples.
+        distance: [N], ``None`` where none was fitted.
+        texts: [N], of words, the index of each one's text, ascending.
+        inputs: number of inputs; 0 for N.
     """
-    check_logits(member_logits, labels)
-    if ood_logits is not None:
-        check_logits(ood_logits)
-    temperature = fit_temperature(member_logits, labels, progress)
-    known = scores_of(member_logits, temperature, distance)
-    outside = None if ood_logits is None else scores_of(ood_logits, temperature, ood_distance)
-    thresholds = {
-        ABSTAIN: abstention(known, known["probabilities"].argmax(axis=1) != labels, targets.abstain),
-        OOD: flag_threshold(known, outside, targets.flags),
+
+    logits: np.ndarray
+    labels: Any = None
+    distance: np.ndarray | None = None
+    texts: Any = None
+    inputs: int = 0
+
+    def with_distance(self, scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Scores, the distance among them where there is one."""
+        return scores if self.distance is None else {**scores, "distance": self.distance}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to fit.
+
+    Attributes:
+        targets: what thresholds are fitted for.
+        names: of the classes or labels.
+        about: what the calibration records of its data.
+        activation: of a score.
+    """
+
+    targets: Targets
+    names: Sequence[str] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+    activation: ScoreActivation = "identity"
+    progress: Progress = no_progress
+
+
+def fit_classes(known: Sample, ood: Sample | None, request: Request) -> Calibration:
+    """Temperature, thresholds and prediction sets of a classifier."""
+    temperature = fit_temperature(known.logits, known.labels, request.progress)
+    scores = _class_scores(known, temperature)
+    predicted = scores["probabilities"].argmax(axis=1)
+    ood_scores = None if ood is None else _class_scores(ood, temperature)
+    thresholds = _thresholds(scores, ood_scores, predicted != known.labels, request.targets)
+    fitted = {**request.about, **_before_and_after(known, scores, temperature)}
+    counts = np.bincount(predicted, minlength=len(request.names)).tolist()
+    reference = traffic_reference(scores, thresholds, dict(zip(request.names, counts, strict=True)))
+    sets = _sets(scores, known.labels, request.targets)
+    return Calibration(temperature, thresholds, sets, fitted, reference=reference)
+
+
+def _class_scores(sample: Sample, temperature: float) -> dict[str, np.ndarray]:
+    scores = summarise(sample.logits, temperature)
+    other = sample.logits.argmax(axis=2) != scores["probabilities"].argmax(axis=1)[:, None]
+    return sample.with_distance({**scores, "disagreement": other.mean(axis=1).astype(np.float32)})
+
+
+def _thresholds(scores: Scores, ood_scores: Scores | None, wrong: np.ndarray, targets: Targets) -> dict[str, Threshold]:
+    return {
+        ABSTAIN: abstention(scores, wrong, targets.abstain),
+        OOD: flag_threshold(scores, ood_scores, targets.flags),
     }
-    fitted = {
-        **about,
-        "before": quality(summarise(member_logits, 1.0), member_logits, labels, 1.0),
-        "after": quality(known, member_logits, labels, temperature),
+
+
+def _before_and_after(known: Sample, scores: Scores, temperature: float) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "temperature": each,
+            "nll": averaged_nll(known.logits, known.labels, each),
+            "ece": metrics.expected_calibration_error(found["probabilities"], known.labels),
+            "accuracy": metrics.accuracy(found["probabilities"], known.labels),
+        }
+        for name, found, each in (
+            ("before", summarise(known.logits, 1.0), 1.0),
+            ("after", scores, temperature),
+        )
     }
-    return Calibration(temperature, thresholds, _sets(known, labels, targets.sets), fitted)
 
 
-def scores_of(member_logits: np.ndarray, temperature: float, distance: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Probabilities and scores [N] of inputs or words, by the names of ``SIDES``, the distance where there is one."""
-    found = summarise(member_logits, temperature)
-    return found if distance is None else {**found, "distance": distance}
-
-
-def abstention(known: Mapping[str, np.ndarray], wrong: np.ndarray, abstain: Coverage | Risk) -> Threshold:
-    """The threshold beyond which an answer is not given.
-
-    Args:
-        known: scores [N] of answers, by the names of ``SIDES``.
-        wrong: [N] bool, which answers are.
-    """
-    score, areas = _chosen(abstain.score, known, wrong)
-    scores = uncertainty(known, score)
-    target: dict[str, float]
-    if isinstance(abstain, Risk):
-        limit = risk_threshold(scores, wrong, abstain.share, _highest(score, known))
-        target = {"risk": abstain.share, "confidence": 1 - DELTA}
-    else:
-        limit = coverage_threshold(scores, abstain.share, _highest(score, known))
-        target = {"coverage": abstain.share}
-    answered = scores <= np.float32(limit)
-    measured = {"coverage": float(answered.mean()), "risk": float(wrong[answered].mean())}
-    return Threshold(score, _turned(score, limit), target, {**measured, **areas}, len(wrong))
-
-
-def _chosen(asked: str, known: Mapping[str, np.ndarray], wrong: np.ndarray) -> tuple[str, dict[str, float]]:
-    """The score that abstention stands on, and how well it ranks the wrong answers (AUROC), where there are some.
-
-    The usual one gives way to the best of those that rank them clearly better.
-    """
-    usual = "confidence" if "confidence" in known else "predictive_entropy"
-    if not wrong.any() or wrong.all():
-        return present(usual if asked == "auto" else asked, known), {}
-    ranked = {
-        name: (uncertainty(known, name)[~wrong], uncertainty(known, name)[wrong]) for name in SIDES if name in known
-    }
-    score = _clearly_best(ranked, usual) if asked == "auto" else present(asked, known)
-    return score, {"auroc": area_under_roc(*ranked[score])}
-
-
-def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
-    """The best of the scores whose AUROC is above that of the usual one by more than chance, or the usual one.
-
-    The differences are taken as normal, and :data:`CHANCE` is shared out among the other scores (Bonferroni). With
-    fewer than :data:`FEWEST` wrong or right answers they are far from normal, and one score or another is ahead.
-    """
-    if min(map(len, ranked[usual])) < FEWEST or len(ranked) == 1:
-        return usual
-    errors = NormalDist().inv_cdf(1 - CHANCE / (len(ranked) - 1))
-    ahead = {usual: 0.0}
-    for name, scores in ranked.items():
-        difference, error = area_beyond(scores, ranked[usual])
-        if name != usual and difference > errors * error:
-            ahead[name] = difference
-    return max(ahead, key=lambda name: ahead[name])
-
-
-def present(score: str, known: Mapping[str, np.ndarray]) -> str:
-    """The score itself, if the model gives it."""
-    if score not in known:
-        fit = "fit it with training data (fit=…, --fit), or " if score == "distance" else ""
-        raise InputError(f"the score {score} was asked for, but this bundle has none; {fit}choose another")
-    return score
-
-
-def flag_threshold(
-    known: Mapping[str, np.ndarray], outside: Mapping[str, np.ndarray] | None, flags: FalseAlarm
-) -> Threshold:
-    """The threshold beyond which an input is called out of distribution; examples that are, choose the score only.
-
-    Args:
-        known: scores [N] of in-distribution examples, by the names of ``SIDES``.
-        outside: likewise [K] of out-of-distribution examples, or ``None``.
-    """
-    names = [name for name in SIDES if name in known]
-    if flags.score != "auto":
-        names = [present(flags.score, known)]
-    elif outside is None:
-        names = [next(name for name in ("distance", "energy", "score_variance") if name in known)]
-    areas = {} if outside is None else {
-        name: area_under_roc(uncertainty(known, name), uncertainty(outside, name)) for name in names
-    }  # fmt: skip
-    score = max(areas, key=lambda name: areas[name]) if areas else names[0]
-    inside = uncertainty(known, score)
-    limit = false_alarm_threshold(inside, flags.share, _highest(score, known))
-    measured = {"false_positive_rate": float((inside > np.float32(limit)).mean())}
-    if outside is not None:
-        caught = uncertainty(outside, score) > np.float32(limit)
-        measured |= {"true_positive_rate": float(caught.mean()), "auroc": areas[score]}
-    return Threshold(score, _turned(score, limit), {"false_alarm": flags.share}, measured, len(inside))
-
-
-def _sets(known: Mapping[str, np.ndarray], labels: np.ndarray, wanted: Sets | None) -> Conformal | None:
-    if wanted is None:
+def _sets(scores: Scores, labels: np.ndarray, targets: Targets) -> Conformal | None:
+    if (wanted := targets.sets) is None:
         return None
-    quantile = fit_quantile(known["probabilities"], labels, wanted.alpha, wanted.method)
-    sets = prediction_sets(known["probabilities"], quantile, wanted.method)
-    held = sets[np.arange(len(labels)), labels]
-    measured = {"coverage": float(held.mean()), "mean_size": float(sets.sum(axis=1).mean())}
+    probabilities, places = scores["probabilities"], np.arange(len(labels))
+    nonconformity = class_scores(probabilities, wanted.method)[places, labels]
+    quantile = upper_bound(nonconformity, 1 - wanted.alpha, "conformal coverage (1 − alpha)", limit=1.0)
+    sets = prediction_sets(probabilities, quantile, wanted.method)
+    measured = {"coverage": float(sets[places, labels].mean()), "mean_size": float(sets.sum(axis=1).mean())}
     return Conformal(wanted.method, wanted.alpha, quantile, measured, len(labels))
 
 
-def quality(
-    known: Mapping[str, np.ndarray], member_logits: np.ndarray, labels: np.ndarray, temperature: float
-) -> dict[str, float]:
-    """NLL, ECE and accuracy of labelled examples at a temperature."""
+def fit_spans(known: Sample, ood: Sample | None, request: Request) -> Calibration:
+    """The temperature of words, and thresholds on the spans that are found in them."""
+    temperature = fit_temperature(known.logits, known.labels, request.progress)
+    words = _class_scores(known, temperature)
+    spans, scores = found_spans(words, known.texts, request.names)
+    if not spans:
+        raise InputError(
+            f"the model finds no span in the {len(known.labels)} tagged words of {request.about['data']}, and "
+            "thresholds are fitted on spans; give more data, with some"
+        )
+    ood_scores = None
+    if ood is not None:
+        strange, ood_scores = found_spans(_class_scores(ood, temperature), ood.texts, request.names)
+        if not strange:
+            raise InputError(
+                f"the model finds no span in the out-of-distribution data {request.about['ood']}, so that nothing "
+                "could be flagged in them; leave them (ood=…, --ood) out"
+            )
+    truth = set(spans_in(known.texts, [request.names[label] for label in known.labels]))
+    wrong = np.array([span not in truth for span in spans])
+    thresholds = _thresholds(scores, ood_scores, wrong, request.targets)
+    fitted = {
+        **request.about,
+        "words": len(known.labels),
+        "spans": len(spans),
+        "wrong_spans": int(wrong.sum()),
+        **_before_and_after(known, words, temperature),
+    }
+    kinds, texts = Counter(span.kind for span in spans), np.array([span.text for span in spans])
+    reference = traffic_reference(scores, thresholds, dict(sorted(kinds.items())), texts, known.inputs)
+    return Calibration(temperature, thresholds, None, fitted, reference=reference)
+
+
+def found_spans(words: Scores, texts: np.ndarray, names: Sequence[str]) -> tuple[list[Span], dict[str, np.ndarray]]:
+    """The spans that a model finds, S of them, and their scores [S]; ``probabilities`` [S, C] of the least sure words.
+
+    Args:
+        words: ``probabilities`` [N, C] and scores [N].
+        texts: [N], index of each word's text.
+    """
+    probabilities = words["probabilities"]
+    spans = spans_in(texts, [names[label] for label in probabilities.argmax(axis=1)])
+    scores = span_scores(spans, {name: values for name, values in words.items() if values.ndim == 1})
+    least = [span.first + int(np.argmin(words["confidence"][span.first : span.last + 1])) for span in spans]
+    return spans, {**scores, "probabilities": probabilities[least]}
+
+
+def fit_labels(known: Sample, ood: Sample | None, request: Request) -> Calibration:
+    """A temperature and a threshold for each label, and thresholds of the input."""
+    temperatures, common = fit_temperatures(known.logits, known.labels, request.progress)
+    scores = known.with_distance(summarise_labels(known.logits, temperatures))
+    probabilities, false_alarm = scores["probabilities"], request.targets.label_false_alarm
+    limits = _label_thresholds(probabilities, known.labels, false_alarm, request.names)
+    assigned = probabilities > np.asarray(limits, np.float32)
+    ood_scores = None if ood is None else ood.with_distance(summarise_labels(ood.logits, temperatures))
+    thresholds = _thresholds(scores, ood_scores, (assigned != known.labels).any(axis=1), request.targets)
+    fitted = {
+        **request.about,
+        "common_temperature": common,
+        "before": _label_quality(summarise_labels(known.logits, np.ones(1))["probabilities"], known.labels),
+        "after": _label_quality(probabilities, known.labels),
+    }
+    target = {"f1": 1.0} if false_alarm is None else {"false_alarm": false_alarm}
+    f1 = label_f1(np.ones((1, len(assigned)), np.int32), assigned, known.labels)
+    measured = {name: float(value[0]) for name, value in f1.items() if math.isfinite(value[0])}
+    decisions = LabelDecisions(tuple(temperatures.tolist()), tuple(limits), target, measured, len(assigned))
+    counts = dict(zip(request.names, assigned.sum(axis=0).tolist(), strict=True))
+    reference = traffic_reference(scores, thresholds, counts)
+    return Calibration(1.0, thresholds, None, fitted, labels=decisions, reference=reference)
+
+
+def fit_temperatures(
+    member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress
+) -> tuple[np.ndarray, float]:
+    """The temperature of each label, [C], and the one that suits all together.
+
+    Training with the cross-entropy of each label already matches how often it applies, so that what is left is mostly
+    confidence; and one number is what the few examples of a rare label can tell. A label with fewer than
+    :data:`MIN_EXAMPLES` of either kind, or whose examples do not bound its temperature, takes the common one.
+
+    Args:
+        member_logits: [N, M, C].
+        labels: [N, C] bool.
+    """
+    pairs = label_pairs(member_logits)  # [N, M, C, 2]
+    members, count = member_logits.shape[1:]
+    flat = pairs.transpose(0, 2, 1, 3).reshape(-1, members, 2)  # [N·C, M, 2]
+    common = fit_temperature(flat, labels.reshape(-1).astype(np.int64), progress)
+    found = np.full(count, common)
+    having = labels.sum(axis=0)
+    for place in np.flatnonzero((having >= MIN_EXAMPLES) & (len(labels) - having >= MIN_EXAMPLES)):
+        own = best_temperature(pairs[:, :, place], labels[:, place].astype(np.int64))
+        if is_bounded(own):
+            found[place] = own
+    return found, common
+
+
+def _label_thresholds(
+    probabilities: np.ndarray, labels: np.ndarray, false_alarm: float | None, names: Sequence[str]
+) -> list[float]:
+    """One for each label; a label that no example has, or every one, keeps :data:`UNFITTED`."""
+    found, unknown = [], []
+    for name, values, having in zip(names, probabilities.T, labels.T, strict=True):
+        if false_alarm is not None:
+            check_count(int((~having).sum()), 1 - false_alarm, f"label {name!r}: share of examples without it")
+            found.append(false_alarm_threshold(values[~having], false_alarm, 1.0))
+        elif having.any() and not having.all():
+            found.append(best_f1_threshold(values, having))
+        else:
+            unknown.append(name)
+            found.append(UNFITTED)
+    if unknown:
+        log.warning(
+            "no example has, or every one has, %s: the threshold stays at %g; give examples of both kinds",
+            listing(unknown), UNFITTED,
+        )  # fmt: skip
+    return found
+
+
+def _label_quality(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     return {
-        "temperature": temperature,
-        "nll": averaged_nll(member_logits, labels, temperature),
-        "ece": metrics.expected_calibration_error(known["probabilities"], labels),
-        "accuracy": metrics.accuracy(known["probabilities"], labels),
+        "nll": float(joint_losses(probabilities, labels).mean()),
+        "ece": float(np.mean(label_errors(probabilities, labels))),
     }
 
 
-def _highest(score: str, known: Mapping[str, np.ndarray]) -> float:
-    """The least certain value a turned score can take; of an unbounded one the largest that was seen."""
-    if score not in BOUNDED:
-        return float(uncertainty(known, score).max())
-    count = known["probabilities"].shape[1]
-    if "confidence" not in known:  # labels of their own, each of at most log 2
-        return count * math.log(2)
-    return 0.0 if score == "confidence" else math.log(count)
+def fit_scores(known: Sample, ood: Sample | None, request: Request) -> Calibration:
+    """Intervals, and thresholds on what a model of one output does not know.
+
+    Intervals are split conformal (Papadopoulos et al. 2002; Lei et al. 2018): the errors of validation examples are
+    divided by √(variance + ε), and the quantile is the order statistic ⌈(n + 1) · confidence⌉ of these. A fresh label,
+    exchangeable with them, lies in its interval with at least that probability; ε is fitted on the same examples, a
+    single number that moves it by little.
+    """
+    scores, targets = _member_summary(known, request.activation), request.targets
+    mean, variance = scores["score"], scores["score_variance"]
+    for what, values in (("scores", mean), ("labels", known.labels)):
+        if not (largest := float(np.abs(values).max())) <= MAX_SCORE:
+            raise InputError(
+                f"the {what} reach {largest:.3g}; expected at most {MAX_SCORE:.0e}, since variances are computed in "
+                "float32; train and calibrate on labels in a larger unit"
+            )
+    errors = known.labels - mean.astype(np.float64)
+    scale = fit_scale(errors, variance)
+    ood_scores = None if ood is None else _member_summary(ood, request.activation)
+    thresholds = {
+        ABSTAIN: _score_abstention(scores, errors, targets),
+        OOD: flag_threshold(scores, ood_scores, targets.flags),
+    }
+    fitted = {
+        **request.about,
+        "rmse": rmse(errors),
+        "nll": float(gaussian_nll(errors, variance, scale).mean()),
+        "spearman": rank_correlation(np.abs(errors), variance),
+    }
+    bounds = (0.0, 1.0) if request.activation == "sigmoid" else None
+    ends = _intervals(mean, variance, known.labels, scale, targets.confidence or CONFIDENCE, bounds)
+    reference = traffic_reference(scores, thresholds, {})
+    return Calibration(1.0, thresholds, None, fitted, ends, reference=reference)
 
 
-def _turned(score: str, limit: float) -> float:
-    """A limit on the turned score as one on the score itself."""
-    return -limit if score == "confidence" else limit
+def _member_summary(sample: Sample, activation: ScoreActivation) -> dict[str, np.ndarray]:
+    """Score and variance, [N] float32 each, from the members' logits [N, M, 1]."""
+    logits = sample.logits[..., 0].astype(np.float64)
+    members = sigmoid(logits) if activation == "sigmoid" else logits
+    mean, variance = members.mean(axis=1).astype(np.float32), members.var(axis=1).astype(np.float32)
+    return sample.with_distance({"score": mean, "score_variance": variance})
+
+
+def _score_abstention(scores: Scores, errors: np.ndarray, targets: Targets) -> Threshold:
+    """The threshold on the score that ranks the errors best, or on the one asked for."""
+    abstain = targets.abstain
+    names = [name for name in ("score_variance", "distance") if name in scores]
+    names = names if abstain.score == "auto" else [present(abstain.score, scores)]
+    found = {name: rank_correlation(np.abs(errors), scores[name]) for name in names}
+    ranks = {name: value for name, value in found.items() if value is not None}
+    best = max(ranks, key=lambda name: ranks[name]) if ranks else names[0]
+    values = scores[best]
+    limit = upper_bound(values, abstain.share, COVERED, float(values.max()))
+    answered = values <= np.float32(limit)
+    measured = {"coverage": float(answered.mean()), "rmse": rmse(errors[answered])}
+    ranked = {"spearman": ranks[best]} if best in ranks else {}
+    return Threshold(best, limit, {"coverage": abstain.share}, {**measured, **ranked}, len(errors))
+
+
+def _intervals(
+    mean: np.ndarray,
+    variance: np.ndarray,
+    labels: np.ndarray,
+    scale: Scale,
+    confidence: float,
+    bounds: tuple[float, float] | None,
+) -> Intervals:
+    check_count(len(labels), confidence, "intervals: confidence")
+    half = np.sqrt(variance + np.float32(scale.floor)).astype(np.float64)
+    rounding = np.spacing(np.maximum(np.abs(mean), np.abs(labels)).astype(np.float32))  # of an interval's end
+    ratios = np.sort((np.abs(labels - mean.astype(np.float64)) + rounding) / half)
+    middle = np.float32(ratios[rank(len(labels), confidence) - 1])
+    quantile = float(str(np.nextafter(middle, np.float32(np.inf))))  # rounded up
+    low, high = interval(mean, variance, quantile, scale.floor, bounds)
+    inside = (low <= labels) & (labels <= high)
+    measured = {"coverage": float(inside.mean()), "mean_width": float((high - low).mean())}
+    return Intervals(confidence, quantile, scale.floor, scale.factor, bounds, measured, len(labels))
+
+
+def _order_notes(known: Sample, request: Request) -> list[str]:
+    """Labels in another order than the classes."""
+    probabilities = summarise(known.logits, 1.0)["probabilities"]
+    return order_notes(request.about["data"], probabilities, known.labels, request.names)
+
+
+def _scale_notes(known: Sample, request: Request) -> list[str]:
+    """Labels on another scale than the scores: relevance beside logits."""
+    if request.activation != "identity" or not is_binary(known.labels):
+        return []
+    note = (
+        f"the labels of {request.about['data']} are all 0 or 1, and the scores are not cut to that range: intervals "
+        "and RMSE tell how far the scores are from 0 and 1; `hydrant evaluate` judges their order by ranking metrics"
+    )
+    log.warning("%s", note)
+    return [note]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a task is calibrated.
+
+    Attributes:
+        fit: in-distribution sample, out-of-distribution sample or ``None``, and the request → calibration.
+        meets: targets that not every task can meet, of those of ``Targets.asked``.
+        check_labels: refuses labels that no such model gives; labels, activation, and the data's name.
+        notes: what to know of the labels, logged too.
+    """
+
+    fit: Callable[[Sample, Sample | None, Request], Calibration]
+    meets: tuple[str, ...]
+    check_labels: Callable[[np.ndarray, ScoreActivation, str], object] = lambda *_: None
+    notes: Callable[[Sample, Request], list[str]] = lambda *_: []
+
+    def check(self, task: TaskName, targets: Targets) -> None:
+        """Refuse targets that the task cannot meet, before long work."""
+        for name, option in targets.asked().items():
+            if name not in self.meets:
+                raise InputError(
+                    f"{name} ({option}) is given, and a model that gives {TASKS[task].gives} cannot meet it, but "
+                    f"{', '.join(('coverage', 'false alarm', *self.meets))}; leave it out"
+                )
+
+
+FITS: dict[TaskName, Fit] = {
+    "classification": Fit(fit_classes, ("risk", "sets"), notes=_order_notes),
+    "score": Fit(fit_scores, ("confidence",), loss_of, _scale_notes),
+    "tokens": Fit(fit_spans, ("risk",)),
+    "multi_label": Fit(fit_labels, ("risk", "label_false_alarm")),
+}
+"""Task → how it is calibrated."""

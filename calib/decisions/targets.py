@@ -1,4 +1,4 @@
-"""What to calibrate for: one threshold to abstain by, a score that tells what is out of distribution, and sets."""
+"""Calibration targets: one threshold to abstain by, a score that flags out-of-distribution inputs, and sets."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from ...errors import InputError, cut
 from ...metrics.uncertainty import METHODS, Method
 
 
-def _check_score(score: str, *further: str) -> None:
-    known = (*further, *get_args(Score))
-    if score not in known:
-        raise InputError(f"score {cut(score)} is unknown; expected {', '.join(known)}")
+def _check_score(score: str) -> None:
+    if score not in (expected := ("auto", *get_args(Score))):
+        raise InputError(f"score {cut(score)} is unknown; expected {', '.join(expected)}")
 
 
-def _check_share(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def check_share(name: str, value: float) -> None:
+    """Refuse what is not between 0 and 1."""
+    if not isinstance(value, int | float) or not 0 < value < 1:
         raise InputError(f"{name} is {cut(value)}; expected a number above 0 and below 1")
-    if not 0 < value < 1:
-        raise InputError(f"{name} is {value:g}; expected a number above 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,8 @@ class Coverage:
     score: Score | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        _check_share("coverage", self.share)
-        _check_score(self.score, "auto")
+        check_share("coverage", self.share)
+        _check_score(self.score)
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,8 @@ class Risk:
     score: Score | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        _check_share("risk", self.share)
-        _check_score(self.score, "auto")
+        check_share("risk", self.share)
+        _check_score(self.score)
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Conformal:
     method: Method = "lac"
 
     def __post_init__(self) -> None:
-        _check_share("conformal alpha", self.alpha)
+        check_share("conformal alpha", self.alpha)
         if self.method not in METHODS:
             raise InputError(f"conformal method {cut(self.method)} is unknown; expected {', '.join(METHODS)}")
 
@@ -92,28 +90,39 @@ class FalseAlarm:
     score: Score | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        _check_share("false alarm", self.share)
-        _check_score(self.score, "auto")
+        check_share("false alarm", self.share)
+        _check_score(self.score)
 
 
 @dataclass(frozen=True)
 class Targets:
-    """All of it.
+    """What to fit.
 
     Attributes:
         abstain: when to abstain.
         flags: what to call out of distribution.
         sets: prediction sets, or ``None``.
+        confidence: share of labels that the intervals of a score hold; ``None`` for the default.
+        label_false_alarm: share of inputs without a label that get it; ``None`` for the best F1.
     """
 
     abstain: Coverage | Risk = Coverage()
     flags: FalseAlarm = FalseAlarm()
     sets: Conformal | None = None
+    confidence: float | None = None
+    label_false_alarm: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.abstain, Coverage | Risk):
-            raise InputError(f"abstain is {cut(self.abstain)}; expected Coverage(0.95) or Risk(0.02), for example")
-        if not isinstance(self.sets, Conformal | None):
-            raise InputError(f"sets is {cut(self.sets)}; expected Conformal(0.1), for example")
-        if not isinstance(self.flags, FalseAlarm):
-            raise InputError(f"flags is {cut(self.flags)}; expected FalseAlarm(0.05), for example")
+        for name in ("confidence", "label_false_alarm"):
+            if (value := getattr(self, name)) is not None:
+                check_share(name, value)
+
+    def asked(self) -> dict[str, str]:
+        """The targets that not every task can meet, each with its option of the command line."""
+        given = {
+            "risk": (isinstance(self.abstain, Risk), "--risk"),
+            "sets": (self.sets is not None, "--conformal"),
+            "confidence": (self.confidence is not None, "--confidence"),
+            "label_false_alarm": (self.label_false_alarm is not None, "--label-false-alarm"),
+        }
+        return {name: option for name, (is_given, option) in given.items() if is_given}

@@ -12,24 +12,20 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...errors import InputError
 from ...metrics.uncertainty import blocks, logsumexp
 from ...progress import Progress, no_progress
 
 log = logging.getLogger(__name__)
 
 
-LOWEST, HIGHEST = 0.05, 20.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 """T is searched between these."""
-
 
 MARGIN = 1.25
 """A temperature within this factor of either end is one that the examples do not bound."""
 
-
 STEPS = 25
 """Temperatures of the first, coarse search, evenly spaced in log T."""
-
 
 PRECISION = 1e-5
 """Relative width at which the golden-section search ends."""
@@ -45,25 +41,29 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Pro
         labels: [N] class indices.
     """
     temperature = best_temperature(member_logits, labels, progress)
-    if not LOWEST * MARGIN < temperature < HIGHEST / MARGIN:
+    if not is_bounded(temperature):
         reason = "(nearly) all answers are right" if temperature < 1 else "the answers are no better than chance"
         log.warning(
             "the temperature %g lies at the end of the search (%g to %g), since on these examples %s; probabilities "
             "and thresholds fitted on them say little about others: fit on more and harder ones",
-            temperature, LOWEST, HIGHEST, reason,
+            temperature, MIN_TEMPERATURE, MAX_TEMPERATURE, reason,
         )  # fmt: skip
     return temperature
 
 
 def best_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress) -> float:
-    """As :func:`fit_temperature`, without a word where the examples do not bound it."""
-    check_logits(member_logits, labels)
-    grid = np.linspace(math.log(LOWEST), math.log(HIGHEST), STEPS)
+    """As :func:`fit_temperature`, without a warning where the examples do not bound it."""
+    grid = np.linspace(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE), STEPS)
     losses = [averaged_nll(member_logits, labels, math.exp(at)) for at in progress(grid, STEPS, "fitting temperature")]
     best = int(np.argmin(losses))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, STEPS - 1)]
     found = _golden(lambda at: averaged_nll(member_logits, labels, math.exp(at)), low, high)
     return float(f"{math.exp(found):.6g}")
+
+
+def is_bounded(temperature: float) -> bool:
+    """Whether the examples bound a temperature."""
+    return MIN_TEMPERATURE * MARGIN < temperature < MAX_TEMPERATURE / MARGIN
 
 
 def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
@@ -80,16 +80,6 @@ def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: flo
         log_members = chosen - logsumexp(scaled)
         total -= float((logsumexp(log_members) - math.log(scaled.shape[1])).sum())
     return total / len(labels)
-
-
-def check_logits(member_logits: np.ndarray, labels: np.ndarray | None = None) -> None:
-    """Refuse logits that nothing can be fitted on."""
-    if member_logits.ndim != 3 or not len(member_logits):
-        raise InputError(f"member logits have shape {list(member_logits.shape)}; expected [examples, members, classes]")
-    if labels is not None and len(labels) != len(member_logits):
-        raise InputError(f"{len(member_logits)} examples have {len(labels)} labels; expected one for each")
-    if not np.isfinite(member_logits).all():
-        raise InputError("the model gives logits that are not finite (NaN or infinity); check its weights")
 
 
 def _golden(function: Callable[[float], float], low: float, high: float) -> float:

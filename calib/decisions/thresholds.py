@@ -8,37 +8,137 @@ beforehand; one that was fitted on the same examples is a single number, and mov
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from statistics import NormalDist
 
 import numpy as np
 
+from ...bundle.calibration import SIDES, Threshold
 from ...errors import InputError, require
-from ...metrics.uncertainty import class_scores
+from ...metrics.classification import Ranked, auroc, auroc_difference
+from ...metrics.uncertainty import uncertainty
+from .targets import Coverage, FalseAlarm, Risk
+
+Scores = Mapping[str, np.ndarray]
+"""Scores [N] of inputs, labels or spans by the names of ``SIDES``, and their ``probabilities`` [N, C]."""
 
 DELTA = 0.05
 """A bound on the selective risk may fail with this probability."""
 
-
 COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"
 """What messages call the levels of the two thresholds."""
 
+BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
+"""Scores between 0 and log C (or 1), or C · log 2 where each label is one's own: the least certain value is known."""
 
-def coverage_threshold(scores: np.ndarray, coverage: float, limit: float) -> float:
-    """The threshold under which a fresh input is answered with probability at least ``coverage``.
+CHANCE = 0.05
+"""Share of cases, about, in which one of several equal scores passes for clearly better than the usual one."""
+
+MIN_RANKED = 10
+"""Wrong and right answers, of each, below which no score passes for clearly better."""
+
+
+def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> Threshold:
+    """The threshold beyond which an answer is not given.
 
     Args:
-        scores: [N] float32.
+        wrong: [N] bool, which answers are.
     """
-    return upper_bound(scores, coverage, COVERED, limit)
+    name, areas = _ranking_score(abstain.score, scores, wrong)
+    turned, highest = uncertainty(scores, name), _highest(name, scores)
+    target: dict[str, float]
+    if isinstance(abstain, Risk):
+        limit = risk_threshold(turned, wrong, abstain.share, highest)
+        target = {"risk": abstain.share, "confidence": 1 - DELTA}
+    else:
+        limit = upper_bound(turned, abstain.share, COVERED, highest)
+        target = {"coverage": abstain.share}
+    answered = turned <= np.float32(limit)
+    measured = {"coverage": float(answered.mean()), "risk": float(wrong[answered].mean())}
+    return _threshold(name, limit, target, {**measured, **areas}, len(wrong))
+
+
+def _ranking_score(asked: str, scores: Scores, wrong: np.ndarray) -> tuple[str, dict[str, float]]:
+    """The score that abstention stands on, and how well it ranks the wrong answers (AUROC), where there are some.
+
+    The usual one gives way to the best of those that rank them clearly better.
+    """
+    usual = "confidence" if "confidence" in scores else "predictive_entropy"
+    if not wrong.any() or wrong.all():
+        return present(usual if asked == "auto" else asked, scores), {}
+    turned = {name: uncertainty(scores, name) for name in SIDES if name in scores}
+    ranked = {name: (values[~wrong], values[wrong]) for name, values in turned.items()}
+    name = _clearly_best(ranked, usual) if asked == "auto" else present(asked, scores)
+    return name, {"auroc": auroc(*ranked[name])}
+
+
+def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
+    """The best of the scores whose AUROC is above that of the usual one by more than chance, or the usual one.
+
+    The differences are taken as normal, and :data:`CHANCE` is shared out among the other scores (Bonferroni). With
+    fewer than :data:`MIN_RANKED` wrong or right answers they are far from normal, and one score or another is ahead.
+    """
+    if min(map(len, ranked[usual])) < MIN_RANKED or len(ranked) == 1:
+        return usual
+    errors = NormalDist().inv_cdf(1 - CHANCE / (len(ranked) - 1))
+    ahead = {usual: 0.0}
+    for name, scores in ranked.items():
+        difference, error = auroc_difference(scores, ranked[usual])
+        if name != usual and difference > errors * error:
+            ahead[name] = difference
+    return max(ahead, key=lambda name: ahead[name])
+
+
+def flag_threshold(scores: Scores, ood_scores: Scores | None, flags: FalseAlarm) -> Threshold:
+    """The threshold beyond which an input is called out of distribution; OOD examples choose the score only."""
+    names = [name for name in SIDES if name in scores]
+    if flags.score != "auto":
+        names = [present(flags.score, scores)]
+    elif ood_scores is None:
+        names = [next(name for name in ("distance", "energy", "score_variance") if name in scores)]
+    areas = {} if ood_scores is None else {
+        name: auroc(uncertainty(scores, name), uncertainty(ood_scores, name)) for name in names
+    }  # fmt: skip
+    name = max(areas, key=lambda name: areas[name]) if areas else names[0]
+    turned = uncertainty(scores, name)
+    limit = false_alarm_threshold(turned, flags.share, _highest(name, scores))
+    measured = {"false_positive_rate": float((turned > np.float32(limit)).mean())}
+    if ood_scores is not None:
+        caught = uncertainty(ood_scores, name) > np.float32(limit)
+        measured |= {"true_positive_rate": float(caught.mean()), "auroc": areas[name]}
+    return _threshold(name, limit, {"false_alarm": flags.share}, measured, len(turned))
+
+
+def present(score: str, scores: Scores) -> str:
+    """The score itself, if the model gives it."""
+    if score not in scores:
+        fit = "fit it with training data (fit=…, --fit), or " if score == "distance" else ""
+        raise InputError(f"the score {score} was asked for, but this bundle has none; {fit}choose another")
+    return score
+
+
+def _highest(score: str, scores: Scores) -> float:
+    """The least certain value a turned score can take; of an unbounded one the largest that was seen."""
+    if score not in BOUNDED:
+        return float(uncertainty(scores, score).max())
+    count = scores["probabilities"].shape[1]
+    if "confidence" not in scores:  # labels of their own, each of at most log 2
+        return count * math.log(2)
+    return 0.0 if score == "confidence" else math.log(count)
+
+
+def _threshold(
+    score: str, limit: float, target: Mapping[str, float], measured: Mapping[str, float], count: int
+) -> Threshold:
+    """From a limit on the turned score."""
+    return Threshold(score, -limit if score == "confidence" else limit, target, measured, count)
 
 
 def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> float:
     """The threshold above which a fresh in-distribution input lies with probability at most ``share``.
 
-    The order statistic ⌈(n + 1)(1 − α)⌉ of in-distribution scores: a conformal anomaly test (Laxhammar & Falkman 2010),
-    which no out-of-distribution example is needed for.
-
-    Args:
-        scores: [N] float32, of in-distribution examples.
+    The order statistic ⌈(n + 1)(1 − α)⌉ of in-distribution scores [N] float32: a conformal anomaly test (Laxhammar &
+    Falkman 2010), which no out-of-distribution example is needed for.
     """
     return upper_bound(scores, 1 - share, SPARED, limit)
 
@@ -49,12 +149,7 @@ def risk_threshold(scores: np.ndarray, wrong: np.ndarray, risk: float, limit: fl
     Selection with guaranteed risk (Geifman & El-Yaniv 2017): a binary search over thresholds, each judged by the
     exact binomial bound at a confidence that allows for all steps; together they hold with probability
     1 − :data:`DELTA`.
-
-    Args:
-        scores: [N] float32.
-        wrong: [N] bool, whether the label was wrong.
     """
-    check_level(risk, "risk")
     order = np.argsort(scores, kind="stable")
     ordered, errors = scores[order], np.cumsum(wrong[order])
     steps = max(1, math.ceil(math.log2(len(scores) + 1)))
@@ -85,18 +180,6 @@ def binomial_bound(errors: int, count: int, delta: float) -> float:
     return 1.0 if errors >= count else float(stats.beta.ppf(1 - delta, errors + 1, count - errors))
 
 
-def fit_quantile(probabilities: np.ndarray, labels: np.ndarray, alpha: float, method: str) -> float:
-    """The quantile of the labels' scores.
-
-    Args:
-        probabilities: [N, C].
-        labels: [N] class indices.
-    """
-    check_level(alpha, "conformal alpha")
-    found = class_scores(probabilities, method)[np.arange(len(labels)), labels]
-    return upper_bound(found, 1 - alpha, "conformal coverage (1 − alpha)", limit=1.0)
-
-
 def rank(count: int, level: float) -> int:
     """ceil((n + 1) · level), where rounding of the product does not count.
 
@@ -115,7 +198,6 @@ def upper_bound(values: np.ndarray, level: float, what: str, limit: float) -> fl
     Args:
         values: [N] float32, exchangeable with the fresh one.
     """
-    check_level(level, what)
     check_count(len(values), level, what)
     return gap(np.sort(values), rank(len(values), level) - 1, limit)
 
@@ -138,9 +220,3 @@ def gap(ordered: np.ndarray, index: int, limit: float) -> float:
     high = above[0] if len(above) else np.float32(max(limit, low))
     middle = np.float32((float(low) + float(high)) / 2)
     return float(str(middle if low <= middle < high else low))  # the shortest decimal that names it
-
-
-def check_level(level: float, what: str) -> None:
-    """Refuse a share that is not between 0 and 1."""
-    if not 0 < level < 1:
-        raise InputError(f"{what} is {level:g}; expected a number above 0 and below 1")

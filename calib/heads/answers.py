@@ -1,7 +1,7 @@
 """What logits say of an input, whatever the task: how unsure they are, and how far from its labels.
 
 Of classes that is the entropy of the softmax and the cross-entropy of the label. Several labels, and a score whose
-labels say what is relevant, are softmaxes over two classes with the logits 0 and z (``calib.label_loss``): an input's
+labels say what is relevant, are softmaxes over two classes with the logits 0 and z (``calib.losses``): an input's
 entropy and loss are the sums over its labels. Of a tagger a text is as unsure as its least sure word, as spans are, and
 its loss is the mean over its tagged words, as in training. A regression is as far from its label as the squared error
 says, and one model alone tells nothing of how unsure it is.
@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ...bundle.architecture import Architecture
 from ...data.examples import Examples
-from ...data.tags import IGNORED
+from ...data.label_encoding import IGNORED
+from ...metrics.classification import auroc
 from ...metrics.scores import rmse
-from ...metrics.uncertainty import area_under_roc
-from ..label_loss import label_pairs
-from ..score_loss import activated, loss_of
+from ...tasks.regression import loss_of
+from ..losses import activated, label_pairs
 from .objectives import entropies, label_losses
 
 Figures = dict[str, float]
@@ -118,8 +118,8 @@ def _class_figures(logits: Tensor, labels: np.ndarray) -> Figures:
         "nll": float(label_losses(rows[:count], labels).mean()),
     }
     if count < len(entropy):
-        found["auroc_predictive_entropy"] = area_under_roc(entropy[:count], entropy[count:])
-        found["auroc_max_probability"] = area_under_roc(-confidence[:count], -confidence[count:])
+        found["auroc_predictive_entropy"] = auroc(entropy[:count], entropy[count:])
+        found["auroc_max_probability"] = auroc(-confidence[:count], -confidence[count:])
     return found
 
 
@@ -132,7 +132,7 @@ def _word_figures(logits: Tensor, labels: np.ndarray) -> Figures:
         "nll": float(label_losses(answers, known).mean()),
     }
     if count < len(entropy):
-        found["auroc_predictive_entropy"] = area_under_roc(entropy[:count], entropy[count:])
+        found["auroc_predictive_entropy"] = auroc(entropy[:count], entropy[count:])
     return found
 
 
@@ -145,5 +145,5 @@ def _pair_figures(logits: Tensor, labels: np.ndarray) -> Figures:
         "nll": float(label_losses(rows[:count], labels).sum(axis=-1).mean()),
     }
     if count < len(entropy):
-        found["auroc_predictive_entropy"] = area_under_roc(entropy[:count], entropy[count:])
+        found["auroc_predictive_entropy"] = auroc(entropy[:count], entropy[count:])
     return found

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
-from ...data.columns import Reading
+from ...data.data_options import Reading
 from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ...bundle.plan import Keep
-from ...data.batching import Prepared, by_length
-from ...data.kept import Batch, KeptBatches
+from ...data.batching import Batch, CachedBatches, Prepared, by_length
+from ...data.label_encoding import word_starts
 from ...data.processor import Processor
-from ...data.tags import word_starts
 from ...data.words import NO_WORD
 from .encoder import Encoder, attention_mask
 
@@ -56,7 +55,7 @@ class MaskedRuns:
         self._count = len(lengths)
         self.batches = by_length(lengths, batch_size)
         self._firsts: list[np.ndarray] = []
-        self._tensors = KeptBatches(self._each(ready, processor))
+        self._tensors = CachedBatches(self._each(ready, processor))
         self.words = self._present()
         self._states: dict[int, tuple[Keep, Tensor]] = {}
         self._bytes = 0

@@ -19,7 +19,7 @@ NOISE = 0.5
 """Standard deviation of the noise where none is given."""
 
 PSEUDO = "auto"
-"""As out-of-distribution data: made from the labelled data (``data.pseudo``)."""
+"""As out-of-distribution data: made from the labelled data (``data.synthetic_ood``)."""
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import numpy as np
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
-from ...data.columns import Reading
+from ...data.data_options import Reading
 from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
-from ...data.pseudo import pseudo_unknown
+from ...data.synthetic_ood import synthetic_ood
 from ...errors import InputError, check_seed, cut, is_whole
 from ...families.checkpoint import load_model, load_processor, model_labels
 from ...families.registry import architecture_of, prompts_of
@@ -122,7 +122,7 @@ def plan_heads(
         read = partial(read_examples, columns=reading, limit=reading.limit(EXAMPLES), seed=seed, task=architecture.task)
         drawn = read(data, model_labels(loaded.config))
         if architecture.task == "score":
-            from ..score_loss import loss_of  # PyTorch
+            from ...tasks.regression import loss_of
 
             facts["loss"] = loss_of(np.asarray(drawn.labels), architecture.score_activation, drawn.source)
         unknown = _unknown(methods, drawn, read, architecture, seed)
@@ -158,7 +158,7 @@ def _unknown(
     if any(ood is not asked[0] and not (isinstance(ood, str | Path) and ood == asked[0]) for ood in asked[1:]):
         raise InputError("the circuits of the members name different out-of-distribution data; expected one for all")
     made = is_pseudo(asked[0])
-    unknown = pseudo_unknown(drawn, architecture.modality, seed) if made else read(asked[0], None)
+    unknown = synthetic_ood(drawn, architecture.modality, seed) if made else read(asked[0], None)
     check_alike(drawn, unknown)
     return unknown
 

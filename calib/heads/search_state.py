@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.files import write_atomically
 from ...bundle.plan import Keep
+from ...bundle.staging import write_atomically
 from ...errors import InputError
 
 log = logging.getLogger(__name__)

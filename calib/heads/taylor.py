@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from ...bundle.traced import AnyArchitecture
 from ...data.batching import item_batches
 from ...data.examples import Examples
+from ...data.label_encoding import IGNORED, batch_labels
 from ...data.processor import Processor
-from ...data.tags import IGNORED, batch_labels
 from ...errors import InputError
 from ...families.registry import architecture_of, layout_of
 from ...progress import Progress, no_progress
-from ..label_loss import label_losses
-from ..score_loss import loss_of, score_losses
+from ...tasks.regression import loss_of
+from ..losses import label_losses, score_losses
 
 
 def taylor_scores(
@@ -39,8 +39,8 @@ def taylor_scores(
     """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the example's loss.
 
     That is the cross-entropy of a classifier; of tokens its mean over the tokens that have a label; of a model of one
-    output what its labels ask for (``calib.score_loss``), and of a multi-label one the mean over labels
-    (``calib.label_loss``).
+    output what its labels ask for (``calib.losses``), and of a multi-label one the mean over labels
+    (``calib.losses``).
 
     The model runs in evaluation mode; its parameters get no gradients.
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from ...bundle.plan import HeadPlan, Keep
 from ...bundle.traced import LACKS, Block, Traced
 from ...data.batching import item_batches
-from ...data.columns import Reading
+from ...data.data_options import Reading
 from ...data.examples import Examples, read_examples
 from ...data.fingerprints import fingerprints
+from ...data.label_encoding import batch_labels
 from ...data.processor import Processor, from_transformers
-from ...data.tags import batch_labels
 from ...errors import InputError, cut
 from ...families.checkpoint import load_processor, model_labels, own_processor
 from ...progress import Progress

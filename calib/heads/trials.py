@@ -23,17 +23,16 @@ from torch import Tensor, nn
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
-from ...data.batching import item_batches
+from ...data.batching import Batch, CachedBatches, item_batches
 from ...data.examples import Examples
-from ...data.kept import Batch, KeptBatches
+from ...data.label_encoding import IGNORED, are_tags, batch_labels
 from ...data.processor import Processor
-from ...data.tags import IGNORED, are_tags, batch_labels
 from ...errors import InputError
 from ...families.registry import architecture_of, layout_of
 from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
-from ..label_loss import label_pairs
-from ..score_loss import Loss, activated, loss_of, two_classes
+from ...tasks.regression import Loss, loss_of
+from ..losses import activated, label_pairs, two_classes
 from .candidates import Candidate, round_up
 from .taylor import gated_heads
 
@@ -116,7 +115,7 @@ class HeldOut:
             self.loss = loss_of(np.asarray(examples.labels), self.activation, examples.source)
         self._places: list[np.ndarray] = []
         self._tags: list[np.ndarray] = []
-        self._batches = KeptBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
+        self._batches = CachedBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
         if architecture.every_token:
             tagged = zip(self._places, self._tags, strict=True)
             self._texts = np.concatenate([places[np.nonzero(tags != IGNORED)[0]] for places, tags in tagged])

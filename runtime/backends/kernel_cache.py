@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import write_atomically
+from ...bundle.staging import write_atomically
 from ...errors import BackendError, HydrantError
 
 log = logging.getLogger(__name__)

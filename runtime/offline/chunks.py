@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import write_atomically
-from ...bundle.owned import alone_in, discard, sweep
+from ...bundle.staging import alone_in, discard, sweep, write_atomically
 from ...errors import InputError, listing
 from .row_files import json_line
 from .scoring import Answer

@@ -18,24 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.files import sha256_of
-from ...data.columns import Columns
+from ...bundle.staging import sha256_of
+from ...data.data_options import DataOptions
+from ...data.data_sources import matches, named_rows, source_name
 from ...data.images import has_image_name
-from ...data.readers import Row
-from ...data.sources import matches, named_rows, source_name
+from ...data.raw_inputs import Row
 from ...errors import InputError, listing
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Data by their names, in order; ``missing`` lets rows without a text through (``data.readers.stream_rows``)."""
+    """Data by their names, in order; ``missing`` lets rows without a text through (``data.data_files.file_rows``)."""
 
     names: tuple[str, ...]
-    columns: Columns
+    columns: DataOptions
     missing: bool = False
 
     @classmethod
-    def named(cls, names: Sequence[str], columns: Columns = Columns(), *, missing: bool = False) -> Sources:
+    def named(cls, names: Sequence[str], columns: DataOptions = DataOptions(), *, missing: bool = False) -> Sources:
         """Data as the user names them; a pattern of tables becomes the files that it matches, by their names."""
         found = [each for name in names for each in _files(name)]
         if not found:

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import check_file, destination, sha256_of
+from ...bundle.staging import check_file, destination, sha256_of
 from ...bundle.store import Bundle
-from ...data.columns import Reading
+from ...data.data_options import Reading
 from ...errors import InputError, cut, is_whole, listing
 from ...progress import Progress, no_progress
 from ...version import __version__

@@ -34,7 +34,7 @@ class Pool:
 
     @classmethod
     def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:
-        """From what the user wrote.
+        """Parse an option.
 
         >>> Pool.parse("1:8", None, 0.0, "actor").most
         8
@@ -51,7 +51,7 @@ class Pool:
         return cls(least, most, cpus, gpus, called)
 
     def share(self, cpus: float) -> float:
-        """CPUs that each takes of a cluster of so many: one, or less, so that some of one is left to others.
+        """CPUs of each process in a cluster of so many: one, or less, so that some of one is left to others.
 
         >>> [Pool.parse("2", None, 0.0, "actor").share(cpus) for cpus in (2, 3, 64)]
         [0.75, 1.0, 1.0]
@@ -91,12 +91,8 @@ def cluster(purpose: str) -> Iterator[Any]:
     address = os.environ.get("RAY_ADDRESS")
     own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": OBJECTS}
     try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **({} if address else own),
-        )
+        options = {"address": address} if address else {"address": "local", **own}
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises many kinds: no such address, no memory, no sockets
         where = f"reach the Ray cluster {address} (RAY_ADDRESS)" if address else "start Ray on this machine"
         raise BackendError(f"cannot {where}: {cut(error, 200)}; `ray status` tells what runs") from error

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ...bundle.files import atomic_file, destination
+from ...bundle.staging import atomic_file, destination
 from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
 

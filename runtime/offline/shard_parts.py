@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from ...bundle.files import atomic_file, check_file, destination, sha256_of, write_atomically
+from ...bundle.staging import atomic_file, check_file, destination, sha256_of, write_atomically
 from ...data.specs import Spec, decode
 from ...errors import LARGEST, InputError, cut, is_whole, listing
 from .chunks import differences

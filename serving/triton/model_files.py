@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 
 from ...bundle.calibration import Calibration
-from ...bundle.graphs import check_graph
+from ...bundle.data_overlap import form_used
+from ...bundle.graphs import check_graph, graph_tensors
 from ...bundle.manifest import MANIFEST
-from ...bundle.onnx_message import graph_tensors
 from ...bundle.signature import SIGNATURE
 from ...bundle.store import PROCESSOR, Bundle, onnx_name
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.tasks import Task
 from ...bundle.traced import AnyArchitecture
-from ...bundle.uses import form_used
 from ...errors import BundleError, InputError
 from ...version import __version__
 from .pbtxt import Message, Word, entries, to_pbtxt

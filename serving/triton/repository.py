@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...bundle.files import folders_above, place_folders, sha256_of
 from ...bundle.manifest import MANIFEST
-from ...bundle.owned import locked, owned_folder, sweep
-from ...bundle.signals import uninterrupted
+from ...bundle.staging import folders_above, locked, owned_folder, place_folders, sha256_of, sweep, uninterrupted
 from ...bundle.store import Bundle, resolve
 from ...data.specs import Spec, decode
 from ...errors import InputError, cut, is_whole, listing

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from ...bundle.precision import Precision
+from ...bundle.tasks import Precision
 from ...errors import InputError, check_plain, cut, is_whole, listing
 
 Device = Literal["cpu", "gpu"]

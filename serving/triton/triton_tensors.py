@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...bundle.calibration import ABSTAIN, OOD, Calibration
-from ...bundle.onnx_message import GraphTensor
+from ...bundle.graphs import GraphTensor
 from ...bundle.tasks import MEMBER_OUTPUTS, PER_CLASS, Task
 from ...errors import BundleError
 from ...runtime.prediction import Prediction

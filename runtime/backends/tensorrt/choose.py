@@ -15,8 +15,7 @@ import numpy as np
 
 from ....bundle.graphs import check_graph
 from ....bundle.store import Bundle, onnx_name
-from ....engines.gpu import platform_name
-from ....engines.log import make_logger, without_place
+from ....engines.gpu import make_logger, platform_name, without_place
 from ....engines.metadata import (
     PRECISIONS,
     EngineFile,

@@ -1,0 +1,144 @@
+"""TensorRT and TensorRT-RTX: what each can be asked for when it builds an engine, and what it cannot do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, get_args
+
+from ..engines.metadata import MODULES, Library
+from ..errors import BackendError, InputError, check_plain, cut, is_whole, require
+
+OLDEST = (10, 12)
+"""TensorRT from which strongly typed networks build what earlier versions needed builder flags for."""
+
+
+RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
+"""GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
+
+TURING = "7.5"
+"""A target of TensorRT-RTX without float32 products, which every graph of hydrant has: pooler and classifier. Version
+1.4 still compiled graphs in FP16; what it made was never run on such a GPU, so that it is refused, too."""
+
+Hardware = Literal["none", "ampere+", "same"]
+
+LEVELS = range(6)
+
+LARGEST_WORKSPACE = 2**20
+"""MiB: a tebibyte."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """What both libraries can do.
+
+    Attributes:
+        strip_weights: leave the weights out; they are read from the graph when the engine is loaded.
+        refit: make the weights replaceable.
+        optimization_level: how long to search for fast kernels, from 0 (fast build) to 5 (fast engine).
+        workspace: scratch memory that kernels may use, in MiB.
+    """
+
+    strip_weights: bool = False
+    refit: bool = False
+    optimization_level: int | None = None
+    workspace: int | None = None
+
+    def __post_init__(self) -> None:
+        check_plain(self)
+        if self.optimization_level is not None and not is_whole(self.optimization_level, most=LEVELS[-1]):
+            raise InputError(f"optimization level is {cut(self.optimization_level)}; expected 0 to {LEVELS[-1]}")
+        if self.workspace is not None and not is_whole(self.workspace, 1, LARGEST_WORKSPACE):
+            raise InputError(f"workspace is {self.workspace!r:.60} MiB; expected 1 to {LARGEST_WORKSPACE}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRT(Builder):
+    """TensorRT, which compiles for the GPU of this machine.
+
+    Attributes:
+        hardware_compatibility: other GPUs that may run the engine: none, any from Ampere on (ampere+), or any of the
+            same compute capability (same).
+        version_compatible: make an engine for the lean runtime of the building version, which runs beside later
+            versions. It is ``tensorrt-lean``; hydrant's own backend runs the engine with the same version only.
+        timing_cache: file of kernel timings, read if it exists, and written.
+    """
+
+    hardware_compatibility: Hardware = "none"
+    version_compatible: bool = False
+    timing_cache: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hardware_compatibility not in get_args(Hardware):
+            known = ", ".join(get_args(Hardware))
+            raise InputError(f"hardware compatibility is {cut(self.hardware_compatibility)}; expected {known}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRTForRTX(Builder):
+    """TensorRT for RTX, which compiles ahead of time, without a GPU, and finishes on the one it runs on.
+
+    Attributes:
+        compute_capability: GPU to compile for, by its compute capability, such as 8.9; default 8.0, 8.6, 8.9 and 12.0
+            (Ampere to Blackwell).
+    """
+
+    compute_capability: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asked = self.compute_capability
+        if not isinstance(asked, str | list | tuple) or not all(isinstance(each, str) for each in asked):
+            raise InputError(f"compute capability is {cut(asked)}; expected a list of texts, such as ['8.9']")
+
+
+LIBRARY_OPTIONS: dict[Library, type[TensorRT | TensorRTForRTX]] = {"tensorrt": TensorRT, "tensorrt-rtx": TensorRTForRTX}
+"""By the names that stand for a library with its defaults."""
+
+
+def library_of(asked: str | TensorRT | TensorRTForRTX) -> tuple[Library, TensorRT | TensorRTForRTX]:
+    """A library's name and options."""
+    for name, kind in LIBRARY_OPTIONS.items():
+        if isinstance(asked, kind):
+            return name, asked
+        if asked == name:
+            return name, kind()
+    raise BackendError(f"backend {cut(asked)} builds no engines; expected {' or '.join(LIBRARY_OPTIONS)}")
+
+
+def open_library(name: str) -> ModuleType:
+    """Import a library."""
+    other = "; --backend tensorrt-rtx builds without a GPU" if name == "tensorrt" else ""
+    module = require(MODULES[name], name, f"build engines{other}")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
+    if name == "tensorrt" and numbers < OLDEST:
+        raise BackendError(
+            f"TensorRT {module.__version__} is installed; expected {OLDEST[0]}.{OLDEST[1]} or newer: "
+            f"pip install --upgrade 'hydrant-uq[tensorrt]'"
+        )
+    return module
+
+
+def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, ...]:
+    """The GPUs that TensorRT-RTX compiles for: those named, or :data:`RTX_TARGETS`."""
+    wanted = [wanted] if isinstance(wanted, str) else wanted
+    known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
+    targets = ", ".join(sorted(known - {TURING}, key=lambda target: [int(part) for part in target.split(".")]))
+    if TURING in wanted:
+        raise InputError(
+            f"compute capability {TURING} (Turing) runs no engine of hydrant: TensorRT-RTX (1.7; here is "
+            f"{trt.__version__}) compiles no float32 products for it, and those of pooler and classifier are float32 "
+            f"in every precision; expected {targets}; on a Turing GPU run the graph with --backend onnxruntime-cuda"
+        )
+    unknown = [target for target in wanted if target not in known]
+    if unknown:
+        hopper = " (9.0 is Hopper, a data-centre GPU: use --backend tensorrt on it)" if "9.0" in unknown else ""
+        raise InputError(
+            f"compute capability {cut(unknown[0])} is no target of TensorRT-RTX {trt.__version__}{hopper}; "
+            f"expected {targets}"
+        )
+    return tuple(dict.fromkeys(wanted)) or tuple(target for target in RTX_TARGETS if target in known)

@@ -1,0 +1,200 @@
+"""Building an engine from one of a bundle's graphs, judging what it was compiled to, and storing it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from msgspec import structs
+
+from ..bundle.graphs import check_graph
+from ..bundle.staging import check_file, write_atomically
+from ..bundle.store import Bundle, onnx_name, resolve
+from ..bundle.strict_json import to_json_bytes
+from ..engines.gpu import platform_name, this_gpu
+from ..engines.metadata import (
+    PRECISIONS,
+    EngineFile,
+    EnginePrecision,
+    engine_path,
+    graph_digest,
+    metadata_path,
+)
+from ..errors import BundleError, GateError, InputError, cut
+from ..progress import Progress, no_progress
+from .builder_options import TensorRT, TensorRTForRTX, compute_capabilities, library_of, open_library
+from .compiler import Messages, compile_graph
+from .fusion_report import by_profile
+from .profile_ranges import optimization_profiles
+
+log = logging.getLogger(__name__)
+
+LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class Built:
+    """An engine in a bundle: what its JSON metadata holds, its size, and the builder's warnings, each once."""
+
+    path: Path
+    facts: EngineFile
+    bytes: int
+    warnings: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as a JSON object."""
+        return {"engine": str(self.path), "bytes": self.bytes, "warnings": self.warnings, **structs.asdict(self.facts)}
+
+
+def build_engine(
+    bundle: Bundle | str | Path,
+    backend: str | TensorRT | TensorRTForRTX = "tensorrt",
+    precision: EnginePrecision = "fp16",
+    *,
+    batch: str | int | Sequence[str | int] = (),
+    sequence: str | int | Sequence[str | int] = (),
+    require_fused: bool = False,
+    log_file: str | Path | None = None,
+    name: str | None = None,
+    progress: Progress = no_progress,
+) -> Built:
+    """Compile one of a bundle's graphs with TensorRT or TensorRT-RTX, and put the engine into the bundle.
+
+    The network is strongly typed: every tensor has the type that the graph gives it. The engine and its JSON
+    metadata are written to ``engines/`` together, or not at all.
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: library that compiles: tensorrt (for the GPU of this machine) or tensorrt-rtx (ahead of time, no GPU
+            needed). In Python also an option object: ``TensorRT(version_compatible=True)``,
+            ``TensorRTForRTX(compute_capability=["8.9"])``.
+        precision: precision of the graph.
+        batch: batch sizes of an optimization profile, such as 1:8:32; once for each profile.
+        sequence: tokens per text, such as 8:64:128; once for all profiles, or once for each.
+        require_fused: fail unless every attention block became one kernel in every profile.
+        log_file: write everything that the builder says to this file.
+        name: name of the engine; default BACKEND-PRECISION.
+        progress: shows the builder's phases.
+
+    Raises:
+        InputError: an option out of range, or one that the library does not have.
+        BackendError: the library is too old, or failed; the node, the precision and a remedy are named.
+        MissingExtraError: the library is not installed.
+        BundleError: the graph is missing or altered.
+        GateError: ``require_fused``, and an attention block was not fused; nothing is written.
+    """
+    bundle = resolve(bundle)
+    if bundle.architecture().every_token:
+        raise InputError(
+            f"engines are built of models that answer for whole inputs; {bundle.path} gives a class for each token; "
+            "run its graph with onnxruntime or openvino"
+        )
+    library, options = library_of(backend)
+    trt = open_library(library)
+    if precision not in PRECISIONS:
+        raise InputError(f"precision is {cut(precision)}; an engine is built in {', '.join(PRECISIONS)}")
+    name = name or f"{library}-{precision}"
+    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}", name):
+        raise InputError(f"engine name is {cut(name)}; expected up to {LONGEST_NAME} letters, digits, '-', '_' and '.'")
+    architecture = bundle.architecture()
+    profiles = optimization_profiles(architecture, _several(batch), _several(sequence))
+    options = _for_this_machine(options, trt)
+    cache = options.timing_cache if isinstance(options, TensorRT) else None
+    for file in (log_file, cache):
+        if file is not None:
+            check_file(Path(file))
+    bundle.check_addable(engine_path(name))
+    graph = _graph(bundle, precision)
+    messages = Messages(gpu=this_gpu() is not None)
+    try:
+        compiled = compile_graph(trt, graph, profiles, options, messages, progress)
+    finally:
+        if log_file is not None:
+            _write_beside(Path(log_file), messages.text().encode())
+        for warning in messages.warnings:
+            log.warning("%s: %s", library, warning)
+    counts = by_profile(compiled.layers, len(profiles))
+    targets = options.compute_capability if isinstance(options, TensorRTForRTX) else ()
+    facts = EngineFile(
+        library=library,
+        version=str(trt.__version__),
+        precision=precision,
+        profiles=profiles,
+        compute_capabilities=tuple(targets) or tuple(filter(None, [this_gpu()])),
+        platform=platform_name(),
+        onnx=graph.name,
+        onnx_sha256=str(graph_digest(bundle, graph.name)),
+        engine_sha256=hashlib.sha256(compiled.engine).hexdigest(),
+        version_compatible=isinstance(options, TensorRT) and options.version_compatible,
+        hardware_compatibility=options.hardware_compatibility if isinstance(options, TensorRT) else "none",
+        stripped=options.strip_weights,
+        refittable=options.refit or options.strip_weights,
+        attention_blocks=architecture.layers,
+        layers=tuple(layers for layers, _ in counts),
+        fused=tuple(fused for _, fused in counts),
+    )
+    if require_fused:
+        _check_fused(facts)
+    bundle.add({engine_path(name): compiled.engine, metadata_path(name): to_json_bytes(facts.to_json())})
+    if cache is not None and compiled.timings is not None:
+        _write_beside(Path(cache), compiled.timings)
+    return Built(bundle.path / engine_path(name), facts, len(compiled.engine), messages.warnings)
+
+
+def _several(ranges: str | int | Sequence[str | int]) -> Sequence[str | int]:
+    return [ranges] if isinstance(ranges, str | int) else list(ranges)
+
+
+def _for_this_machine(options: TensorRT | TensorRTForRTX, trt: ModuleType) -> TensorRT | TensorRTForRTX:
+    """The options with the GPUs to compile for, after what only shows with the library and the machine was checked."""
+    if isinstance(options, TensorRT):
+        return options
+    if (options.strip_weights or options.refit) and this_gpu() is None:
+        raise InputError(
+            "TensorRT-RTX builds engines without weights or with replaceable ones only where there is a GPU; "
+            "leave --strip-weights and --refit out"
+        )
+    return replace(options, compute_capability=compute_capabilities(trt, options.compute_capability))
+
+
+def _write_beside(path: Path, data: bytes) -> None:
+    """Write what is not the engine: a failure is told, and nothing is lost by it."""
+    try:
+        write_atomically(path, data)
+    except InputError as error:
+        log.warning("%s", error)
+
+
+def _graph(bundle: Bundle, precision: str) -> Path:
+    """The graph's file, after its digest and its metadata were checked."""
+    name = onnx_name(precision)
+    if not bundle.has(name):
+        raise BundleError(
+            f"bundle {bundle.path} has no {name}; make it with `hydrant export {bundle.path} --precision {precision}`"
+        )
+    if bundle.has(f"{name}.data"):
+        bundle.file(f"{name}.data")
+    path = bundle.file(name)
+    check_graph(bundle, name)
+    return path
+
+
+def _check_fused(facts: EngineFile) -> None:
+    for profile, fused in enumerate(facts.fused):
+        if not facts.layers[profile]:
+            raise GateError(
+                f"{facts.library} {facts.version} did not tell its layers, so fusion cannot be checked; leave "
+                "--require-fused out; the engine was not written"
+            )
+        if fused < facts.attention_blocks:
+            other = "" if facts.precision != "fp32" else " or another precision: FP32 attention has no fused kernel"
+            raise GateError(
+                f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}; expected all; "
+                f"export with --lowering grouped --attention primitive{other}; the engine was not written"
+            )

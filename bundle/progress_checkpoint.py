@@ -1,0 +1,151 @@
+"""The folder in which a long job keeps how far it has come, so that the same call goes on from there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..data.specs import decode
+from ..errors import InputError, listing
+from .staging import alone_in, discard, flush, owned_folder, sweep
+from .strict_json import to_json_bytes
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION = "job.json"
+"""The file that says which job a folder belongs to."""
+
+T = TypeVar("T")
+
+
+class Checkpoint:
+    """Files of an interrupted job, each whole or absent, beside ``job.json``.
+
+    The folder appears with the first file. Links to it are followed.
+
+    Args:
+        folder: ``None`` keeps nothing.
+        digest: of everything that decides the result, by name; any JSON values.
+        job: its name in messages.
+
+    Raises:
+        InputError: the folder belongs to another job, or is none of hydrant's.
+    """
+
+    def __init__(self, folder: Path | None, digest: Mapping[str, Any], job: str) -> None:
+        self.folder = None if folder is None else Path(os.path.realpath(folder))
+        self._digest, self._job = json.loads(json.dumps(digest)), job
+        if self.exists:
+            self._check()
+            log.warning("resuming the %s in %s", job, folder)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder is there."""
+        return self.folder is not None and self.folder.exists()
+
+    @property
+    def remedy(self) -> str:
+        """The end of a message about a folder that cannot be used."""
+        return f"delete {self.folder} to start anew, or choose another output"
+
+    def has(self, name: str) -> bool:
+        """Whether a file was written."""
+        return self.folder is not None and (self.folder / name).is_file()
+
+    def read(self, name: str, kind: type[T]) -> T:
+        """A JSON file, decoded as a kind that msgspec knows."""
+        assert self.folder is not None
+        try:
+            return decode((self.folder / name).read_bytes(), kind, self.folder / name, InputError)
+        except OSError as error:
+            raise InputError(f"cannot read {error.filename}: {error.strerror or error}; {self.remedy}") from error
+        except InputError as error:
+            raise InputError(f"{error}; {self.remedy}") from error
+
+    def write(self, name: str, content: Any) -> None:
+        """Write a JSON file."""
+        with self.writing(name) as part:
+            part.write_bytes(to_json_bytes(content))
+            flush(part)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """A place for a file's new content, which replaces the file when the block ends without error."""
+        self.create()
+        assert self.folder is not None
+        try:
+            with owned_folder(self.folder, "part") as stage:
+                yield stage / name
+                (stage / name).replace(self.folder / name)
+        except OSError as error:
+            raise InputError(f"cannot write {self.folder / name}: {error.strerror or error}") from error
+
+    def create(self) -> None:
+        """Make the folder unless it exists."""
+        assert self.folder is not None
+        if self.folder.exists():
+            return
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            sweep(self.folder.parent, self.folder.stem)
+            with owned_folder(self.folder.parent, self.folder.stem) as stage:
+                (stage / DESCRIPTION).write_bytes(to_json_bytes(self._digest))
+                stage.replace(self.folder)
+        except OSError as error:
+            raise InputError(f"cannot create {self.folder}: {error.strerror or error}") from error
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuse to share the folder with another process until the block ends, where the system has locks."""
+        self.create()
+        assert self.folder is not None
+        with ExitStack() as stack:
+            try:
+                free = stack.enter_context(alone_in(self.folder))
+            except OSError as error:
+                raise InputError(
+                    f"{self.folder} is gone: another process finished or deleted it; look at the output first"
+                ) from error
+            if not free:
+                raise InputError(f"{self.folder} is used by another process; wait for it, or choose another output")
+            self._check()
+            yield
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Hide the folder while a result that ends the job takes its place; a failure brings it back."""
+        if self.folder is None or not self.folder.exists():
+            yield
+            return
+        with owned_folder(self.folder.parent, self.folder.stem) as stage:
+            self.folder.replace(stage / self.folder.name)
+            try:
+                yield
+            except BaseException:
+                (stage / self.folder.name).replace(self.folder)
+                raise
+
+    def remove(self) -> None:
+        """Delete the folder, and what killed processes left of it."""
+        if self.folder is not None:
+            discard(self.folder, self.folder.stem)
+            sweep(self.folder.parent, self.folder.stem)
+
+    def _check(self) -> None:
+        """Refuse the folder of another job."""
+        assert self.folder is not None
+        if not self.has(DESCRIPTION):
+            raise InputError(f"{self.folder} is not an interrupted {self._job} (no {DESCRIPTION}); {self.remedy}")
+        found = self.read(DESCRIPTION, dict[str, Any])
+        other = [name for name in {**self._digest, **found} if found.get(name) != self._digest.get(name)]
+        if other:
+            raise InputError(
+                f"{self.folder} holds an interrupted {self._job} with other {listing(other)}; run the command that "
+                f"began it, or {self.remedy}"
+            )

@@ -1,0 +1,562 @@
+"""Writes that are whole or absent: atomic files, staged folders, and several files of a bundle together.
+
+What is being written lies in a hidden folder, a *stage*, on which its owner holds a lock for as long as it lives. A
+process that is killed leaves its stage behind without a lock, and the next one removes it. Folders cannot be locked on
+Windows and NFS: what is left stays there, and writers at the same time are not kept apart.
+
+Several files take their places in a bundle together, also when the process is killed between two of them
+(:func:`commit`). They are prepared in a stage (``new/``), and the former ones get a second name there (``old/``). Once
+the journal is there, too, whoever opens the bundle next finishes the work of an owner that is no more. Each step is on
+the disk before the next one begins, so that this holds after a power failure, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import msgspec
+
+from ..data.specs import Spec, convert
+from ..errors import BundleError, InputError
+from .manifest import stays_inside
+
+PURPOSE = "hydrant"
+"""Of the stages inside a bundle."""
+
+JOURNAL = "journal.json"
+
+NEW, OLD = "new", "old"
+
+ENDING = "stage"
+
+RETIRED = "retired"
+"""Ending of a folder that gives its name to another, for the moment in which nothing has the name."""
+
+TOKEN_BYTES = 6
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+_threads = threading.local()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C and signals to end back until the block ends; for the moment in which files change places."""
+    caught: list[int] = []
+    try:
+        with signals_to(lambda number, _: caught.append(number), "SIGINT", "SIGTERM", "SIGHUP"):
+            yield
+    finally:
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+@contextmanager
+def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) -> Iterator[None]:
+    """Let signals reach ``handler`` until the block ends, in the main thread, which alone gets any.
+
+    A signal whose handler was not installed from Python is left to that handler, which Python could not put back.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in names if main and hasattr(signal, name)]
+    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not None}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+# Stages
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes and threads that also ask out of ``folder``, where folders can be locked.
+
+    A thread that holds the lock gets it again.
+    """
+    with contextlib.ExitStack() as stack:
+        with suppress(ImportError):
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            state, mine = os.fstat(descriptor), _threads.__dict__.setdefault("folders", set())
+            place = (state.st_dev, state.st_ino)
+            if place not in mine:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    mine.add(place)
+                    stack.callback(mine.discard, place)
+        yield
+
+
+def _hold(descriptor: int) -> bool | None:
+    """Lock an open folder until it is closed; false where another has the lock, ``None`` where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[bool]:
+    """Whether no other process, nor thread, is in such a block with ``folder``; none waits for it."""
+    with contextlib.ExitStack() as stack:
+        free = True
+        if sys.platform != "win32":  # which opens no folders
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            free = _hold(descriptor) is not False
+            if free and not os.path.samestat(os.fstat(descriptor), folder.stat()):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        yield free
+
+
+@contextmanager
+def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Iterator[Path]:
+    """A new stage in ``parent``; gone when the block ends, however it ends, unless it holds the file ``unless``."""
+    made: Path | None = None
+    descriptor: int | None = None
+    try:
+        with uninterrupted():
+            made, descriptor = _new_folder(parent, purpose)
+        yield made
+    finally:
+        with uninterrupted():
+            if made is not None and not (unless is not None and (made / unless).is_file()):
+                shutil.rmtree(made, ignore_errors=True)
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _new_folder(parent: Path, purpose: str) -> tuple[Path, int | None]:
+    """A new hidden folder, and a descriptor that holds its lock (none on Windows)."""
+    while True:
+        folder = parent / f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}"
+        folder.mkdir()
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # another process found it without a lock, and removed it
+            continue
+        except OSError:  # Windows opens no folders
+            return folder, None
+        if _hold(descriptor) is not False and folder.exists():
+            return folder, descriptor
+        os.close(descriptor)
+
+
+def stages(parent: Path, purpose: str, ending: str = ENDING) -> list[Path]:
+    """The stages of a purpose in ``parent``, of owners alive or not."""
+    one = rf"\.{re.escape(purpose)}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}"
+    ours = re.compile(rf"{one}|\.{one}\.[0-9a-f]{{{2 * TOKEN_BYTES}}}\.{ending}")  # of one that takes the place of one
+    return sorted(path for path in parent.iterdir() if ours.fullmatch(path.name))
+
+
+def sweep(parent: Path, purpose: str, ending: str = ENDING) -> None:
+    """Remove the stages of owners that are no more."""
+    for place in stages(parent, purpose, ending):
+        if place.is_symlink() or not place.is_dir():
+            continue
+        with suppress(OSError):  # it is gone meanwhile, or cannot be opened
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                if _hold(descriptor):
+                    shutil.rmtree(place, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def discard(folder: Path, purpose: str) -> None:
+    """Remove a folder: at once for its name; :func:`sweep` removes what a killed process leaves."""
+    doomed = folder.with_name(f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}")
+    try:
+        folder.replace(doomed)
+    except OSError:  # it is absent, or its folder cannot be written
+        doomed = folder
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def take_place(stage: Path, target: Path) -> None:
+    """Give a folder the name ``target``; what had that name then has the folder's old one.
+
+    Linux exchanges the two names at once. Elsewhere there is a moment in which nothing has the name ``target``, and
+    what had it has a hidden one that :func:`sweep` passes over.
+    """
+    if not target.exists():
+        stage.replace(target)
+    elif not _exchanged(stage, target):
+        retired = target.with_name(f".{target.name}.{secrets.token_hex(TOKEN_BYTES)}.{RETIRED}")
+        target.replace(retired)
+        try:
+            stage.replace(target)
+        except BaseException:
+            retired.replace(target)
+            raise
+        retired.replace(stage)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, where the system can."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    paths = [os.fsencode(one), os.fsencode(other)]
+    return rename is not None and rename(AT_FDCWD, paths[0], AT_FDCWD, paths[1], RENAME_EXCHANGE) == 0
+
+
+# Files
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that appears at ``path`` whole when the block ends, or not at all.
+
+    A file that is replaced leaves its permissions. Links are followed and stay; a device, a FIFO or ``/dev/stdout`` is
+    appended to, and gets what the block wrote until it failed.
+    """
+    inside = False
+    try:
+        with contextlib.ExitStack() as stack:
+            target = destination(path)
+            if target is None:
+                handle: IO[bytes] = stack.enter_context(path.open("ab"))
+            else:
+                sweep(target.parent, target.name)
+                part = stack.enter_context(owned_folder(target.parent, target.name)) / "part"
+                handle = stack.enter_context(part.open("xb"))
+                _keep_mode(target, part)
+            inside = True
+            yield handle
+            inside = False
+            if target is not None:
+                handle.flush()
+                os.fsync(handle.fileno())
+                handle.close()
+                part.replace(target)
+    except OSError as error:
+        if inside and error.filename is not None:  # another file, which the block reads
+            raise
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _keep_mode(place: Path, part: Path) -> None:
+    """Give ``part`` the permissions of the regular file that it is to replace at ``place``."""
+    with suppress(OSError):  # there is none, or the file system knows no permissions
+        mode = place.lstat().st_mode
+        if stat.S_ISREG(mode):
+            part.chmod(mode & 0o777)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``: readers see the old file or the new one, never a part of it."""
+    with atomic_file(path) as handle:
+        handle.write(data)
+
+
+def destination(path: Path) -> Path | None:
+    """The regular file that writing to ``path`` makes or replaces, behind all links; ``None`` where there is none."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:  # nothing, or a link to nothing
+        return Path(os.path.realpath(path))
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode) or path.parent == Path("/dev"):  # /dev/stdout, though that may lead to a regular file
+        return None
+    return Path(os.path.realpath(path))
+
+
+def check_file(path: Path) -> None:
+    """Refuse a place that :func:`atomic_file` could not fill; meant to be asked before long work."""
+    try:
+        target = destination(path)
+        if target is None:
+            if not os.access(path, os.W_OK):  # opening it could wait for a reader, or tell one that all is over
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        elif not target.parent.is_dir():
+            raise InputError(f"folder {target.parent} does not exist; create it, or choose another output")
+        else:
+            with owned_folder(target.parent, target.name):
+                pass
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder; expected the name of a file to write") from error
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
+
+
+def flush(path: Path) -> None:
+    """Bring a file, or the list of what a folder holds, onto the disk, where a power failure leaves it.
+
+    Raises:
+        OSError: what was written is lost, as on a full disk; a system that cannot flush is no error.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            raise
+
+
+def flush_all(folder: Path) -> None:
+    """As :func:`flush`, of a folder and of all files and folders in it."""
+    for path in (*folder.rglob("*"), folder):
+        if not path.is_symlink() and (path.is_file() or path.is_dir()):
+            flush(path)
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+# Folders
+
+
+@contextmanager
+def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Path]:
+    """A temporary folder beside ``target`` that takes its name when the block ends without error."""
+    check_replaceable(target, marker, force)
+    with folders_above(target), contextlib.ExitStack() as held:
+        try:
+            sweep(target.parent, target.name)
+            if target.exists():  # otherwise it may be all that is left of it
+                sweep(target.parent, target.name, RETIRED)
+            stage = held.enter_context(owned_folder(target.parent, target.name))
+        except OSError as error:
+            raise InputError(f"cannot create {target}: {error.strerror or error}") from error
+        yield stage
+        try:
+            flush_all(stage)
+            with uninterrupted():
+                take_place(stage, target)
+                flush(target.parent)
+        except OSError as error:
+            raise InputError(
+                f"the result cannot take its place at {target}: {error.strerror or error}; choose another output folder"
+            ) from error
+
+
+@contextmanager
+def folders_above(path: Path) -> Iterator[None]:
+    """The folders above ``path``; those that had to be made and are empty are removed again when the block fails."""
+    made = [folder for folder in path.parents if not folder.exists()]  # innermost first
+    try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot create {path}: {error.strerror or error}") from error
+        yield
+    except BaseException:
+        remove_empty(made)
+        raise
+
+
+def remove_empty(folders: Collection[Path]) -> None:
+    """Remove those of some folders that hold nothing."""
+    for folder in folders:
+        with suppress(OSError):  # it holds something, or was never made
+            folder.rmdir()
+
+
+def check_replaceable(target: Path, marker: str, force: bool) -> None:
+    """Refuse a target folder that exists and may not, or cannot, be replaced; meant to be asked before long work."""
+    remedy = "choose another output folder"
+    if target.name in ("", ".."):
+        raise InputError(f"the output folder {str(target)!r} has no name of its own; use a path such as ../out")
+    if target.is_symlink():
+        raise InputError(f"{target} is a link to {target.readlink()}; name the folder that it leads to, or {remedy}")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise InputError(f"{target} exists and is not a folder; {remedy}")
+    if os.path.ismount(target):
+        raise InputError(f"{target} is a mount point; name a folder inside it, or {remedy}")
+    if not (target / marker).is_file() and any(target.iterdir()):
+        raise InputError(f"{target} exists, and holds something else than this command makes (no {marker}); {remedy}")
+    if not force:
+        raise InputError(f"{target} exists; {remedy}, or replace it with --force (force=True)")
+
+
+def place_folders(parts: Mapping[Path, Path]) -> None:
+    """Give staged folders their places (place → staged folder), in order; if one fails, all places are as before.
+
+    What stood at a place is then under the name of the staged folder.
+    """
+    done: list[tuple[Path, Path | None]] = []
+    for part in parts.values():
+        flush_all(part)
+    try:
+        for place, part in parts.items():
+            former = part if place.exists() else None
+            take_place(part, place)
+            done.append((place, former))
+            flush(place.parent)
+    except BaseException:
+        for place, former in reversed(done):
+            if former is None:
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                take_place(former, place)
+        raise
+
+
+def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil.copy2) -> None:
+    """Copy a folder, into one that may be there already."""
+    try:
+        shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy)
+    except OSError as error:
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+        raise InputError(f"cannot copy {source} to {target}: {why}") from error
+
+
+# Several files of a bundle
+
+
+class Entry(Spec, frozen=True):
+    """The journal: files that get new content, files that go, those of the first that are new, and the direction."""
+
+    names: list[str]
+    gone: list[str]
+    fresh: list[str]
+    forward: bool
+
+
+def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[str] = ()) -> None:
+    """Give every file of ``stage/new`` its place in ``folder``; if one cannot have it, all are as before.
+
+    The caller holds the lock of ``folder``.
+    """
+    for name in names:
+        _keep(folder / name, stage / NEW / name, stage / OLD / name)
+    fresh = [name for name in names if not os.path.lexists(stage / OLD / name)]
+    entry = Entry(list(names), list(gone), fresh, forward=True)
+    flush_all(stage)
+    flush(folder)
+    try:
+        _write(stage, entry)
+        _forward(folder, stage, entry)
+    except BaseException:
+        with suppress(OSError):  # a full disk: the way back matters more than its record
+            _write(stage, msgspec.structs.replace(entry, forward=False))
+        _back(folder, stage, entry)
+        raise
+
+
+def recover(folder: Path) -> None:
+    """Finish what a killed process began in ``folder``, and remove what it left."""
+    try:
+        found = stages(folder, PURPOSE)
+    except OSError as error:
+        raise BundleError(f"{folder} cannot be read ({error.strerror or error}); check its permissions") from error
+    if found:
+        with suppress(OSError), locked(folder):  # litter of which the folder cannot be rid
+            settle(folder)
+            sweep(folder, PURPOSE)
+
+
+def settle(folder: Path) -> None:
+    """Finish what a killed process began in ``folder``, whose lock the caller holds, where folders can be locked."""
+    for stage in stages(folder, PURPOSE):
+        try:
+            if (stage / JOURNAL).is_file() and not stage.is_symlink():
+                _finish(folder, stage)
+        except OSError as error:
+            raise BundleError(
+                f"a write into bundle {folder} was interrupted, and cannot be finished here "
+                f"({error.strerror or error}); run `hydrant inspect` on it once where it can be written"
+            ) from error
+
+
+def _finish(folder: Path, stage: Path) -> None:
+    """Go on where the owner of a journal stopped."""
+    try:
+        entry = convert(json.loads((stage / JOURNAL).read_bytes()), Entry, JOURNAL)
+        for name in (*entry.names, *entry.gone, *entry.fresh):
+            os.fsencode(name)  # ValueError: half a surrogate pair
+            if not stays_inside(name):
+                raise ValueError("a name leads out of the folder")
+    except (ValueError, RecursionError, BundleError) as error:
+        raise BundleError(f"{stage / JOURNAL} is no journal of hydrant's ({error}); remove {stage}") from error
+    for root in (folder, stage / NEW, stage / OLD):
+        for name in (*entry.names, *entry.gone):
+            if not (root / name).parent.resolve().is_relative_to(folder.resolve()):
+                raise BundleError(f"{(root / name).parent} is a link out of the bundle; remove it")
+    (_forward if entry.forward else _back)(folder, stage, entry)
+    shutil.rmtree(stage, ignore_errors=True)
+
+
+def _forward(folder: Path, stage: Path, entry: Entry) -> None:
+    for name in entry.names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # it has its place already
+            (stage / NEW / name).replace(folder / name)
+    for name in entry.gone:
+        (folder / name).unlink(missing_ok=True)
+    _end(folder, stage, entry)
+
+
+def _back(folder: Path, stage: Path, entry: Entry) -> None:
+    for name in entry.names:
+        if os.path.lexists(stage / OLD / name):
+            (stage / OLD / name).replace(folder / name)
+        elif name in entry.fresh:
+            (folder / name).unlink(missing_ok=True)
+    _end(folder, stage, entry)
+
+
+def _end(folder: Path, stage: Path, entry: Entry) -> None:
+    """Remove the journal, as all files have their places."""
+    for above in {(folder / name).parent for name in (*entry.names, *entry.gone)}:
+        flush(above)
+    (stage / JOURNAL).unlink(missing_ok=True)
+
+
+def _keep(place: Path, part: Path, kept: Path) -> None:
+    """A second name of the file at ``place``, if there is one, and its permissions for the one to come."""
+    if not os.path.lexists(place):
+        return
+    if place.is_dir() and not place.is_symlink():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+    _keep_mode(place, part)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(place, kept, follow_symlinks=False)  # readers find the place taken at every moment; links stay links
+    except (OSError, NotImplementedError):  # a file system without links
+        shutil.copy2(place, kept, follow_symlinks=False)
+
+
+def _write(stage: Path, entry: Entry) -> None:
+    part = stage / f"{JOURNAL}.part"
+    part.write_bytes(json.dumps(msgspec.to_builtins(entry)).encode())
+    flush(part)
+    part.replace(stage / JOURNAL)
+    flush(stage)

@@ -1,0 +1,256 @@
+"""Calibrating a bundle: the PyTorch reference runs on labelled data, and every graph gets the result."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...bundle.calibration import Calibration
+from ...bundle.data_overlap import FITTED, LEARNT, overlaps
+from ...bundle.density import Density
+from ...bundle.staging import PURPOSE, owned_folder
+from ...bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
+from ...bundle.strict_json import to_json_bytes
+from ...data.data_options import Reading
+from ...data.examples import Examples, check_apart, read_examples
+from ...data.fingerprints import fingerprints
+from ...errors import InputError, check_seed, require
+from ...metrics.uncertainty import summarise
+from ...progress import Progress, no_progress
+from ...runtime.collect import WordOutputs
+from ...tasks import TaskName
+from ..distance_choice import against_training, candidates, check_options, settled, unseen_classes
+from ..features import Distances, Reduced, Reference, squared_of
+from .fit import FITS, Request, Sample, found_spans
+from .targets import Conformal, Coverage, FalseAlarm, Risk, Targets
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """What ``calibrate`` fitted and changed.
+
+    Attributes:
+        calibration: written to ``calibration.json``.
+        graphs: names of the graphs that now carry it.
+        outdated: names of the engines that were built from an earlier form of them.
+        notes: what to know of the data, such as that the bundle was tuned on them.
+        density: the distance of the bundle, fitted now or before; ``None`` without one.
+    """
+
+    calibration: Calibration
+    graphs: list[str]
+    outdated: list[str]
+    notes: list[str] = field(default_factory=list)
+    density: Density | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object: ``calibration.json`` and what it touched."""
+        touched = {"graphs": self.graphs, "outdated_engines": self.outdated}
+        distance = None if self.density is None else self.density.to_json()
+        return {**self.calibration.to_json(), **touched, "notes": self.notes, "distance": distance}
+
+
+def calibrate(
+    bundle: Bundle | str | Path,
+    data: Any,
+    ood: Any = None,
+    *,
+    fit: Any = None,
+    taps: str | Sequence[int] = "auto",
+    rank: int | None = None,
+    abstain: Coverage | Risk = Coverage(),
+    flags: FalseAlarm = FalseAlarm(),
+    sets: Conformal | None = None,
+    confidence: float | None = None,
+    label_false_alarm: float | None = None,
+    reading: Reading = Reading(),
+    seed: int = 0,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> CalibrationReport:
+    """Fit temperature (or intervals), thresholds and the distance, and write them into the bundle and its graphs.
+
+    Two questions get two answers: ``abstain`` stands on the confidence, unless another score ranks the model's errors
+    clearly better, ``flags`` on the one that finds what the model does not know. The float32 PyTorch reference runs; a
+    graph of lower precision follows it within its gates. All files change together or not at all. Engines keep the
+    graph that they were built from: build them again.
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        data: labelled data that the model was not tuned on: .csv, .tsv, .jsonl, .parquet, .npz, an image folder,
+            hf:NAME:CONFIG:SPLIT or a URL. In Python also what ``data.examples.read_examples`` takes.
+        ood: out-of-distribution data, whose labels are not read; chooses the score that flags stand on, and the taps of
+            the distance.
+        fit: labelled training data, from which the distance in feature space is fitted; without them the bundle keeps
+            the distance that it has.
+        taps: vectors that the distance reads: the last one of each member (last); these and every layer of the trunk
+            that all members share, each weighed alike (all), or the members' last weighed as much as the whole trunk
+            (balanced); of texts also these and the mean of every second layer, weighed so (means); layers of the trunk
+            by hand, such as 1,3; or (auto) the best of these sets where out-of-distribution data are given, and
+            otherwise means for texts, and last for images and for tags. What reads the trunk also flags noise that the
+            model bears, such as typing errors, all most of it: take last where inputs are noisy but meant to
+            be answered.
+        rank: numbers that the distance brings each vector to, 1 to the model's width (default: all of it; where the
+            trunk of a text model is read and 50 classes or more have training examples, one fewer than these classes
+            and at most 64). Fewer make it cheaper and flag less noise: the directions that part the classes most, and
+            random ones that stand for the rest, where classes are few and in the members' last vectors.
+        abstain: when to abstain: ``Coverage(0.95)`` or ``Risk(0.02)``. Of a model that tags tokens all thresholds are
+            for spans.
+        flags: what to call out of distribution: ``FalseAlarm(0.05)``.
+        sets: prediction sets: ``Conformal(0.1)``, or none.
+        confidence: share of labels that the intervals of a model of one output hold (default: 0.9).
+        label_false_alarm: for a multi-label model: share of inputs without a label that get it all the same, at most;
+            without it each label has the threshold of its best F1.
+        reading: columns, number (all) and batch size of the examples; the number is of ``data`` alone.
+        seed: of the draw.
+        force: calibrate on data most of which the bundle was tuned on, or its distance is fitted on.
+        progress: display.
+
+    Raises:
+        InputError: unusable data or options, data that the bundle was tuned on, or examples too few for what is asked.
+        BackendError: the model gives values that are not finite.
+        MissingExtraError: torch or onnx is not installed, or scipy for ``risk``.
+        BundleError: the bundle is missing, altered or malformed, or holds a graph that cannot be calibrated, or an
+            engine of which nothing can be read.
+    """
+    for module in ("torch", "onnx"):
+        require(module, "fuse", "calibrate a bundle")
+    from ...export.recalibrate import check_graphs
+
+    targets = Targets(abstain, flags, sets, confidence, label_false_alarm)
+    check_seed(seed)
+    check_apart(data, ood)
+    bundle = resolve(bundle)
+    architecture = bundle.any_architecture()
+    task: TaskName = architecture.task
+    check_options(fit, taps, rank, architecture.width)
+    FITS[task].check(task, targets)
+    bundle.check_addable(CALIBRATION)
+    graphs, built_from = check_graphs(bundle), _built_from(bundle)  # before the long work
+    known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
+    assert known.labels is not None  # read_examples asks for them
+    FITS[task].check_labels(known.labels, architecture.score_activation, known.source)
+    ood = None if ood is None else read_examples(ood, None, columns=reading)
+    training = None if fit is None else read_examples(fit, bundle.labels, columns=reading, task=task)
+    notes = _of_data(bundle, known, ood, training, task, force)
+    reference = Reference(bundle, reading.batch_size, progress)
+    distances = candidates(bundle, reference, training, taps, rank, choice=ood is not None)
+    if architecture.every_token:
+        found, ood_found, density = _word_samples(reference, known, ood, distances, bundle.labels)
+    else:
+        found, ood_found, density = _samples(reference, known, ood, distances)
+    about = _about(bundle, known, ood, seed)
+    request = Request(targets, bundle.labels, about, architecture.score_activation, progress)
+    fitted = FITS[task].fit(found, ood_found, request)
+    notes += FITS[task].notes(found, request)
+    changed = _changed(bundle, graphs, fitted, density, new=training is not None)
+    return CalibrationReport(fitted, graphs, _outdated(changed, built_from), notes, density)
+
+
+def _of_data(
+    bundle: Bundle,
+    known: Examples,
+    ood: Examples | None,
+    training: Examples | None,
+    task: TaskName,
+    force: bool,
+) -> list[str]:
+    """What is to be said of the data before anything runs: classes they lack, and what earlier steps have seen."""
+    given, refused = {"data": known, "ood": ood}, () if force else LEARNT
+    if training is None:
+        return overlaps(bundle, "calibrating", given, ["calibrated"], refused)
+    return [
+        *unseen_classes(bundle, training, task),
+        *overlaps(bundle, "calibrating", given, ["calibrated", FITTED], refused),
+        *against_training(bundle, known, training, force),
+    ]
+
+
+def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> dict[str, Any]:
+    """What the calibration records of its data."""
+    return {
+        "data": known.name,
+        "examples": len(known),
+        "ood": None if ood is None else ood.name,
+        "ood_examples": None if ood is None else len(ood),
+        "seed": seed,
+        **fingerprints(bundle.any_architecture().modality, data=known, ood=ood),
+    }
+
+
+def _samples(
+    reference: Reference, known: Examples, ood: Examples | None, distances: Distances
+) -> tuple[Sample, Sample | None, Density | None]:
+    """What the reference gives of both, and their distance, standardised if it was fitted now."""
+    logits, squared = reference.run(known, distances)
+    ood_logits, ood_squared = (None, None) if ood is None else reference.run(ood, distances)
+    density, near, far = settled(distances, squared, ood_squared)
+    strange = None if ood_logits is None else Sample(ood_logits, distance=far)
+    return Sample(logits, known.labels, near), strange, density
+
+
+def _word_samples(
+    reference: Reference, known: Examples, ood: Examples | None, distances: Distances, names: Sequence[str]
+) -> tuple[Sample, Sample | None, Density | None]:
+    """Of the words that have a tag, and all words of out-of-distribution texts."""
+    assert known.labels is not None  # read_examples asks for them
+    words, labels = reference.words(known, distances).tagged(known.labels)
+    if not len(labels):
+        raise InputError(f"no token of {known.source} has a tag that the model read; give more data")
+    ood_words = None if ood is None else reference.words(ood, distances)
+    of_spans = None
+    if ood_words is not None and len(distances) > 1:  # one is chosen by the spans
+        of_spans = _largest(words, names), _largest(ood_words, names)
+    ood_squared = None if ood_words is None else squared_of(distances, ood_words.outputs)
+    density, near, far = settled(distances, squared_of(distances, words.outputs), ood_squared, of_spans)
+    strange = None if ood_words is None else Sample(ood_words.outputs["logits"], None, far, ood_words.texts)
+    return Sample(words.outputs["logits"], labels, near, words.texts, len(known)), strange, density
+
+
+def _largest(words: WordOutputs, names: Sequence[str]) -> Reduced:
+    """Distances of words → the largest of each span that is found among them."""
+    scores = summarise(words.outputs["logits"], 1.0)
+    return lambda distance: found_spans({**scores, "distance": distance}, words.texts, names)[1]["distance"]
+
+
+def _changed(
+    bundle: Bundle, graphs: Sequence[str], calibration: Calibration, density: Density | None, *, new: bool
+) -> Bundle:
+    """The bundle with its calibration, distance and graphs replaced, all together."""
+    from ...export.recalibrate import GRAPHS, write_recalibrated
+
+    try:
+        with owned_folder(bundle.path, PURPOSE) as folder:
+            files: dict[str, bytes | Path] = {CALIBRATION: to_json_bytes(calibration.to_json())}
+            digest = bundle.digests().get(DENSITY)
+            if new and density is not None:
+                content = density.to_bytes(bundle.digests()[WEIGHTS])
+                files[DENSITY], digest = content, hashlib.sha256(content).hexdigest()
+            architecture = bundle.any_architecture()
+            for name in graphs:
+                files[name] = folder / name
+                write_recalibrated(bundle.file(name), folder / name, calibration, architecture, density, digest)
+            return bundle.add(files, unchanged=[CALIBRATION, DENSITY, WEIGHTS, *GRAPHS])
+    except OSError as error:
+        raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
+
+
+def _built_from(bundle: Bundle) -> dict[str, tuple[str, str]]:
+    """The graph that each engine was built from, and its digest then."""
+    from ...engines.metadata import engine_names, read_metadata
+
+    known = {name: read_metadata(bundle, name) for name in engine_names(bundle)}
+    return {name: (facts.onnx, facts.onnx_sha256) for name, facts in known.items()}
+
+
+def _outdated(bundle: Bundle, built_from: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Engines whose graph has changed since they were built."""
+    from ...engines.metadata import graph_digest
+
+    return [name for name, (graph, digest) in built_from.items() if graph_digest(bundle, graph) != digest]

@@ -1,0 +1,437 @@
+"""Labelled data in files: CSV, TSV, JSON lines, Parquet, words with tags a line (CoNLL), ``.npz``, folders of files.
+
+Everything but ``.npz`` is read as a stream, so that a file larger than memory is fine.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, BinaryIO, TypeVar
+
+import numpy as np
+
+from ..errors import InputError, cut, listing, require
+from .audio import has_media_name
+from .data_options import DataOptions
+from .label_encoding import Named, class_names, spaced
+from .python_inputs import columns_of_words, image_stack
+from .raw_inputs import AUDIO, TENSORS, Row, Unusable, as_array, is_words, stored_file
+from .text import LONGEST
+
+T = TypeVar("T")
+Line = TypeVar("Line", str, bytes)
+
+FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
+
+Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]
+"""Records of a table, and for columns of class indices the map to class names."""
+
+PARQUET_ROWS = 100
+"""Rows of Parquet in memory at once: a text of its dictionary is repeated for every row that uses it."""
+
+PARQUET_BUFFER = 2**16
+"""Bytes of a Parquet file read at once, except for larger pages; Arrow's default is a whole group of rows."""
+
+CONLL = (".conll", ".bio", ".iob")
+"""Endings of files with a word on each line, and an empty line behind each text."""
+
+EXAMPLES, LABELS = "x", "y"
+"""Arrays of a ``.npz`` file; in place of ``x`` there may be ready tensors, named as the model's inputs."""
+
+
+def file_rows(path: str | Path, columns: DataOptions = DataOptions(), *, missing: bool = False) -> Iterator[Row]:
+    """Rows of a data file or image folder, one at a time; ``missing`` lets those without a text through."""
+    path = Path(path)
+    ending = path.suffix.lower()
+    if not path.exists():
+        raise InputError(f"data {path} does not exist; expected {FORMS}")
+    if columns.text_pair is not None and (path.is_dir() or ending == ".npz"):
+        raise InputError(f"data {path} has no columns, so none is called {cut(columns.text_pair)}; expected a table")
+    if path.is_dir():
+        return _folder_rows(path)
+    if ending == ".npz":
+        return _npz_rows(path)
+    if ending in CONLL:
+        return _conll_rows(path, _lines(path))
+    if ending not in READERS:
+        raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
+    return _record_rows(path, columns, missing)
+
+
+def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
+    """A row for each line, without its end."""
+    for number, line in enumerate(_limited(file, b""), start=1):
+        where = f"line {number} of {name}"
+        _check_length(len(line), where)
+        try:
+            yield Row(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"), None, where)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where} is not UTF-8 ({error.reason}); convert it first") from error
+
+
+def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Row]:
+    """Rows of a CSV, TSV, JSON-lines or Parquet file."""
+    records, named = READERS[path.suffix.lower()](path)
+    patient = missing and path.suffix.lower() == ".jsonl"  # whose records need not be alike
+    wanted: list[str] = []
+    for number, record in enumerate(records, start=1):
+        if number == 1:
+            columns = columns_of_words(columns, record)
+            wanted = [name for name in (columns.text, columns.text_pair) if name is not None]
+            absent = [name for name in wanted if name not in record]
+            if absent and not patient:
+                names = listing(map(spaced, record))
+                raise InputError(f"{path} has the columns {names}; expected {absent[0]!r} (choose with --text-column)")
+        where = f"{path}, row {number}"
+        texts = tuple(_text(record.get(name), name, where, missing) for name in wanted)
+        if columns.text == AUDIO and isinstance(texts[0], str | Path):
+            texts = (path.parent / texts[0],)  # a path beside the table
+        label = None if record.get(columns.label) == "" else record.get(columns.label)
+        if label is not None and columns.label in named:
+            label = named[columns.label](label, where)
+        names = () if columns.label in record else tuple(map(spaced, record))
+        yield Row(texts[0] if columns.text_pair is None else texts, label, where, names)
+
+
+def _text(value: Any, column: str, where: str, missing: bool) -> Any:
+    """A text, or a number as one, or a list of words; with ``missing``, whatever else is there."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole or (isinstance(value, float) and math.isfinite(value)):
+        return str(value)
+    other = column != DataOptions.text and (is_words(value) or isinstance(value, Path | bytes))
+    if missing or isinstance(value, str) or other:
+        return value
+    reason = value.reason if isinstance(value, Unusable) else f"is {cut(value)}"
+    raise InputError(f"the {column} of {where} {reason}; expected a text")
+
+
+def _delimited(path: Path) -> Records:
+    """CSV and TSV: every value is the text it is, also "NA" and "007"; an empty label is none."""
+    separator = "\t" if path.suffix.lower() == ".tsv" else ","
+    reader = _fields(path, separator)
+    header = next(reader, [])
+    _check_once(header, path)
+
+    def records() -> Iterator[dict[str, Any]]:
+        filled = (fields or [""] for fields in reader if fields or len(header) == 1)  # a blank line may be a text
+        for number, fields in enumerate(filled, start=1):
+            if len(fields) != len(header):
+                count = f"{len(fields)} field(s); expected {len(header)}, as in the header"
+                raise InputError(f"{path}, row {number} has {count} (quote a text that holds the separator)")
+            if separator == "\t":
+                _check_whole(fields, f"{path}, row {number}")
+            yield dict(zip(header, fields, strict=True))
+
+    return records(), {}
+
+
+def _check_once(names: Sequence[str], path: Path) -> None:
+    """Refuse columns of one name."""
+    if len(set(names)) < len(names):
+        raise InputError(f"{path} has the columns {listing(names)}; expected every name once")
+
+
+def _check_whole(fields: Sequence[str], where: str) -> None:
+    """Refuse a field of a TSV file that looks like several rows: a text that begins with a quote swallows the next."""
+    for field in fields:
+        if ("\n" in field or "\r" in field) and ("\t" in field or len(fields) == 1):
+            raise InputError(
+                f"{where} has a quoted text of several lines, {cut(field)}, which may be rows of their own: write such "
+                'texts as .csv or .jsonl, or quote the one that begins with a quote ("""so"", he said")'
+            )
+
+
+def _fields(path: Path, separator: str) -> Iterator[list[str]]:
+    """The rows of a CSV file, with fields as long as a row may be (a setting of the whole process, raised for good)."""
+    csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
+    length = count = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal length
+        for line in _lines(path):
+            length += len(line)
+            _check_length(length, f"data {path}, row {count}")
+            yield line
+
+    reader = csv.reader(counted(), delimiter=separator, strict=True)
+    while True:
+        length = 0
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise InputError(
+                f"cannot read data {path}, row {count}: {error}; expected a text that holds a quote or the "
+                'separator in quotes, with its own doubled ("""so"", he said")'
+            ) from error
+        if fields is None:
+            return
+        count += bool(fields)  # as rows are counted everywhere: blank lines are none
+        yield fields
+
+
+def _json_lines(path: Path) -> Records:
+    """One JSON object a line; strings stay as they are."""
+
+    def records() -> Iterator[dict[str, Any]]:
+        for number, line in enumerate(_lines(path), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"cannot read data {path}: line {number} is not JSON ({error})") from error
+            if not isinstance(record, dict):
+                raise InputError(f"cannot read data {path}: line {number} is not a JSON object")
+            yield record
+
+    return records(), {}
+
+
+def _parquet(path: Path) -> Records:
+    """A table of Parquet; class names and files are those that ``datasets`` sees in its schema."""
+    datasets = require("datasets", "fuse", "read Parquet")
+    check_filled(path)
+    parts = _guarded(_arrow_batches(path), path)
+    first = next(parts, None)
+    if first is None:
+        return iter(()), {}
+    _check_once(first.schema.names, path)
+    known = [name for name in first.schema.names if _is_known(first.select([name]).schema)]
+    features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.select(known).schema]), path))
+    named = {name: class_names(feature) for name, feature in features.items()}
+    files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
+
+    def records() -> Iterator[dict[str, Any]]:
+        for batch in chain([first], parts):
+            for row in batch.to_pylist():
+                yield row | {name: stored_file(row[name]) for name in files}
+
+    return _guarded(records(), path), {name: known for name, known in named.items() if known is not None}
+
+
+def _arrow_batches(path: Path) -> Iterator[Any]:
+    """The rows of a Parquet file as batches of Arrow, of :data:`PARQUET_ROWS` each."""
+    parquet = require("pyarrow.parquet", "fuse", "read Parquet")
+    _check_regular(path)
+    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PARQUET_BUFFER) as file:
+        if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
+            raise ValueError("it has no columns")
+        expected, count = file.metadata.num_rows, 0
+        for batch in file.iter_batches(PARQUET_ROWS, use_threads=False):
+            count += batch.num_rows
+            yield batch
+    if count != expected:
+        raise ValueError(f"it holds {count} rows; its metadata say {expected}")
+
+
+def _is_known(schema: Any) -> bool:
+    """Whether datasets has the types of a schema: maps, say, it has not, and values of one length only since lately."""
+    from datasets import Features
+
+    try:
+        Features.from_arrow_schema(schema)
+    except (ValueError, AttributeError):  # the latter is of datasets 4.0
+        return False
+    return True
+
+
+READERS: dict[str, Callable[[Path], Records]] = {
+    ".csv": _delimited,
+    ".tsv": _delimited,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+}
+
+
+def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
+    """Rows of a file of words, as of the CoNLL-2003 task: the first column is the word, the last its tag.
+
+    Columns are apart by spaces or tabs, and by no other space of Unicode, which may stand in a word; a file of one
+    column has no tags. Lines that begin with ``-DOCSTART-`` are left out.
+    """
+    columns, begun = 0, 1
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate(chain(found, [""]), start=1):
+        fields = re.split(r"[ \t]+", line.strip(" \t\r\n")) if line.strip() else []
+        if fields and not line.startswith("-DOCSTART-"):
+            columns = columns or len(fields)
+            if len(fields) != columns:
+                raise InputError(f"{path}, line {number} has {len(fields)} columns; expected {columns}, as before")
+            begun = begun if words else number
+            words.append(fields[0])
+            tags.append(fields[-1])
+        elif words:
+            yield Row(words, tags if columns > 1 else None, f"{path}, line {begun}")
+            words, tags = [], []
+
+
+def _folder_rows(folder: Path) -> Iterator[Row]:
+    """Paths of the images or sounds below a folder, in sorted order; the label is the subfolder they lie in.
+
+    Those directly in the folder have no label. Paths are no strings, which a text model would read as texts.
+    """
+    files = (path for path in folder.rglob("*") if has_media_name(path) and path.is_file())
+    found = visible_files((path.relative_to(folder).as_posix() for path in files), str(folder))
+    for path in (folder / name for name in found):
+        yield Row(path, None if path.parent == folder else path.parent.name, str(path))
+    if not found:
+        raise InputError(f"folder {folder} holds no images or sounds; for labels, expected one subfolder per class")
+
+
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+"""Folder names of splits, as ``datasets`` knows them."""
+
+
+def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
+    """Files below a folder in sorted order, without hidden ones and those in hidden folders; refuses several splits."""
+    files = sorted(map(PurePosixPath, names))
+    found = [path for path in files if not any(part.startswith(".") for part in path.parts)]
+    splits: dict[PurePosixPath, dict[str, PurePosixPath]] = {}
+    for place in sorted({parent for path in found for parent in path.parents}):
+        split = SPLITS.get(place.name.lower().rstrip("0123456789-_. "))  # val2017, say
+        if split is not None:
+            splits.setdefault(place.parent, {})[split] = place
+    for places in splits.values():
+        if len(places) > 1:
+            paths = " or ".join(f"{folder}/{place}" for place in places.values())
+            remedy = f"give {paths}; if these are classes, the pattern {folder}/*/*"
+            raise InputError(f"folder {folder} holds splits; expected one of them: {remedy}")
+    return found
+
+
+def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a ``.npz`` file: those of the names wanted that it has, or all."""
+    with _opened_arrays(path) as arrays:
+        return {name: _checked(arrays[name]) for name in arrays.files if wanted is None or name in wanted}
+
+
+def array_names(path: Path) -> list[str]:
+    """Names of the arrays of a ``.npz`` file."""
+    with _opened_arrays(path) as arrays:
+        return list(arrays.files)
+
+
+@contextmanager
+def _opened_arrays(path: Path) -> Iterator[Any]:
+    """A ``.npz`` file, with whatever damage shows while it is read turned into our error."""
+    try:
+        _check_regular(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            yield arrays
+    except Exception as error:  # numpy and zipfile raise many kinds for damaged files
+        raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a pipe where a file is read from its end: it would be waited for."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
+
+
+def _checked(array: np.ndarray) -> np.ndarray:
+    """An array whose texts, if it holds texts, are of characters: NumPy reads any four bytes as one."""
+    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+        codes = np.ascontiguousarray(array).view(f"{array.dtype.str[0]}u4")
+        if codes.max() > sys.maxunicode:
+            raise ValueError("its texts are not of Unicode characters")
+    return array
+
+
+def _npz_rows(path: Path) -> Iterator[Row]:
+    """Rows of a ``.npz`` file: images, texts, pairs of texts (``x`` [N, 2]), or mappings of names to tensors."""
+    names = set(array_names(path))
+    wanted = {EXAMPLES} if EXAMPLES in names else names - {LABELS}
+    if not wanted or not wanted <= {EXAMPLES, *TENSORS}:
+        raise InputError(
+            f"{path} has the arrays {listing(sorted(names))}; expected x and y, or in place of x ready tensors under "
+            f"the names of the model's inputs, of {listing(TENSORS)}"
+        )
+    arrays = read_arrays(path, {*wanted, LABELS})
+    if LABELS in arrays and arrays[LABELS].ndim > 2:
+        raise InputError(f"{path} has y of shape {list(arrays[LABELS].shape)}; expected [N], or [N, C] of 0 and 1")
+    rows = tensor_rows(arrays, str(path))
+    inputs: Sequence[Any] = [{name: row[name] for name in wanted} for row in rows]
+    if EXAMPLES in arrays:
+        inputs = _raw(arrays[EXAMPLES], path, LABELS in arrays)
+    name = EXAMPLES if EXAMPLES in arrays else next(iter(arrays))
+    for index, (value, row) in enumerate(zip(inputs, rows, strict=True)):
+        yield Row(value, row[LABELS].tolist() if LABELS in row else None, f"{path}, {name}[{index}]")
+
+
+def tensor_rows(tensors: Mapping[str, Any], source: str = "data") -> list[dict[str, np.ndarray]]:
+    """Ready tensors input by input, without the batch axis."""
+    arrays = {name: as_array(value) for name, value in tensors.items()}
+    counts = {len(array) if array.ndim else None for array in arrays.values()}
+    if len(counts) != 1 or None in counts:
+        shapes = {name: list(array.shape) for name, array in arrays.items()}
+        raise InputError(f"{source} has arrays of the shapes {shapes}; expected as many inputs and labels in each")
+    return [{name: array[index] for name, array in arrays.items()} for index in range(counts.pop() or 0)]
+
+
+def _raw(inputs: np.ndarray, path: Path, labelled: bool) -> Sequence[Any]:
+    """Images, texts [N], or pairs of texts [N, 2]."""
+    if inputs.dtype.kind != "U":
+        if inputs.dtype == np.uint8 and inputs.ndim == 3 and inputs.size and (not labelled or len(inputs) != 3):
+            image_stack(inputs, f"x of {path}")
+        return list(inputs)
+    if inputs.ndim > 1 and inputs.shape[1:] != (2,):
+        raise InputError(f"{path} has texts of shape {list(inputs.shape)} in x; expected [N], or [N, 2] for pairs")
+    return inputs.tolist() if inputs.ndim == 1 else [tuple(pair) for pair in inputs.tolist()]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, with their ends."""
+    check_filled(path)
+    with _opened(path) as file:
+        for number, line in enumerate(_guarded(_limited(file, ""), path), start=1):
+            _check_length(len(line), f"data {path}, line {number}")
+            yield line
+
+
+def _opened(path: Path) -> IO[str]:
+    try:
+        return path.open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise InputError(f"cannot read data {path}: {error.strerror or error}; expected {FORMS}") from error
+
+
+def _limited(file: IO[Line], end: Line) -> Iterator[Line]:
+    """The lines of an open file; of one that is longer than any may be a part that is too long as well."""
+    return iter(partial(file.readline, LONGEST + 1), end)
+
+
+def check_filled(path: Path) -> None:
+    """Refuse a file without content; a pipe has no size."""
+    if path.is_file() and path.stat().st_size == 0:
+        raise InputError(f"data {path} is empty; expected at least one example")
+
+
+def _check_length(found: int, where: str) -> None:
+    """Refuse a line or row that is longer than any may be."""
+    if found > LONGEST:
+        raise InputError(f"{where} has more than {LONGEST} characters; expected shorter ones: cut its texts up")
+
+
+def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
+    """The stream, with the reader's errors turned into ours."""
+    try:
+        yield from stream
+    except InputError:
+        raise
+    except Exception as error:  # whatever a reader raises for data that it cannot parse
+        kind = f"save it as UTF-8 ({FORMS})" if isinstance(error, UnicodeDecodeError) else FORMS
+        raise InputError(f"cannot read data {path}: {cut(error, 160)}; expected {kind}") from error

@@ -1,0 +1,192 @@
+"""Data by name: a file or folder, a pattern of names, a data set of the hub (``hf:NAME:CONFIG:SPLIT``), or a URL."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import InputError, MissingExtraError, cut, listing, require
+from .audio import has_media_name
+from .data_files import FORMS, check_filled, file_rows, visible_files
+from .data_options import DataOptions
+from .python_inputs import table_rows
+from .raw_inputs import Row
+
+HUB = "hf:"
+
+HUB_FORM = "hf:NAME, hf:NAME:CONFIG, hf:NAME:CONFIG:SPLIT or hf:NAME::SPLIT"
+
+
+def named_rows(name: str | Path, columns: DataOptions = DataOptions(), *, missing: bool = False) -> Iterator[Row]:
+    """Rows of data, one at a time; ``missing`` lets those without a text through."""
+    if isinstance(name, str) and not os.path.exists(name):  # noqa: PTH110 - of a long text, Path's raises
+        if name.startswith(HUB):
+            return _hub_rows(name, columns)
+        if _is_url(name):
+            return _remote_rows(name, columns, missing)
+        if glob.has_magic(name):
+            return _pattern_rows(name, columns, missing)
+    return file_rows(name, columns, missing=missing)
+
+
+def source_name(name: str | Path) -> str:
+    """What messages and reports call data: a URL without credentials and query."""
+    return shown(str(name)) if _is_url(str(name)) else str(name)
+
+
+def check_named(name: str | Path) -> None:
+    """Refuse what does not exist, is empty, or is no name of data; nothing remote is looked at."""
+    text = str(name)
+    if os.path.exists(text):  # noqa: PTH110
+        check_filled(Path(text))
+    elif text.startswith(HUB):
+        hub_name(text)
+    elif not _is_url(text) and not matches(text):
+        raise InputError(f"data {text} does not exist; expected {FORMS}")
+
+
+def matches(pattern: str) -> list[Path]:
+    """What a pattern matches, in the order of the names; nothing for what is no pattern."""
+    if not glob.has_magic(pattern):
+        return []
+    return sorted(Path(path) for path in glob.glob(pattern, recursive=True))  # noqa: PTH207 - of absolute ones, too
+
+
+def _pattern_rows(pattern: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
+    """Rows of all files that a pattern matches; an image's label is the name of the folder it lies in."""
+    files = [path for path in matches(pattern) if path.is_file()]
+    if not files:
+        raise InputError(f"data {pattern} match no file; expected {FORMS}, or a pattern of files")
+    for path in files:
+        if has_media_name(path.name):
+            yield Row(path, path.parent.name or None, str(path))
+        else:
+            yield from file_rows(path, columns, missing=missing)
+
+
+def hub_name(text: str) -> tuple[str, str | None, str | None]:
+    """Name, configuration and split of a data set of the hub; ``None`` for the only one.
+
+    >>> hub_name("hf:clinc_oos:plus:test")
+    ('clinc_oos', 'plus', 'test')
+    """
+    name, *rest = text.removeprefix(HUB).split(":")
+    if not name or len(rest) > 2:
+        raise InputError(f"data {cut(text)} names no data set of the hub; expected {HUB_FORM}")
+    config, split = (*rest, "", "")[:2]
+    return name, config or None, split or None
+
+
+def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
+    """Rows of a data set of the hub; it is downloaded once, and read from the cache of ``datasets`` afterwards.
+
+    Its columns are read undecoded: ``datasets`` would fetch addresses in a column of images, or have them drawn.
+    """
+    name, config, wanted = hub_name(text)
+    datasets = require("datasets", "hub", "read data sets of the hub")
+    try:
+        splits = datasets.load_dataset(name, config)
+    except Exception as error:  # datasets raises many kinds: no such name, no connection, no such configuration
+        raise InputError(
+            f"cannot read data set {name} of the hub: {cut(error, 200)}; expected {HUB_FORM}, and a connection, or "
+            "the data set in the cache of an earlier run"
+        ) from error
+    wanted = next(iter(splits)) if wanted is None and len(splits) == 1 else wanted
+    if wanted not in splits:
+        form = f"hf:{name}:{config or ''}:{next(iter(splits), 'train')}"
+        raise InputError(f"data {text} has the splits {listing(splits)}; expected one of them, as {form}")
+    split = splits[wanted]
+    table = datasets.Dataset(split.data.table.replace_schema_metadata(None), fingerprint=text)
+    return table_rows(table, columns, text, split.features)
+
+
+def _is_url(text: str) -> bool:
+    """Whether data are named by a URL: ``s3://bucket/train.csv``."""
+    return "://" in text
+
+
+def shown(url: str) -> str:
+    """A URL without what may be secret in it: credentials, and the query in which signatures stand.
+
+    >>> shown("https://user:word@host/train.csv?signature=abc")
+    'https://host/train.csv'
+    """
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _remote_rows(url: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
+    """Rows of the files behind a URL of whatever ``fsspec`` reads, in the order of their names.
+
+    Tables and arrays are copied to a temporary place, one at a time; images are read when their turn comes.
+    """
+    core = require("fsspec.core", "hub", "read URLs")
+    with _guarded(url):
+        system, place = core.url_to_fs(url)
+        paths = _paths(system, str(place))
+    if not paths:
+        raise InputError(f"data {shown(url)} match no file; expected {FORMS}")
+    for path in paths:
+        yield from _remote_file_rows(system, path, url, columns, missing)
+
+
+def _paths(system: Any, place: str) -> list[str]:
+    """Files of one place: itself, those that a pattern matches, or the images of a folder."""
+    if any(character in urlsplit(place).path for character in "*["):
+        return sorted(path for path in system.glob(place) if not system.isdir(path))
+    protocols = (system.protocol,) if isinstance(system.protocol, str) else tuple(system.protocol)
+    if "http" in protocols or system.isfile(place):  # a page is no folder
+        return [place]
+    if not system.isdir(place):
+        return []
+    place = place.rstrip("/")
+    names = (path.removeprefix(f"{place}/") for path in system.find(place) if has_media_name(path))
+    return [f"{place}/{path}" for path in visible_files(names, shown(system.unstrip_protocol(place)))]
+
+
+def _remote_file_rows(system: Any, path: str, url: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
+    """Rows of one file."""
+    name = PurePosixPath(urlsplit(path).path if "://" in path else path)
+    called = shown(path if "://" in path else system.unstrip_protocol(path))
+    if has_media_name(name.name):
+        with _guarded(url), system.open(path, "rb") as file:
+            content = file.read()
+        yield Row(content, name.parent.name or None, called)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, name.name or "data")
+        with _guarded(url), system.open(path, "rb") as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        try:
+            for row in file_rows(copy, columns, missing=missing):
+                yield Row(row.input, row.label, row.where.replace(str(copy), called), row.names)
+        except InputError as error:
+            raise InputError(str(error).replace(str(copy), called)) from error
+
+
+@contextmanager
+def _guarded(url: str) -> Iterator[None]:
+    """Whatever a file system raises, as our error, without what may be secret in the URL."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # of every network and every plugin
+        query = url.partition("?")[2]
+        said = str(error).replace(url, shown(url))
+        said = cut(said.replace(query, "…") if query else said, 160)
+        if isinstance(error, ImportError):  # fsspec knows the protocol, and says what brings it
+            remedy = "; pip install 'hydrant-uq[hub]'" if url.startswith("http") else ""
+            raise MissingExtraError(f"data {shown(url)} need a plugin of fsspec: {said}{remedy}") from error
+        missing = "it does not exist" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}, {said}"
+        raise InputError(
+            f"cannot read data {shown(url)}: {missing}; check the address, the connection and the credentials"
+        ) from error

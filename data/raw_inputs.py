@@ -1,0 +1,196 @@
+"""Raw inputs (texts, pairs, words, images, sounds, ready tensors) and the dicts and tensors of torch that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, cut, listing
+from .data_options import DataOptions
+
+TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values", "input_features")
+"""Names of ready tensors: those of the graphs' inputs."""
+
+PAIR = "text_pair"
+"""The key of a second text, as in the dicts that pipelines of transformers take."""
+
+SAMPLES = ("array", "raw")
+"""Keys of a sound's samples beside ``sampling_rate``, in data sets and in what pipelines of transformers take."""
+
+WORDS = "tokens"
+"""The key of a text as a list of words, for models that tag tokens."""
+
+AUDIO = "audio"
+"""The key of a sound, as in data sets of the hub."""
+
+KEYS = ("text", "image", AUDIO, WORDS)
+"""Keys and columns of inputs, of which the first that is there counts."""
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Samples [samples] of one channel, and their rate."""
+
+    samples: Any
+    rate: int
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Stands for an input that could not be read; its processor refuses it, for a reason that completes "input 3 …"."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One example of the data.
+
+    Attributes:
+        input: a text, its words as a list, a pair of texts as a tuple, an image or sound, its path or bytes, or a
+            mapping of names to ready tensors.
+        label: if there is any; of words a list of their tags.
+        where: its place, for messages.
+        names: of the columns or keys there, where the one of labels is not among them.
+    """
+
+    input: Any
+    label: Any | None
+    where: str
+    names: tuple[Any, ...] = ()
+
+
+def is_pair(item: Any) -> bool:
+    """Whether an input is a pair of texts: a tuple of two strings."""
+    return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
+
+
+def is_words(item: Any) -> bool:
+    """Whether an input is a text as its words: a list or a flat array of strings; a tuple of two is a pair of texts."""
+    if isinstance(item, np.ndarray):
+        return item.ndim == 1 and is_words(item.tolist())
+    return isinstance(item, list | tuple) and not is_pair(item) and all(isinstance(word, str) for word in item)
+
+
+def kinds(value: Any) -> list[tuple[str, str]]:
+    """Library and name of a value's class and its bases, by which libraries are recognised without their import."""
+    return [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(value).__mro__]
+
+
+def kind_of(value: Any) -> str:
+    """The name of a value's type, with the library that it comes from."""
+    library, name = kinds(value)[0]
+    return name if library == "builtins" else f"{library}.{name}"
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of torch."""
+    return ("torch", "Tensor") in kinds(value)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A value as an array: a tensor from any device, without its gradient, bfloat16 as float32."""
+    if not is_tensor(value):
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
+    plain = value.detach().cpu()
+    return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
+
+
+def image_array(value: Any) -> np.ndarray:
+    """Images of a tensor, [C, H, W] or [N, C, H, W] uint8 as torch has them, with their channels last.
+
+    Grey ones lose their one channel, and whatever is shaped otherwise stays as it is.
+    """
+    array = as_array(value)
+    if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[-3] not in (1, 3):
+        return array
+    if array.shape[-3] == 1:
+        return np.squeeze(array, axis=-3)  # [H, W] or [N, H, W]
+    return np.moveaxis(array, -3, -1)  # [H, W, 3] or [N, H, W, 3]
+
+
+def input_keys(columns: DataOptions, modality: str | None = None) -> tuple[str, ...]:
+    """Names by which the input of a row is known, the first that is there; one that was asked for alone."""
+    if columns.text_pair is not None or columns.text != DataOptions.text:
+        return (columns.text,)
+    return KEYS if modality is None else (modality, WORDS)
+
+
+def is_record(value: Any, keys: Sequence[str] = KEYS) -> bool:
+    """Whether a value is one row as a dict, and not a dict of ready tensors."""
+    if not isinstance(value, Mapping) or set(value) & set(TENSORS):
+        return False
+    return bool(set(value) & set(keys)) or not all(hasattr(each, "shape") for each in value.values())
+
+
+def column_rows(given: Any, keys: Sequence[str]) -> Any:
+    """Rows of a dict of columns, such as a slice of a ``datasets`` data set; anything else unchanged."""
+    if not isinstance(given, Mapping) or set(given) & set(TENSORS):
+        return given
+    name = next((key for key in (*keys, WORDS) if key in given), None)
+    column = given.get(name)
+    if isinstance(column, np.ndarray) and column.dtype.kind in "UO":
+        column = list(column)
+    if not isinstance(column, list) or (name == AUDIO and any(isinstance(each, int | float) for each in column[:1])):
+        return given
+    if name == WORDS and not all(isinstance(words, list | tuple) or hasattr(words, "shape") for words in column):
+        return given
+    lengths = {key: len(values) if hasattr(values, "__len__") else None for key, values in given.items()}
+    if len(set(lengths.values())) > 1:
+        raise InputError(f"inputs is a dict of columns of unequal lengths, {lengths}; expected one entry a row in each")
+    return [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]
+
+
+def _stored(item: Mapping[str, Any]) -> Any:
+    """Samples with their rate as a :class:`Sound`, or a file; anything else as it is."""
+    samples = next((item[name] for name in SAMPLES if name in item), None)
+    if samples is None or "sampling_rate" not in item:
+        return stored_file(item)
+    return Sound(samples, item["sampling_rate"])
+
+
+def stored_file(value: Any) -> Any:
+    """A file in a data set, ``{"bytes": …, "path": …}``, as its bytes or its path; anything else as it is.
+
+    A path is no string, which a text model would read, and an address is :class:`Unusable`: nothing is fetched because
+    data say so.
+    """
+    if not isinstance(value, Mapping) or not value or not set(value) <= {"bytes", "path"}:
+        return value
+    found = value.get("bytes") or value.get("path")
+    if found is None:
+        return Unusable(f"is a file of {cut(dict(value))}; expected its bytes or its path")
+    if isinstance(found, str) and "://" in found:
+        return Unusable(f"is a file at the address {cut(found)}, which is not fetched; load it, and give its path")
+    return Path(found) if isinstance(found, str) else found
+
+
+def as_input(item: Any, columns: DataOptions, keys: Sequence[str]) -> Any:
+    """One element of what a caller gave, as an input: a row by its keys, tensors of torch as arrays.
+
+    Images and sounds that ``datasets`` did not decode (``{"bytes": …, "path": …}``) are their bytes or path,
+    ``{"array" or "raw": …, "sampling_rate": …}`` is a :class:`Sound`, and everything else is what it is.
+    """
+    if is_tensor(item):
+        return image_array(item)
+    if not is_record(item, keys):
+        return item
+    if (found := _stored(item)) is not item:
+        return found
+    name = next((key for key in keys if key in item), None)
+    pair = columns.text_pair or (PAIR if PAIR in item else None)
+    if name is None or (pair is not None and pair not in item):
+        wanted = " or ".join(map(repr, keys if name is None else [pair]))
+        return Unusable(f"is a dict with the keys {listing(item)}; expected {wanted}")
+    if pair is not None:
+        return item[name], item[pair]
+    return (
+        list(item[name]) if name == WORDS and not isinstance(item[name], str) else as_input(item[name], columns, keys)
+    )

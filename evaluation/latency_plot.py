@@ -1,0 +1,54 @@
+"""The plot of a profile: latency against batch, one line for each model, backend and sequence."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ..errors import require
+from .profile_report import Case, Settings
+
+STYLES = ("-", "--", ":", "-.")
+"""Of lines, by sequence."""
+
+
+def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
+    """PNG bytes: medians, with a band up to the 95th percentile, on logarithmic axes."""
+    require("matplotlib", "report", "draw latency against batch")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines: dict[tuple[str, str, str, int], list[Case]] = defaultdict(list)
+    for case in cases:
+        lines[case.model, case.backend, case.precision, case.sequence].append(case)
+    models = list(dict.fromkeys(key[:3] for key in lines))
+    sequences = sorted({case.sequence for case in cases})
+    figure = Figure(figsize=(8, 5), dpi=110, facecolor="white")
+    FigureCanvasAgg(figure)  # without pyplot, whose state is the whole process's
+    axes = figure.subplots()
+    for (model, backend, precision, sequence), found in lines.items():
+        line = sorted(found, key=lambda case: case.batch)
+        batches = [case.batch for case in line]
+        colour = f"C{models.index((model, backend, precision)) % 10}"
+        axes.plot(
+            batches, [case.latency_ms.p50 for case in line], STYLES[sequences.index(sequence) % len(STYLES)],
+            marker="o", markersize=4, color=colour,
+            label=", ".join(filter(None, (model, f"{backend} {precision}", settings.length(sequence)))),
+        )  # fmt: skip
+        axes.fill_between(
+            batches, [case.latency_ms.p50 for case in line], [case.latency_ms.p95 for case in line],
+            color=colour, alpha=0.15, linewidth=0,
+        )  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = sorted({case.batch for case in cases})
+    axes.set_xticks(ticks, [str(batch) for batch in ticks])
+    axes.set_xlabel("batch (inputs)")
+    axes.set_ylabel("latency of the batch (ms): median, band to the 95th percentile")
+    axes.grid(visible=True, which="both", alpha=0.25)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
+    return buffer.getvalue()

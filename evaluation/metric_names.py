@@ -1,0 +1,122 @@
+"""Metrics of all tasks by name: what to call them, how to print them, and which way is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..tasks.task import Column, share
+from .report import EvaluationReport, Figure
+
+DETECTION = {"auroc": Column("AUROC", better="high"), "aupr": Column("AUPR", better="high"), "fpr95": share("FPR95")}
+"""Of finding wrong answers or out-of-distribution inputs by a score."""
+
+
+SCORES = {
+    "max_probability": "max probability",
+    "predictive_entropy": "predictive entropy",
+    "mutual_information": "mutual information",
+    "energy": "energy",
+    "distance": "distance",
+    "score_variance": "variance of the scores",
+}
+
+
+BASELINES = {
+    "max_probability": "max probability",
+    "max_logit": "max logit",
+    "predictive_entropy": "predictive entropy",
+    "energy": "energy",
+    "gen": "GEN",
+    "knn": "kNN",
+    "vim": "ViM",
+    "mahalanobis": "Mahalanobis",
+    "relative_mahalanobis": "relative Mahalanobis",
+}
+"""Post-hoc scores of a single model, in the order in which they are shown."""
+
+
+BASELINE_FIGURES = {name: DETECTION[name] for name in ("auroc", "fpr95")}
+"""What is shown of each; AUPR stands in the JSON."""
+
+
+DIFFERENCES = {
+    "accuracy": share("accuracy", "{:+z.1f}", "high", " points"),
+    "nll": Column("NLL", "{:+z.3f}"),
+    "ece": share("ECE", "{:+z.2f}", unit=" points"),
+    "ood.predictive_entropy.auroc": Column("OOD AUROC by entropy", "{:+z.3f}", better="high"),
+    "ood.predictive_entropy.fpr95": share("OOD FPR95 by entropy", "{:+z.1f}", unit=" points"),
+    "ood.energy.auroc": Column("OOD AUROC by energy", "{:+z.3f}", better="high"),
+    "ood.energy.fpr95": share("OOD FPR95 by energy", "{:+z.1f}", unit=" points"),
+    "span_f1": share("span F1", "{:+z.1f}", "high", " points"),
+    "rmse": Column("RMSE", "{:+z.4g}"),
+    "correlation": Column("rank correlation with the label", "{:+z.3f}", better="high"),
+    "exact_match": share("all labels right", "{:+z.1f}", "high", " points"),
+    "micro_f1": Column("micro F1", "{:+z.3f}", better="high"),
+    "macro_f1": Column("macro F1", "{:+z.3f}", better="high"),
+    "mean_average_precision": Column("mean average precision", "{:+z.3f}", better="high"),
+    "label_ece": share("ECE, a label", "{:+z.2f}", unit=" points"),
+    "mrr": Column("MRR@10", "{:+z.3f}", better="high"),
+    "ndcg": Column("nDCG@10", "{:+z.3f}", better="high"),
+}
+"""Of the evaluated bundle's figures from a competitor's, on the same resamples; points are percentage points."""
+
+
+DIVERSITY = {
+    "disagreement": share("members that disagree with the ensemble", "{:.2f}", ""),
+    "pair_disagreement": share("pairs of members that disagree", "{:.2f}", ""),
+    "divergence": Column("KL divergence between members, nats", "{:.4f}", ""),
+    "deviation": Column("√variance of the scores", "{:.4g}", ""),
+    "mutual_information": Column("mutual information, nats", "{:.4f}", ""),
+    "head_overlap": share("overlap of kept heads (Jaccard)", better=""),
+}
+
+
+DECISIONS = {
+    "coverage": share("inputs answered", better="high"),
+    "risk": share("answers that are wrong"),
+    "answered_rmse": Column("RMSE of the answers", "{:.4g}"),
+    "ood_abstained": share("out-of-distribution inputs abstained from", better="high"),
+    "true_positive_rate": share("out-of-distribution inputs flagged", better="high"),
+    "false_positive_rate": share("in-distribution inputs flagged"),
+    "labels_assigned": Column("labels assigned to an input", "{:.2f}", ""),
+    "set_coverage": share("prediction sets that hold the label", better="high"),
+    "set_size": Column("classes in a prediction set", "{:.2f}"),
+}
+
+
+def shown(figure: Figure | None, column: Column, interval: bool = True) -> str:
+    """A figure with its interval, or a dash where it has no value."""
+    if figure is None or not math.isfinite(figure.value):
+        return "–"
+    value = column.text(figure.value)
+    if not interval or not math.isfinite(figure.low):
+        return value
+    return f"{value} ({ranged(figure, column)})"
+
+
+def ranged(figure: Figure, column: Column) -> str:
+    """The ends of an interval."""
+    low, high = column.number(figure.low), column.number(figure.high)
+    return f"{low} to {high}" if low[0] in "+−" else f"{low}–{high}"
+
+
+def baseline_remarks(report: EvaluationReport) -> list[str]:
+    """Which single model the baselines of each were computed from, how, and which are left out: a line for each."""
+    found = {model.name: model.baselines for model in report.models if model.baselines is not None}
+    lines = [f"Baselines of {name}: {baselines.of}" for name, baselines in found.items()]
+    lines += [f"Fitted on {report.fit_examples} examples of {report.fit}"] if report.fit else []
+    lines += [f"{names}: {words}" for each in found.values() for names, words in _grouped(each.settings)]
+    alike = len({tuple(each.left_out.items()) for each in found.values()}) == 1
+    for name, baselines in found.items():
+        whose = "" if alike else f" for {name}"
+        lines += [f"Left out{whose}: {names}: {words}" for names, words in _grouped(baselines.left_out)]
+    return list(dict.fromkeys(lines))
+
+
+def _grouped(words: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Scores of which the same is to be said, as one."""
+    groups: dict[str, list[str]] = {}
+    for score, text in words.items():
+        groups.setdefault(text, []).append(BASELINES[score])
+    return [(", ".join(names), text) for text, names in groups.items()]

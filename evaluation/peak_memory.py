@@ -1,0 +1,82 @@
+"""Peak memory of a model: a fresh process opens it, runs one batch, and reports how much it held.
+
+The process is this file: ``python -m hydrant.evaluation.peak_memory OPTIONS``, with the arguments of :func:`run_batch`
+as a JSON object, writes ``{"peak": bytes, "imports": bytes}``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..bundle.store import Bundle
+from ..data.check_inputs import full_batch
+from ..errors import BackendError, cut
+from ..runtime.backends.registry import MODULES
+from .profile_targets import Subject
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory of a process, in bytes: the most it held, and how much of that before the model was opened."""
+
+    peak: int
+    imports: int
+
+
+def measure_memory(
+    subject: Subject, bundle: Bundle, *, batch: int, sequence: int, threads: int | None, seed: int
+) -> Memory:
+    """Open a model in a process of its own and run one batch."""
+    options = {
+        "bundle": str(bundle.path.resolve()),
+        "subject": {**asdict(subject), "graph": None if subject.graph is None else str(subject.graph)},
+        "threads": threads,
+        "shape": [batch, sequence, seed],
+    }
+    command = [sys.executable, "-P", "-m", __name__, json.dumps(options)]
+    found_here = os.pathsep.join(entry for entry in sys.path if entry)  # and not in the current folder
+    environment = {**os.environ, "PYTHONPATH": found_here}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)  # noqa: S603 (itself)
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise BackendError(
+            f"measuring the memory of {subject.model} on {subject.backend} ended with status {done.returncode} "
+            f"({cut(last, 200)}); leave it out with --no-memory"
+        )
+    return Memory(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def peak_bytes() -> int:
+    """Most resident memory that this process has held so far, in bytes.
+
+    On Linux from ``VmHWM``: the ``ru_maxrss`` of a child process there starts at its parent's.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    usage = importlib.import_module("resource")  # Unix only
+    return int(usage.getrusage(usage.RUSAGE_SELF).ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+
+
+def run_batch(bundle: str, subject: dict[str, Any], threads: int | None, shape: list[int]) -> Memory:
+    """Open a model in this process, and run one batch of [inputs, tokens, seed]."""
+    importlib.import_module(MODULES[subject["backend"]])
+    imports = peak_bytes()
+    opened = Bundle.open(Path(bundle))
+    graph = None if subject["graph"] is None else Path(subject["graph"])
+    with Subject(**{**subject, "graph": graph}).open(opened, threads) as backend:
+        backend.run(full_batch(opened.any_architecture(), *shape))
+    return Memory(peak_bytes(), imports)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(run_batch(**json.loads(sys.argv[1])))) + "\n")

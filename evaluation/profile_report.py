@@ -1,0 +1,240 @@
+"""What ``profile`` is asked for and what it measured: settings, the machine, one case for each model and shape."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..bundle.traced import AnyArchitecture
+from ..errors import InputError, check_seed, cut, is_whole
+from ..metrics.timing import Latency, Ratio, Rules
+from ..runtime.loading import checked_threads
+from ..version import __version__
+from .operator_times import Breakdown
+from .profile_targets import BASELINES
+
+LARGEST_BATCH = 4096
+
+SAMPLES, MAX_SAMPLES = 16_000, 10**7
+"""Samples of a waveform by default, a second of most models; and the most."""
+
+LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tensorrt-rtx", "torch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """At which shapes and for how long models are timed.
+
+    Attributes:
+        batch: inputs per run, each number in turn; default 1,8.
+        sequence: tokens per text, each number in turn; default 128, or the longest that the model reads. Of waveforms
+            samples, default 16,000. Not for images and spectrograms.
+        seconds: seconds that every model runs at least, at every shape.
+        iterations: runs of every model at least, at every shape.
+        threads: threads within one run; without it the backend's default.
+    """
+
+    batch: Sequence[int] = (1, 8)
+    sequence: Sequence[int] | None = None
+    seconds: float = 3.0
+    iterations: int = 30
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        _numbers("batch", self.batch, LARGEST_BATCH)
+        if not 0 <= self.seconds < math.inf:
+            raise InputError(f"seconds is {cut(self.seconds)}; expected 0 or more")
+        if not is_whole(self.iterations, 1):
+            raise InputError(f"iterations is {cut(self.iterations)}; expected 1 or more")
+        checked_threads(self.threads)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure, checked; ``sequences`` are 0 where nobody counted an image's tokens."""
+
+    batches: tuple[int, ...]
+    sequences: tuple[int, ...]
+    baselines: tuple[str, ...]
+    threads: int | None
+    rules: Rules
+    seed: int
+    unit: str = "tokens"
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Every (batch, sequence)."""
+        return [(batch, sequence) for sequence in self.sequences for batch in self.batches]
+
+    def length(self, sequence: int) -> str:
+        """One of the sequences in words; empty where nobody counted."""
+        return f"{sequence} {self.unit}" if sequence else ""
+
+    def shape(self, batch: int, sequence: int) -> str:
+        """A shape in words."""
+        return ", ".join(filter(None, (f"batch {batch}", self.length(sequence))))
+
+
+def checked_settings(
+    architecture: AnyArchitecture, timing: Timing, baselines: str | Sequence[str], seed: int
+) -> Settings:
+    """Settings for a model, from what the user gave to ``profile``."""
+    check_seed(seed)
+    names = [baselines] if isinstance(baselines, str) else list(baselines)
+    for name in names:
+        if name not in BASELINES:
+            raise InputError(f"baseline {cut(name)} is unknown; expected {' or '.join(BASELINES)}")
+    return Settings(
+        _numbers("batch", timing.batch, LARGEST_BATCH),
+        _sequences(architecture, timing.sequence),
+        tuple(name for name in BASELINES if name in names),
+        checked_threads(timing.threads),
+        Rules(float(timing.seconds), int(timing.iterations)),
+        int(seed),
+        "samples" if architecture.modality == "audio" else "tokens",
+    )
+
+
+def _numbers(name: str, values: Sequence[int], most: int) -> tuple[int, ...]:
+    """Distinct whole numbers from 1 to ``most``, in the order given."""
+    if not len(values):
+        raise InputError(f"{name} is {cut(values)}; expected a list of one or more whole numbers")
+    for value in values:
+        if not is_whole(value, 1, most):
+            raise InputError(f"{name} is {cut(value)}; expected 1 to {most}")
+    return tuple(dict.fromkeys(map(int, values)))
+
+
+def _sequences(architecture: AnyArchitecture, asked: Sequence[int] | None) -> tuple[int, ...]:
+    longest = architecture.max_sequence
+    if architecture.modality == "image" or architecture.spectrogram:
+        if asked is not None:
+            has = f"{longest} tokens" if longest else "one size"
+            what = "a spectrogram" if architecture.spectrogram else "an image"
+            raise InputError(f"sequence was given; {what} always has {has} here, so leave it out")
+        return (longest,)
+    if architecture.modality == "audio":
+        lengths = (max(SAMPLES, architecture.shortest),) if asked is None else _numbers("sequence", asked, MAX_SAMPLES)
+        if min(lengths) < architecture.shortest:
+            raise InputError(f"sequence is {min(lengths)}; this model reads at least {architecture.shortest} samples")
+        return lengths
+    return _numbers("sequence", asked, longest) if asked is not None else (min(128, longest),)
+
+
+def machine_facts() -> dict[str, Any]:
+    """The machine that a measurement was made on, without its name.
+
+    Keys: ``processor`` (model), ``cores`` (logical, of the machine), ``usable_cores`` (of them,
+    for this process), ``system``, ``python``, ``versions`` (library → version; those installed).
+    """
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: found for name in LIBRARIES if (found := _version(name))},
+    }
+
+
+def load_average() -> float:
+    """Runnable processes over the last minute; 0 where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def _processor() -> str:
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
+    for name, _, value in (line.partition(":") for line in lines):
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a backend at one shape.
+
+    Attributes:
+        model: ``"fused"``, or the name of a baseline.
+        chunk: most inputs that went into one run of what is below the backend.
+        throughput: inputs per second: batch ÷ mean.
+        ratios: baseline → time ÷ that of the baseline on the same backend.
+        flops_ratio: operations ÷ those of the plain single model; ``None`` for traced bundles.
+        parts_ms: of a run on a GPU: ``h2d``, ``compute``, ``d2h`` and, on the CPU, ``enqueue``; ``None`` elsewhere.
+    """
+
+    model: str
+    backend: str
+    precision: str
+    batch: int
+    sequence: int
+    chunk: int
+    latency_ms: Latency
+    throughput: float
+    ratios: dict[str, Ratio]
+    flops_ratio: float | None
+    parts_ms: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class MemoryCase:
+    """Peak memory of a process of its own at the largest shape; ``ratio``: ÷ the plain single model's, if measured."""
+
+    model: str
+    backend: str
+    precision: str
+    batch: int
+    sequence: int
+    peak_bytes: int
+    imports_bytes: int
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class ProfileReport:
+    """What ``profile`` measured.
+
+    Attributes:
+        files: SHA-256 of every file of the bundle but the reports, as it was profiled.
+        cases: every model and shape; models on one backend were interleaved.
+        skipped: (backend, reason) of each one that ``"auto"`` passed over.
+        plot: file in the bundle with the plot; ``None`` without matplotlib.
+        written: files in the bundle, or paths in a folder of their own; not in the JSON form.
+    """
+
+    family: str
+    members: int
+    files: dict[str, str]
+    machine: dict[str, Any]
+    settings: Settings
+    cases: list[Case]
+    memory: list[MemoryCase]
+    layers: Breakdown | None
+    warnings: list[str]
+    notes: list[str]
+    skipped: list[tuple[str, str]]
+    plot: str | None
+    written: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object, as in ``reports/profile.json``: the fields of these classes by their names.
+
+        ``skipped`` is a list of ``backend`` and ``reason``, and ``hydrant`` the version.
+        """
+        skipped = [{"backend": name, "reason": reason} for name, reason in self.skipped]
+        facts = {name: value for name, value in asdict(self).items() if name != "written"}
+        return {"hydrant": __version__, **facts, "skipped": skipped}

@@ -1,0 +1,128 @@
+"""What is profiled: the bundle and its baselines, and how each is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..bundle.architecture import Architecture
+from ..bundle.store import Bundle
+from ..bundle.traced import Traced
+from ..errors import InputError, require
+from ..runtime.backends.microbatch import Microbatch
+from ..runtime.backends.protocol import Backend
+from ..runtime.backends.registry import RUNS_GRAPHS, open_backend, open_graph
+
+FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
+
+BASELINES = (SINGLE, DEEP_ENSEMBLE)
+"""What can be asked for; ``"single"`` also brings the single model with the exact rewrites."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model on a backend: a baseline's graph file, ``copies`` of it in sequence, or the bundle itself."""
+
+    model: str
+    backend: str
+    precision: str
+    graph: Path | None = None
+    copies: int = 1
+
+    def open(self, bundle: Bundle, threads: int | None) -> Backend:
+        """Open it as the bundle would be opened."""
+        if self.graph is None:
+            return open_backend(bundle, self.backend, threads, self.precision)[0]
+        architecture = bundle.any_architecture()
+        tokens = architecture.max_sequence if architecture.modality == "image" else None
+        microbatch = Microbatch.of(bundle) if isinstance(architecture, Traced) else Microbatch(tokens, 1.0)
+        with ExitStack() as opened:
+            backends = [
+                opened.enter_context(open_graph(self.graph, self.backend, self.precision, microbatch, threads))
+                for _ in range(self.copies)
+            ]
+            opened.pop_all()
+        return backends[0] if len(backends) == 1 else SequentialBackends(backends)
+
+
+class SequentialBackends(Backend):
+    """Backends that run the same batch one after another, as a Deep Ensemble's members do; the last one's outputs."""
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        super().__init__(backends[0].name, backends[0].precision, backends[0].outputs)
+        self._backends = list(backends)
+
+    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
+        """Inputs that go into one run of one of them."""
+        return self._backends[0].chunk(inputs)
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return [backend.run(inputs) for backend in self._backends][-1]
+
+    def _release(self) -> None:
+        with ExitStack() as closing:
+            for backend in self._backends:
+                closing.enter_context(backend)
+
+
+def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequence[str], folder: Path) -> list[Subject]:
+    """Write the baselines' graphs, and name them for every backend that can run them.
+
+    They have random weights, in float32, unrolled: the bundle no longer holds the heads that were pruned, and latency
+    does not depend on the values of weights. For a traced bundle they are the whole original that it holds. A backend
+    that computes the bundle's float32 graph in bfloat16 does so with them, too.
+    """
+    if not names:
+        return []
+    able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
+    if not able:
+        raise InputError(
+            f"backend {runners[0].name} cannot run a baseline; choose {' or '.join(RUNS_GRAPHS)} with --backend, on a "
+            "bundle with a graph made by `hydrant export`"
+        )
+    require("onnx", "fuse", "make a model to compare with")
+    architecture = bundle.any_architecture()
+    if isinstance(architecture, Traced):
+        plain = _write_original(bundle, architecture, folder / "single")
+        singles = [(SINGLE, plain, 1)]
+    else:
+        plain = _write_random(architecture, folder / "single", exact=False)
+        singles = [(SINGLE, plain, 1)]
+        if SINGLE in names:
+            singles.append((REWRITTEN, _write_random(architecture, folder / "rewritten", exact=True), 1))
+    chosen = {SINGLE: singles, DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, bundle.members)]}
+    return [
+        Subject(model, backend.name, "bf16" if backend.precision == "bf16" else "fp32", graph, copies)
+        for backend in able
+        for name in names
+        for model, graph, copies in chosen[name]
+    ]
+
+
+def _write_original(bundle: Bundle, architecture: Traced, folder: Path) -> Path:
+    """The original of a traced bundle as a file, written as the bundle's graph was."""
+    from ..export.onnx_file import write_model
+    from ..export.traced_graph import traced_graph
+    from ..tracing.members import all_heads
+    from ..tracing.stored import load_original
+
+    original = load_original(bundle, architecture)
+    folder.mkdir()
+    path = folder / "model.onnx"
+    write_model(traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False), path)
+    return path
+
+
+def _write_random(architecture: Architecture, folder: Path, exact: bool) -> Path:
+    """A random single model as a file: with the exact rewrites, or as any exporter writes it."""
+    from ..export.onnx_file import write_model
+    from ..export.random_model import PLAIN, random_model
+
+    folder.mkdir()
+    path = folder / "model.onnx"
+    write_model(random_model(architecture, without=() if exact else PLAIN), path)
+    return path

@@ -1,0 +1,252 @@
+"""``hydrant.profile``: latency, memory and operators of a bundle, beside those of the models it competes with."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ..bundle.reports import report_folder, store_reports
+from ..bundle.store import Bundle, resolve
+from ..bundle.strict_json import to_json_bytes
+from ..bundle.tasks import Precision
+from ..bundle.traced import Traced
+from ..cost.estimate import Cost, cost_of
+from ..data.check_inputs import full_batch
+from ..errors import BackendError, InputError, MissingExtraError
+from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
+from ..progress import Progress, no_progress
+from ..runtime.backends.graph_file import graph_file
+from ..runtime.backends.microbatch import Microbatch
+from ..runtime.backends.protocol import Backend
+from ..runtime.backends.registry import open_backend
+from .latency_plot import draw_latency
+from .operator_times import Breakdown, break_down
+from .profile_report import (
+    Case,
+    MemoryCase,
+    ProfileReport,
+    Settings,
+    Timing,
+    checked_settings,
+    load_average,
+    machine_facts,
+)
+from .profile_targets import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
+
+PARTS_RUNS = 10
+"""Runs in which transfers and computation are timed apart."""
+
+ENQUEUE = 0.8
+"""Share of the computation above which the CPU may be what is slow, as in trtexec."""
+
+REPORT, PLOT = "reports/profile.json", "reports/profile.png"
+
+RANDOM_WEIGHTS = (
+    "the baselines have random weights: the bundle no longer holds the pruned heads, and latency does not depend on "
+    "the values of weights"
+)
+
+ORIGINAL = "the baselines are the original that the bundle holds, written by the traced path, too"
+
+Opened = list[tuple[Subject, Backend]]
+
+
+def profile(
+    bundle: Bundle | str | Path,
+    backend: str | Sequence[str] = "auto",
+    *,
+    precision: Precision | None = None,
+    timing: Timing = Timing(),
+    baseline: str | Sequence[str] = (),
+    layers: bool = False,
+    memory: bool = True,
+    seed: int = 0,
+    report: str | Path | None = None,
+    progress: Progress = no_progress,
+) -> ProfileReport:
+    """Measure how long a bundle takes, and how much memory, beside its baselines.
+
+    At every shape the models on one backend run in turn in this process, each once in a round, after
+    a warm-up. The report is also written to ``reports/profile.json`` in the bundle, and a plot of latency against
+    batch to ``reports/profile.png`` (where matplotlib is installed).
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend to measure, where auto is the first that can run; may be repeated. In Python one or several.
+        precision: precision of the bundle's graph; without it that of each backend's choice.
+        timing: at which shapes, how long, and with how many threads.
+        baseline: models to measure beside the bundle: single, deep-ensemble, or both. They are the single model (plain,
+            and with the exact rewrites) and M plain single models one after another, with random weights, exported and
+            run in the same way. Of a traced bundle the single model is the original, written by the traced path.
+        layers: also measure the time of every operator, at the first shape (onnxruntime).
+        memory: also measure peak memory, each model in a process of its own, at the largest shape.
+        seed: of the inputs.
+        report: folder that gets the report and the plot instead of the bundle. Without one, a bundle that cannot be
+            written is profiled all the same, and a warning logged.
+        progress: wraps the steps.
+
+    Raises:
+        InputError: an option out of range, or one that the backends cannot do.
+        BackendError, MissingExtraError, BundleError: as ``hydrant.load``.
+    """
+    bundle = resolve(bundle)
+    settings = checked_settings(bundle.any_architecture(), timing, baseline, seed)
+    names = [backend] if isinstance(backend, str) else list(dict.fromkeys(backend)) or ["auto"]
+    folder = report_folder(bundle, report)
+    run = _Run(bundle, settings, progress)
+    warnings = busy(load_average(), machine_facts()["cores"])
+    with ExitStack() as stack:
+        fused, skipped = run.open(names, precision, stack)
+        if layers and all(subject.backend != "onnxruntime" for subject, _ in fused):
+            raise InputError(
+                f"backend {fused[0][0].backend} does not report the time of its operators; "
+                "choose --backend onnxruntime, or leave --layers out"
+            )
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))
+        baselines = baseline_subjects(bundle, [runner for _, runner in fused], settings.baselines, place)
+        subjects = [subject for subject, _ in fused] + baselines
+        memories = run.memories(subjects, warnings) if memory else []
+        opened = fused + [
+            (subject, stack.enter_context(subject.open(bundle, settings.threads))) for subject in baselines
+        ]
+        cases = [case for shape in settings.shapes for case in run.cases(opened, *shape)]
+        breakdown = run.layers(fused) if layers else None
+    warnings += instabilities({run.named(case): case.latency_ms for case in cases})
+    warnings += [text for case in cases if (text := run.host_bound(case))]
+    notes = []
+    if baselines:
+        notes.append(ORIGINAL if isinstance(bundle.any_architecture(), Traced) else RANDOM_WEIGHTS)
+        if low := {subject.precision for subject, _ in fused} - {"fp32", "bf16"}:
+            notes.append(f"the baselines run in fp32, beside a bundle in {', '.join(sorted(low))}")
+    found = ProfileReport(
+        bundle.family, bundle.members, bundle.digests(), machine_facts(), settings, cases,
+        memories, breakdown, warnings, notes, skipped, PLOT,
+    )  # fmt: skip
+    return _written(bundle, found, folder)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The bundle and what to measure of it."""
+
+    bundle: Bundle
+    settings: Settings
+    progress: Progress
+
+    def open(
+        self, names: Sequence[str], precision: str | None, stack: ExitStack
+    ) -> tuple[Opened, list[tuple[str, str]]]:
+        """The bundle on every backend asked for, each once, and what ``"auto"`` passed over."""
+        opened: dict[str, tuple[Subject, Backend]] = {}
+        skipped = []
+        path = self.bundle.path
+        for name in names:
+            backend, passed = open_backend(self.bundle, name, self.settings.threads, precision)
+            stack.enter_context(backend)
+            opened.setdefault(backend.name, (Subject(FUSED, backend.name, backend.precision), backend))
+            # the report travels with the bundle, so it does not say where the bundle was
+            skipped += [(other, why.replace(str(path), path.name) if path.parts[1:] else why) for other, why in passed]
+        return list(opened.values()), skipped
+
+    def cases(self, opened: Opened, batch: int, sequence: int) -> Iterator[Case]:
+        """Every model at one shape.
+
+        Those on one backend are interleaved; the idle threads of one library would disturb another's.
+        """
+        architecture = self.bundle.any_architecture()
+        inputs = full_batch(architecture, batch, sequence, self.settings.seed)
+        tokens = sequence if architecture.modality == "text" else None
+        cost = None if isinstance(architecture, Traced) else cost_of(self.bundle, batch=batch, sequence=tokens)
+        for name in dict.fromkeys(subject.backend for subject, _ in opened):
+            group = {subject: backend for subject, backend in opened if subject.backend == name}
+            runs = [partial(backend.run, inputs) for backend in group.values()]
+            title = f"{name}, {self.settings.shape(batch, sequence)}"
+            columns = interleave(runs, self.settings.rules, progress=self.progress, title=title).T
+            times = dict(zip((subject.model for subject in group), columns, strict=True))
+            for subject, backend in group.items():
+                latency = Latency.of(times[subject.model])
+                known = [other for other in self.settings.baselines if other in times]
+                yield Case(
+                    subject.model, subject.backend, subject.precision, batch, sequence,
+                    math.ceil(batch / math.ceil(batch / backend.chunk(inputs))), latency, batch / latency.mean * 1e3,
+                    {other: Ratio.of(times[subject.model], times[other]) for other in known},
+                    None if cost is None else _flops(cost, subject.model) / cost.single.flops,
+                    _transfers(backend, inputs),
+                )  # fmt: skip
+
+    def named(self, case: Case) -> str:
+        """A case in words."""
+        return f"{case.model} on {case.backend}, {self.settings.shape(case.batch, case.sequence)}"
+
+    def host_bound(self, case: Case) -> str | None:
+        """A warning where the CPU may be what is slow."""
+        parts = case.parts_ms or {}
+        if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
+            return None
+        return (
+            f"{self.named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of "
+            "computation, so the CPU may be what is slow; a fixed shape runs as one CUDA graph"
+        )
+
+    def memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
+        """Peak memory of every model at the largest shape; a warning for each that could not be measured."""
+        from .peak_memory import measure_memory
+
+        batch, sequence = max(self.settings.batches), max(self.settings.sequences)
+        shape = {"batch": batch, "sequence": sequence, "seed": self.settings.seed}
+        found = []
+        for subject in self.progress(subjects, len(subjects), "peak memory"):
+            try:
+                found.append((subject, measure_memory(subject, self.bundle, threads=self.settings.threads, **shape)))
+            except BackendError as error:
+                warnings.append(str(error))
+        single = {subject.backend: memory.peak for subject, memory in found if subject.model == SINGLE}
+        return [
+            MemoryCase(
+                subject.model, subject.backend, subject.precision, batch, sequence, memory.peak, memory.imports,
+                memory.peak / single[subject.backend] if single.get(subject.backend) else None,
+            )
+            for subject, memory in found
+        ]  # fmt: skip
+
+    def layers(self, fused: Opened) -> Breakdown:
+        """Time of the operators of the bundle in ONNX Runtime, at the first shape."""
+        from ..runtime.backends.ort import PRECISIONS
+
+        precision = next(subject.precision for subject, _ in fused if subject.backend == "onnxruntime")
+        graph, _ = graph_file(self.bundle, "onnxruntime", PRECISIONS, precision)
+        batch, sequence = self.settings.shapes[0]
+        inputs = full_batch(self.bundle.any_architecture(), batch, sequence, self.settings.seed)
+        pieces = math.ceil(batch / Microbatch.of(self.bundle).chunk(inputs))
+        return break_down(graph, pieces, inputs, sequence, self.settings.threads)
+
+
+def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> ProfileReport:
+    """Write the report and, where it can be drawn, its plot."""
+    files: dict[str, bytes | Path] = {}
+    try:
+        files[PLOT] = draw_latency(report.cases, report.settings)
+    except MissingExtraError as error:
+        report = replace(report, plot=None, notes=[*report.notes, f"no plot: {error}"])
+    content = {**files, REPORT: to_json_bytes(report.to_json())}
+    return replace(report, written=store_reports(bundle, content, folder, remove={PLOT} - set(files)))
+
+
+def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
+    """Medians of the parts of a run on a GPU, in milliseconds, as trtexec reports them; ``None`` without any."""
+    runs = [backend.timings(inputs) for _ in range(PARTS_RUNS)]
+    return {name: float(np.median([run[name] for run in runs])) for name in runs[0]} or None
+
+
+def _flops(cost: Cost, model: str) -> int:
+    figures = {
+        FUSED: cost.fused, SINGLE: cost.single, REWRITTEN: cost.single_rewritten, DEEP_ENSEMBLE: cost.deep_ensemble
+    }  # fmt: skip
+    return figures[model].flops

@@ -1,0 +1,212 @@
+"""Verifying a bundle: every backend that can run here against the PyTorch reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..bundle.graphs import check_all_graphs
+from ..bundle.original_check import repeat_preprocessing
+from ..bundle.reports import REPORT, report_folder, store_reports
+from ..bundle.store import Bundle, onnx_name, resolve
+from ..bundle.strict_json import to_json_bytes
+from ..bundle.tasks import Precision
+from ..data.data_options import Reading
+from ..errors import BackendError, InputError, MissingExtraError, cut, require
+from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
+from ..progress import Progress, no_progress
+from ..runtime.backends.protocol import Backend
+from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons
+from ..tasks import DISTANCE, TASKS
+from ..version import __version__
+from .bisect import Bisection, find_divergence
+
+EXAMPLES = 256
+"""Inputs where no number is given."""
+
+
+REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
+
+
+@dataclass(frozen=True)
+class BackendReport:
+    """One backend against the reference: differences by output, agreement, and each gate with its limit."""
+
+    backend: str
+    precision: str
+    outputs: dict[str, dict[str, float]]
+    agreement: Agreement
+    tolerances: Tolerances
+    gates: list[Gate]
+    bisection: Bisection | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate holds."""
+        return all(gate.passed for gate in self.gates)
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What ``verify`` found.
+
+    Attributes:
+        files: SHA-256 of every file of the bundle but the reports, as it was verified.
+        skipped: (backend, reason) of each one that cannot run here.
+        preprocessing: ``inputs``, the number that ``fuse`` compared with the original checkpoint, and ``different``, a
+            line for each that this machine prepares otherwise; ``None`` for bundles without them.
+    """
+
+    reference: str
+    inputs: str
+    files: dict[str, str]
+    backends: list[BackendReport]
+    skipped: list[tuple[str, str]]
+    preprocessing: dict[str, Any] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every backend passed every gate, and raw inputs are prepared as when the bundle was made."""
+        return all(report.passed for report in self.backends) and not (self.preprocessing or {}).get("different")
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return {
+            "hydrant": __version__,
+            "passed": self.passed,
+            "reference": self.reference,
+            "inputs": self.inputs,
+            "files": self.files,
+            "backends": [{**asdict(report), "passed": report.passed} for report in self.backends],
+            "skipped": [{"backend": name, "reason": reason} for name, reason in self.skipped],
+            "preprocessing": self.preprocessing,
+        }
+
+
+def verify(
+    bundle: Bundle | str | Path,
+    backend: str = "auto",
+    *,
+    precision: Precision | None = None,
+    against: str = "torch",
+    data: Any = None,
+    reading: Reading = Reading(),
+    bisect: bool = False,
+    report: str | Path | None = None,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> VerifyReport:
+    """Compare backends with a reference on the same inputs, and judge the differences.
+
+    Polygraphy's Comparator drives the runs. The preprocessing is repeated on the inputs that ``fuse`` compared with the
+    original checkpoint. The report is also written to ``reports/verify.json``
+    in the bundle.
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        backend: backend to test, where auto is every one that can run here.
+        precision: precision of the graph to test; without it every one that the bundle has, or that of the backend's
+            choice where a backend is named.
+        against: reference backend.
+        data: real inputs: .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL; without
+            them synthetic ones, on which INT8 is not judged. In Python also what ``data.examples.read_examples`` takes.
+        reading: columns and number (256) of the inputs.
+        bisect: when a gate fails, also find the first layers whose outputs diverge.
+        report: folder that gets the report instead of the bundle. Without one, a bundle that cannot be written is
+            verified all the same, and a warning logged.
+        seed: of the draw, or of the synthetic inputs.
+        progress: wraps the list of backends under test.
+
+    Raises:
+        BackendError: unknown backend, or nothing to compare with the reference.
+        MissingExtraError: polygraphy or scipy is not installed.
+        InputError: unusable data, or INT8 without data.
+        BundleError: the bundle is missing, altered or malformed, or one of its graphs contradicts it.
+    """
+    require("polygraphy", "verify", "compare backends")
+    require("scipy", "verify", "compute rank correlations")
+    from ..data.check_inputs import model_inputs
+    from .polygraphy import compare
+
+    if against not in OPENERS:
+        raise BackendError(f"reference backend {cut(against)} is unknown; expected one of {', '.join(OPENERS)}")
+    bundle = resolve(bundle)
+    folder = report_folder(bundle, report)
+    architecture = bundle.any_architecture()
+    task = TASKS[architecture.task]
+    if bisect:
+        bundle.architecture()  # layers are known of a declared family alone
+    check_all_graphs(bundle)
+    examples, processor = reading.limit(EXAMPLES), bundle.processor()
+    preprocessing = repeat_preprocessing(bundle, processor)
+    batches, described = model_inputs(processor, architecture, data, examples=examples, seed=seed, columns=reading)
+    with ExitStack() as stack:
+        reference = stack.enter_context(open_backend(bundle, against)[0])
+        tested, skipped = _candidates(bundle, backend, against, precision, stack, real=data is not None)
+        longest = min((each.longest for each in tested if each.longest is not None), default=None)
+        if longest is not None:
+            batches = [{name: array[:, :longest] for name, array in batch.items()} for batch in batches]
+            described += f", at most {longest} tokens, which is what the engine takes"
+        reports = []
+        for candidate in progress(tested, len(tested), "verifying backends"):
+            tolerances = TOLERANCES[candidate.precision]
+            both = set(reference.outputs) & set(candidate.outputs)  # a graph of hydrant 0.1 has no energy
+            names = [name for name in (*task.outputs, DISTANCE) if name in both]
+            expected, found, differences = compare(reference, candidate, architecture, batches, names)
+            figures, judged = task.compare(expected, found, tolerances)
+            each = BackendReport(candidate.name, candidate.precision, differences, figures, tolerances, judged)
+            if bisect and not each.passed:
+                each = replace(each, bisection=find_divergence(bundle, candidate.name, candidate.precision, batches))
+            reports.append(each)
+    verified = VerifyReport(reference.name, described, bundle.digests(), reports, skipped, preprocessing)
+    store_reports(bundle, {REPORT: to_json_bytes(verified.to_json())}, folder)
+    return verified
+
+
+def _candidates(
+    bundle: Bundle, backend: str, against: str, precision: str | None, stack: ExitStack, *, real: bool
+) -> tuple[list[Backend], list[tuple[str, str]]]:
+    """Backends to test, which the stack closes, and those that cannot run here with the reason."""
+    if backend == against:
+        raise BackendError(f"backend {backend} is the reference itself; choose another with --backend or --against")
+    if backend != "auto":
+        only = stack.enter_context(open_backend(bundle, backend, precision=precision)[0])
+        if only.precision == "int8" and not real:
+            raise InputError(f"INT8 is judged on {REAL}")
+        return [only], []
+    stored = [kind for kind in TOLERANCES if bundle.has(onnx_name(kind))] or ["fp32"]  # for the reason why not
+    opened: list[Backend] = []
+    skipped: list[tuple[str, str]] = []
+    for name in OPENERS:
+        if name == against:
+            continue
+        if (reason := needs_gpu(name)) is None:
+            found, reason = _every_precision(bundle, name, [precision] if precision else stored, stack, real=real)
+            opened += found
+        skipped += [(name, reason)] if reason else []
+    if not opened:
+        raise BackendError(f"no backend can be compared with {against}: {reasons(skipped)}")
+    return opened, skipped
+
+
+def _every_precision(
+    bundle: Bundle, name: str, precisions: Sequence[str], stack: ExitStack, *, real: bool
+) -> tuple[list[Backend], str | None]:
+    """A backend in every precision that it runs, each once, and why it was skipped if in none, or not in INT8."""
+    found: dict[str, Backend] = {}
+    failures = []
+    for precision in precisions:
+        if precision == "int8" and not real:
+            continue
+        try:
+            candidate = stack.enter_context(open_backend(bundle, name, precision=precision)[0])
+        except (BackendError, MissingExtraError) as error:
+            failures.append(str(error))
+        else:
+            found.setdefault(candidate.precision, candidate)
+    if not found and failures:
+        return [], failures[0]
+    return list(found.values()), f"INT8 is judged on {REAL}" if "int8" in precisions and not real else None

@@ -1,0 +1,87 @@
+"""The verb ``export``: light to import, as its help is shown without ONNX."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..bundle.store import PROCESSOR, TOKENIZER_GRAPH, Bundle, resolve
+from ..bundle.tasks import Precision
+from ..data.data_options import Reading
+from ..errors import require
+from ..progress import Progress, no_progress
+from .graph_form import Export, GraphForm
+
+
+def export_onnx(
+    bundle: Bundle | str | Path,
+    precision: Precision = "fp32",
+    form: GraphForm = GraphForm(),
+    *,
+    data: Any = None,
+    reading: Reading = Reading(),
+    seed: int = 0,
+    tokenizer: bool = False,
+    progress: Progress = no_progress,
+) -> Path:
+    """Write the bundle's ONNX graph into the bundle, with the arguments of ``hydrant.export.export``.
+
+    Returns:
+        Path of the ONNX file.
+    """
+    return export(
+        bundle, precision, form, data=data, reading=reading, seed=seed, tokenizer=tokenizer, progress=progress
+    ).path
+
+
+def export(
+    bundle: Bundle | str | Path,
+    precision: Precision = "fp32",
+    form: GraphForm = GraphForm(),
+    *,
+    data: Any = None,
+    reading: Reading = Reading(),
+    seed: int = 0,
+    tokenizer: bool = False,
+    progress: Progress = no_progress,
+) -> Export:
+    """Write the bundle's ONNX graph into the bundle and tell how it was made.
+
+    Inputs, outputs and metadata are described in docs/reference/graph.md. The graph has passed
+    ``onnx.checker`` with full shape inference, uses standard operators only, and is byte-identical
+    when exported again.
+
+    Args:
+        bundle: bundle made by `hydrant fuse`: a folder. In Python also an open ``Bundle``.
+        precision: precision of weights and activations.
+        form: lowering, operators and outputs: ``GraphForm(member_outputs=True)``.
+        data: inputs on which activations are measured for fp16 (without them: synthetic ones) and int8 is calibrated
+            and checked (needed): .csv, .tsv, .jsonl, .parquet, .npz, an image folder, hf:NAME:CONFIG:SPLIT or a URL. In
+            Python also what ``data.examples.read_examples`` takes.
+        reading: columns and number (256) of these inputs.
+        seed: of the draw, of the synthetic inputs, or of the texts that tokenizers are compared on.
+        tokenizer: also write the tokenizer as a graph, tokenizer.onnx, with which the C++ runner reads texts; refused
+            where its ids, or of a model that tags tokens its words, differ from the tokenizer's on a text of a fuzzed
+            corpus.
+        progress: display.
+
+    Raises:
+        InputError: an unknown option or unusable data, or FP16 cannot hold the activations.
+        GateError: INT8 differs from FP32 by more than its gates allow; nothing is written.
+        MissingExtraError: onnx is not installed, or for FP16 and INT8 onnxruntime.
+        BundleError: a file of the bundle is missing, altered or inconsistent.
+    """
+    require("onnx", "fuse", "export a graph")
+    from .exporter import exported
+
+    if not tokenizer:
+        return exported(bundle, precision, form, data, reading, seed, progress)
+    from .tokenizer_onnx import made_tokenizer
+
+    opened = resolve(bundle)
+    unchanged = [name for name in opened.manifest["files"] if name.startswith(f"{PROCESSOR}/")]
+    content, told = made_tokenizer(opened, seed)  # refused before anything is written
+    made = exported(opened, precision, form, data, reading, seed, progress)
+    opened.add({TOKENIZER_GRAPH: content}, unchanged=unchanged)
+    return replace(made, tokenizer=told)

@@ -1,0 +1,83 @@
+"""The form of an exported graph, and the report of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ..errors import InputError, check_plain, cut
+from .rewrites import Change, check_names
+
+if TYPE_CHECKING:
+    from .islands import Islands
+    from .quantize_search import Quantised
+    from .tokenizer_onnx import TokenizerExport
+
+Lowering = Literal["auto", "grouped", "unrolled"]
+Attention = Literal["auto", "primitive", "onnx"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphForm:
+    """The form of an ONNX graph; every form computes the same.
+
+    Attributes:
+        lowering: how the members are written down: one product for each (unrolled, for CPUs), batched products
+            (grouped, for GPUs), or what suits the precision (auto: unrolled for fp32 and int8, grouped for fp16 and
+            bf16).
+        attention: operators of attention: MatMul-Softmax-MatMul (primitive), the Attention operator of opset 23 (onnx),
+            or what suits the precision (auto).
+        member_outputs: also output each member's probabilities, ``member_probabilities`` [batch, members, classes], or
+            scores, ``member_scores`` [batch, members].
+        without: exact rewrite to leave out, by the name under which an export tells it; may be repeated.
+    """
+
+    lowering: Lowering = "auto"
+    attention: Attention = "auto"
+    member_outputs: bool = False
+    without: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        check_plain(self)
+        for name, kind in (("lowering", Lowering), ("attention", Attention)):
+            if getattr(self, name) not in get_args(kind):
+                raise InputError(f"{name} {cut(getattr(self, name))} is unknown; expected {', '.join(get_args(kind))}")
+        check_names([self.without] if isinstance(self.without, str) else self.without)
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an export wrote, and how.
+
+    Attributes:
+        path: of the ONNX file.
+        precision, lowering, attention: of the graph.
+        reasons: why ``lowering`` and ``attention`` were chosen, and which rewrites do not hold for the model, in words.
+        changes: what each exact rewrite did.
+        islands: what stays float32 in a half-precision graph, and why; ``None`` for the others.
+        quantised: what an INT8 graph rounds, and the gates it passed; ``None`` for the others.
+        tokenizer: what ``tokenizer.onnx`` was compared on; ``None`` where it was not asked for.
+    """
+
+    path: Path
+    precision: str
+    lowering: str
+    attention: str
+    reasons: dict[str, str]
+    changes: list[Change]
+    islands: Islands | None
+    quantised: Quantised | None
+    tokenizer: TokenizerExport | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return {
+            **vars(self),
+            "path": str(self.path),
+            "changes": [asdict(change) for change in self.changes],
+            "islands": self.islands and {**asdict(self.islands), "values": sorted(self.islands.values)},
+            "quantised": self.quantised and self.quantised.to_json(),
+            "tokenizer": self.tokenizer and asdict(self.tokenizer),
+        }

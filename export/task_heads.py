@@ -1,0 +1,176 @@
+"""The output head of each task in ONNX, always float32: member logits → the graph's outputs.
+
+Everywhere the largest logit is taken out before a division by T, so that none overflows, and entropies are cut to the
+range that rounding would leave. ``streams`` is S, which is 1 or M; ``emit`` adds each member's own outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS, PER_CLASS, ScoreActivation
+from ..bundle.traced import AnyArchitecture
+from ..metrics.uncertainty import highest_entropy
+from .graph import FLOAT, Graph
+
+Outputs = dict[str, tuple[int, Sequence[int | str]]]
+"""Name → type and shape."""
+
+TEMPERATURE = "const.temperature"
+"""Initializer [1] float32, or [C] for several labels, that divides the member logits; calibration replaces it."""
+
+
+def task_head(
+    graph: Graph,
+    logits: str,
+    streams: int,
+    members: int,
+    architecture: AnyArchitecture,
+    temperature: float | Sequence[float],
+    emit: bool,
+) -> None:
+    """Add the head of a model's task to logits [S, B, C] float32, or [S, B, T, C] of tokens."""
+    head = (graph, logits, streams, members)
+    if architecture.task == "score":
+        score_head(*head, architecture.score_activation, emit)
+    elif architecture.task == "multi_label":
+        label_head(*head, np.broadcast_to(temperature, architecture.classes).tolist(), emit)
+    else:
+        one = float(np.ravel(temperature)[0])
+        uncertainty_head(*head, architecture.classes, one, emit, architecture.every_token)
+
+
+def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:
+    """Outputs of a graph; ``members`` is M if it emits each member's."""
+    task, classes = architecture.task, [] if architecture.task == "score" else [architecture.classes]
+    tokens = ["sequence"] if architecture.every_token else []
+    outputs: Outputs = dict.fromkeys(OUTPUTS[task], (FLOAT, ("batch", *tokens)))
+    outputs |= {name: (FLOAT, ("batch", *tokens, *classes)) for name in PER_CLASS if name in outputs}
+    if members is not None:
+        outputs[MEMBER_OUTPUTS[task]] = (FLOAT, ("batch", members, *tokens, *classes))
+    return outputs
+
+
+def uncertainty_head(
+    graph: Graph,
+    logits: str,
+    streams: int,
+    members: int,
+    classes: int,
+    temperature: float,
+    emit: bool,
+    tokens: bool = False,
+) -> None:
+    """Classification, of inputs or of ``tokens``, whose outputs have an axis T behind B.
+
+    With p̄ = mean_m softmax(z_m / T): predictive entropy H(p̄), expected entropy mean_m H(p_m), their difference, the
+    share of members whose argmax is not that of p̄, and energy = −mean_m log Σ exp z_m, without T.
+    """
+    top = graph.node("ReduceMax", [logits, graph.constant([-1])], "energy.top", keepdims=1)  # [S, B, 1]
+    shifted = graph.node("Sub", [logits, top], "energy.shifted")
+    log = graph.node("ReduceLogSumExp", [shifted, graph.constant([-1])], "energy.log", keepdims=1)
+    total = graph.node("Add", [log, top], "energy.members")
+    graph.node("Neg", [_mean(graph, total, "energy.mean", 0, 3 if tokens else 2)], "energy")
+    divisor = graph.weight(TEMPERATURE, np.array([temperature], np.float32))
+    logits = graph.node("Div", [shifted, divisor], "logits.tempered")
+    probabilities = graph.node("Softmax", [logits], "members", axis=-1)  # [S, B, C]
+    mean = _mean(graph, probabilities, "probabilities")  # [B, C]
+    each = _entropy(graph, probabilities, "members.entropy")  # [S, B]
+    expected = _mean(graph, each, "members.entropy.mean")  # [B]
+    ends = [graph.constant(end, np.float32) for end in (0.0, highest_entropy(classes))]
+    expected = graph.node("Clip", [expected, *ends], "expected_entropy")
+    total = _entropy(graph, mean, "probabilities.entropy")
+    total = graph.node("Clip", [total, *ends], "probabilities.entropy.cut")
+    predictive = graph.node("Max", [total, expected], "predictive_entropy")  # H(p̄) ≥ E[H] despite rounding
+    graph.node("Sub", [predictive, expected], "mutual_information")
+    label = graph.node("ArgMax", [mean], "label", axis=-1, keepdims=0)  # [B]
+    votes = graph.node("ArgMax", [probabilities], "members.label", axis=-1, keepdims=0)  # [S, B]
+    same = graph.node("Equal", [votes, label], "members.agree")
+    other = graph.node("Cast", [graph.node("Not", [same], "members.differ")], "members.differ.float", to=FLOAT)
+    _mean(graph, other, "disagreement")
+    if emit:
+        _emit(graph, probabilities, streams, members, MEMBER_OUTPUTS["classification"], 4 if tokens else 3)
+
+
+def label_head(
+    graph: Graph, logits: str, streams: int, members: int, temperatures: Sequence[float], emit: bool
+) -> None:
+    """Several labels.
+
+    With p_m = sigmoid(z_m / T) and h(p) = −p log p − (1 − p) log(1 − p): label entropy h(p̄), label mutual information
+    h(p̄) − mean_m h(p_m), their sums over labels, and energy = −mean_m Σ log(1 + exp z_m), without T.
+    """
+    soft = graph.node("Softplus", [logits], "energy.labels")
+    total = graph.node("ReduceSum", [soft, graph.constant([2])], "energy.members", keepdims=0)  # [S, B]
+    graph.node("Neg", [_mean(graph, total, "energy.mean")], "energy")
+    divisor = graph.weight(TEMPERATURE, np.array(temperatures, np.float32))
+    logits = graph.node("Div", [logits, divisor], "logits.tempered")
+    probabilities = graph.node("Sigmoid", [logits], "members")  # [S, B, C]
+    complements = graph.node("Sigmoid", [graph.node("Neg", [logits], "logits.turned")], "members.without")
+    mean = _mean(graph, probabilities, "probabilities")  # [B, C]
+    without = _mean(graph, complements, "probabilities.without")
+    each = _binary_entropy(graph, probabilities, complements, "members.entropy")  # [S, B, C]
+    expected = _mean(graph, each, "members.entropy.mean")  # [B, C]
+    ends = [graph.constant(end, np.float32) for end in (0.0, highest_entropy(2))]
+    expected = graph.node("Clip", [expected, *ends], "label.expected")
+    total = _binary_entropy(graph, mean, without, "probabilities.entropy")
+    total = graph.node("Clip", [total, *ends], "probabilities.entropy.cut")
+    predictive = graph.node("Max", [total, expected], "label_entropy")  # h(p̄) ≥ mean h(p_m) despite rounding
+    information = graph.node("Sub", [predictive, expected], "label_mutual_information")
+    labels = graph.constant([1])
+    together = graph.constant(highest_entropy(2, len(temperatures)), np.float32)
+    sums = {"predictive_entropy": predictive, "expected_entropy": expected, "mutual_information": information}
+    for name, value in sums.items():
+        total = graph.node("ReduceSum", [value, labels], f"{name}.sum", keepdims=0)  # [B]
+        graph.node("Min", [total, together], name)
+    if emit:
+        _emit(graph, probabilities, streams, members, MEMBER_OUTPUTS["multi_label"], 3)
+
+
+def score_head(graph: Graph, logits: str, streams: int, members: int, activation: ScoreActivation, emit: bool) -> None:
+    """Regression: mean and variance over the members of a(z_m), a the model's own activation; logits [S, B, 1]."""
+    scores = graph.node("Squeeze", [logits, graph.constant([2])], "members.logits")  # [S, B]
+    if activation == "sigmoid":
+        scores = graph.node("Sigmoid", [scores], "members.scores")
+    mean = _mean(graph, scores, "score")  # [B]
+    apart = graph.node("Sub", [scores, mean], "members.apart")
+    _mean(graph, graph.node("Mul", [apart, apart], "members.squared"), "score_variance")
+    if emit:
+        _emit(graph, scores, streams, members, MEMBER_OUTPUTS["score"], 2)
+
+
+def _mean(graph: Graph, value: str, name: str, *axes: int) -> str:
+    """Mean over the members, or over ``axes``."""
+    return graph.node("ReduceMean", [value, graph.constant(axes or [0])], name, keepdims=0)
+
+
+def _emit(graph: Graph, values: str, streams: int, members: int, name: str, rank: int) -> None:
+    """The members' values [S, B, …] as an output [B, M, …]; what all members share is repeated."""
+    order = [1, 0, *range(2, rank)]
+    if streams == members:
+        graph.node("Transpose", [values], name, perm=order)
+    else:
+        rows = graph.node("Transpose", [values], "members.rows", perm=order)
+        graph.node("Tile", [rows, graph.constant([1, members, *[1] * (rank - 2)])], name)
+
+
+def _entropy(graph: Graph, probabilities: str, name: str) -> str:
+    """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
+    terms = _terms(graph, probabilities, name)
+    total = graph.node("ReduceSum", [terms, graph.constant([-1])], f"{name}.sum", keepdims=0)
+    return graph.node("Sub", [graph.constant(0.0, np.float32), total], name)
+
+
+def _binary_entropy(graph: Graph, probabilities: str, without: str, name: str) -> str:
+    """−p log p − q log q, nats, of probabilities p and their complements q."""
+    terms = [_terms(graph, probabilities, f"{name}.with"), _terms(graph, without, f"{name}.without")]
+    return graph.node("Neg", [graph.node("Add", terms, f"{name}.sum")], name)
+
+
+def _terms(graph: Graph, probabilities: str, name: str) -> str:
+    """P log p; 0·log 0 = 0."""
+    smallest = graph.constant(np.finfo(np.float32).tiny, np.float32)
+    log = graph.node("Log", [graph.node("Max", [probabilities, smallest], f"{name}.positive")], f"{name}.log")
+    return graph.node("Mul", [probabilities, log], f"{name}.terms")

@@ -1,0 +1,346 @@
+"""A traced ensemble as one ONNX graph, with torch's exporter.
+
+Members that keep as many heads, block by block, differ in their numbers alone: the exporter runs once for each such
+shape, and its graph is written down once for each member, with that member's tensors. Tensors that are the same bytes
+become one, then equal nodes do (common-subexpression elimination), so that what members share — everything below the
+fork — is computed once. The head is that of every graph of hydrant's for its task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import Tensor, nn
+
+from ..bundle.plan import HeadPlan
+from ..bundle.traced import Traced
+from ..data.audio import MOST_SECONDS
+from ..errors import LARGEST, GateError, MissingExtraError, UnsupportedModelError, cut, require
+from ..tracing.members import members_of, probes, run_member
+from ..tracing.slices import differing
+from ..version import __version__
+from .distance_head import LAST
+from .graph import FLOAT, INT64, IR_VERSION, Graph
+from .onnx_file import open_graph
+from .task_heads import task_head, task_outputs
+
+log = logging.getLogger(__name__)
+
+OPSET = 20
+
+LOGITS = "member_logits"
+"""Value [M, B, C] of the graph; of tokens [M, B, T, C]."""
+
+RATE = 16_000
+"""Samples a second of a bundle of sounds without a feature extractor."""
+
+AGREE = 1e-4
+"""Largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit."""
+
+REMEDY = "run the bundle with PyTorch (--backend torch)"
+
+
+def traced_graph(
+    model: nn.Module,
+    architecture: Traced,
+    plan: HeadPlan,
+    temperature: float | Sequence[float],
+    facts: Mapping[str, str],
+    emit: bool,
+) -> onnx.ModelProto:
+    """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed."""
+    require("onnxscript", "fuse", "export a traced model")
+    members, longest = members_of(model, architecture, plan), _longest(architecture, facts)
+    parts: list[tuple[onnx.ModelProto, list[int]]] = [
+        (_exported(members[same[0]], architecture, longest), same) for same in differing(plan.members).values()
+    ]
+    joined = _joined(parts, members, architecture)
+    slim = _simplified(joined)
+    _compare(slim, members, architecture)
+    graph = Graph()
+    task_head(graph, LOGITS, len(members), len(members), architecture, temperature, emit)
+    graph.add_to(slim.graph)
+    _finish(slim, architecture, len(members) if emit else None, facts)
+    return slim
+
+
+class _Member(nn.Module):
+    """A member as the exporter wants it: tensors in, tensors out."""
+
+    def __init__(self, member: nn.Module, architecture: Traced) -> None:
+        super().__init__()
+        self.member, self.architecture = member, architecture
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Logits [B, C], what the classifier reads [B, d], and of tokens the vectors behind layers [B, T, d]."""
+        inputs = dict(zip(self.architecture.input_names, tensors, strict=True))
+        logits, last, layers = run_member(self.member, self.architecture, inputs, self.architecture.tapped_layers)
+        return logits, last, *layers
+
+
+def _longest(architecture: Traced, facts: Mapping[str, str]) -> int:
+    """Tokens of the longest text, or samples of the longest sound, that is prepared for the model."""
+    if architecture.modality != "audio":
+        return architecture.max_sequence
+    prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
+    return MOST_SECONDS * int(prepared.get("sampling_rate", RATE))
+
+
+def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.ModelProto:
+    """One member as torch's exporter writes it, for inputs up to ``longest``."""
+    import onnx_ir as ir
+    from torch.export import Dim, export
+
+    from .dead_rows import keep_first_rows  # onnx_ir
+
+    tensors = tuple(probes(architecture)[-1].values())
+    fixed_size = architecture.modality == "image" or architecture.spectrogram
+    free = {0: Dim.DYNAMIC} if fixed_size else {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    try:
+        with _quiet(), torch.no_grad(), _batched_experts(member):
+            shapes = {"tensors": tuple(dict(free) for _ in tensors)}
+            program = export(_Member(member, architecture), tensors, dynamic_shapes=shapes, strict=False)
+            for axis in free:
+                _check_range(program, architecture, axis, longest if axis else LARGEST)
+            written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET)
+            fewer = keep_first_rows(written.model)
+            proto: onnx.ModelProto = ir.to_proto(written.model)
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # the exporter raises whatever its many stages do
+        raise UnsupportedModelError(
+            f"torch's exporter cannot write {architecture.model_class} as ONNX ({type(error).__name__}: "
+            f"{cut(error, 200)}); {REMEDY}"
+        ) from error
+    log.info("%d operators of %s compute the first tokens alone", fewer, architecture.model_class)
+    return proto
+
+
+def _check_range(program: Any, architecture: Traced, axis: int, expected: int) -> None:
+    """Refuse a graph that holds for fewer inputs, or shorter ones: the exporter narrows what it is told is free."""
+    name = program.graph_signature.user_inputs[0]
+    size = next(node for node in program.graph.nodes if node.name == name).meta["val"].shape[axis]
+    held = None if isinstance(size, int) else program.range_constraints.get(size.node.expr)
+    if held is None or held.upper < expected:
+        unit = {"text": "tokens", "audio": "samples"}[architecture.modality] if axis else "inputs in a batch"
+        most = "some numbers of" if held is None else f"up to {held.upper}"
+        wanted = f"up to {expected}" if axis else "any number"
+        raise UnsupportedModelError(
+            f"torch's exporter writes {architecture.model_class} for {most} {unit} alone, and this bundle's are "
+            f"{wanted}; {REMEDY}"
+        )
+
+
+@contextmanager
+def _batched_experts(member: nn.Module) -> Iterator[None]:
+    """Have a mixture of experts compute each token's experts by batched products, which alone of its forms exports."""
+    model: Any = member  # of transformers
+    before = getattr(getattr(model, "config", None), "_experts_implementation", None)
+    if before is not None:
+        model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        if before is not None:
+            model.set_experts_implementation(before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's notes off the terminal; problems are raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _joined(
+    parts: Sequence[tuple[onnx.ModelProto, list[int]]], members: Sequence[nn.Module], architecture: Traced
+) -> onnx.ModelProto:
+    """All members side by side in one graph, each with its own tensors."""
+    graph = onnx.GraphProto(name=f"hydrant.{architecture.family}")
+    outputs: dict[int, list[str]] = {}
+    for proto, same in parts:
+        for member in same:
+            outputs[member] = _add(graph, proto, members[member], f"m{member}.", architecture.input_names)
+    made = Graph()
+    order = [outputs[member] for member in range(len(members))]
+    each = architecture.every_token
+    wanted = {LOGITS: [0], **({LAST: [0] if each else [0, 2]} if architecture.width else {})}
+    for place, (name, axes) in enumerate(wanted.items()):
+        added = made.shared(f"{name}.axes", np.array(axes, np.int64))
+        rows = [made.node("Unsqueeze", [values[place], added], f"{name}.{m}") for m, values in enumerate(order)]
+        made.node("Concat", rows, name, axis=0)
+    layers = {f"layers.{layer}": order[0][2 + layer] for layer in architecture.tapped_layers}
+    for name, value in layers.items():  # below the fork the first member's are those of all
+        made.node("Unsqueeze", [value, made.shared(f"{LOGITS}.axes", np.array([0], np.int64))], name)
+    made.add_to(graph)
+    graph.input.extend(_inputs(architecture))
+    shapes: dict[str, list[int | str]] = {
+        LOGITS: [len(members), "batch", *(["sequence"] if each else []), architecture.classes],
+        LAST: [len(members), "batch", "sequence" if each else 1, architecture.width],
+        **{name: [1, "batch", "sequence", architecture.width] for name in layers},
+    }
+    graph.output.extend(helper.make_tensor_value_info(name, FLOAT, shapes[name]) for name in (*wanted, *layers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+
+def _add(
+    graph: onnx.GraphProto, proto: onnx.ModelProto, member: nn.Module, prefix: str, inputs: Sequence[str]
+) -> list[str]:
+    """Add a member's nodes and tensors under a prefix; the names of its logits, last vector, and layers' vectors."""
+    names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
+    state: dict[str, Tensor] = {}
+    for named in (member.named_parameters, member.named_buffers):
+        state |= named(prefix="member", remove_duplicate=False)
+    for tensor in proto.graph.initializer:
+        entry = graph.initializer.add()
+        entry.CopyFrom(tensor)
+        if tensor.name in state:
+            own = state[tensor.name].detach().cpu().numpy()
+            if list(own.shape) != list(tensor.dims):
+                raise UnsupportedModelError(
+                    f"the exporter wrote {tensor.name} as {list(tensor.dims)}, and a member has {list(own.shape)}; "
+                    f"{REMEDY}"
+                )
+            entry.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(own), tensor.name))
+        entry.name = f"{prefix}{tensor.name}"
+    for node in proto.graph.node:
+        copied = graph.node.add()
+        copied.CopyFrom(node)
+        _rename(copied, names, prefix)
+    return [names.get(output.name, f"{prefix}{output.name}") for output in proto.graph.output]
+
+
+def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None:
+    """Put a prefix before the values of a node, and of the graphs inside it; leave out where it came from."""
+
+    def named(name: str) -> str:
+        return names.get(name, f"{prefix}{name}") if name else ""
+
+    node.input[:], node.output[:] = [named(name) for name in node.input], [named(name) for name in node.output]
+    node.name = ""
+    node.doc_string = ""
+    del node.metadata_props[:]
+    for inner in _graphs_within(node):
+        for entry in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
+            entry.name = named(entry.name)
+        for part in inner.node:
+            _rename(part, names, prefix)
+
+
+def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    attributes = node.attribute
+    return [inner for each in attributes for inner in ([each.g] if each.HasField("g") else each.graphs)]
+
+
+def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph with equal tensors, then equal nodes, once, and what is constant computed."""
+    import onnx_ir as ir
+    from onnx_ir.passes import common
+    from onnxscript import optimizer
+
+    _merge_tensors(model)
+    inner = ir.from_proto(model)
+    with _quiet():
+        for _ in range(4):
+            before = inner.graph.num_nodes()
+            common.CommonSubexpressionEliminationPass(size_limit=1024)(inner)
+            common.RemoveUnusedNodesPass()(inner)
+            if inner.graph.num_nodes() == before:
+                break
+        optimizer.optimize(inner)
+        common.CommonSubexpressionEliminationPass(size_limit=1024)(inner)
+        common.RemoveUnusedNodesPass()(inner)
+    slim: onnx.ModelProto = ir.to_proto(inner)
+    _merge_tensors(slim)
+    return slim
+
+
+def _merge_tensors(model: onnx.ModelProto) -> None:
+    """Store equal tensors once."""
+    first: dict[Any, str] = {}
+    other: dict[str, str] = {}
+    stored = model.graph.initializer
+    for tensor in stored:
+        key = tensor.data_type, tuple(tensor.dims), hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).digest()
+        other[tensor.name] = first.setdefault(key, tensor.name)
+    for place in reversed(range(len(stored))):
+        if other[stored[place].name] != stored[place].name:
+            del stored[place]
+
+    def replace(nodes: Any) -> None:
+        for node in nodes:
+            node.input[:] = [other.get(name, name) for name in node.input]
+            for inner in _graphs_within(node):
+                replace(inner.node)
+
+    replace(model.graph.node)
+
+
+def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
+    sizes: dict[str, list[int | str]] = {
+        "text": ["sequence"],
+        "audio": [*(architecture.spectrogram or ["samples"])],
+        "image": [architecture.channels, architecture.image_height, architecture.image_width],
+    }
+    shape = ["batch", *sizes[architecture.modality]]
+    kinds = dict.fromkeys(("input_values", "input_features", "pixel_values"), FLOAT)
+    return [helper.make_tensor_value_info(name, kinds.get(name, INT64), shape) for name in architecture.input_names]
+
+
+def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, facts: Mapping[str, str]) -> None:
+    """Outputs, metadata and producer as of every graph of hydrant's; nothing of the exporter's."""
+    shapes = task_outputs(architecture, members)
+    outputs = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in shapes.items()]
+    del model.graph.output[:], model.graph.value_info[:], model.metadata_props[:], model.graph.metadata_props[:]
+    model.graph.output.extend(outputs)
+    for entry in (*model.graph.node, *model.graph.initializer, *model.graph.input):
+        entry.doc_string = ""
+        del entry.metadata_props[:]
+    for place, node in enumerate(model.graph.node):
+        node.name = node.output[0] if node.output else f"node.{place}"
+    model.producer_name, model.producer_version = "hydrant", __version__
+    model.ir_version = IR_VERSION
+    helper.set_model_props(model, dict(sorted(facts.items())))
+
+
+def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
+    """Run the members' graph beside PyTorch, on other sizes than it was made with."""
+    name = architecture.model_class
+    try:
+        session = open_graph(model, "compare the graph with PyTorch")
+        for batch in probes(architecture)[:2]:
+            with torch.no_grad():
+                each = [run_member(member, architecture, batch)[0] for member in members]
+            expected = torch.stack(each).numpy()
+            logits = session.run([LOGITS], {key: tensor.numpy() for key, tensor in batch.items()})[0]
+            scale = max(1.0, float(np.abs(expected).max()))
+            worst = float(np.abs(logits - expected).max()) / scale if logits.shape == expected.shape else float("inf")
+            if not worst <= AGREE:
+                raise GateError(
+                    f"the graph of {name} gives logits that differ by {worst:.1e} from PyTorch's, limit {AGREE:.0e}; "
+                    f"nothing was written: {REMEDY}"
+                )
+    except MissingExtraError as error:
+        log.warning("the graph was not compared with PyTorch: %s", error)
+    except GateError:
+        raise
+    except Exception as error:  # of ONNX Runtime's own
+        raise UnsupportedModelError(
+            f"ONNX Runtime cannot run the graph of {name} ({cut(error, 200)}); {REMEDY}"
+        ) from error

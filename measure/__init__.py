@@ -1,1 +1,0 @@
-"""Verbs that run a finished bundle: verify, bisect, profile, calibrate."""

@@ -1,0 +1,1 @@
+"""Drift: logged or served predictions against the calibration examples."""

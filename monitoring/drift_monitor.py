@@ -1,0 +1,227 @@
+"""A stream of predictions against the calibration examples; each change raises one alarm."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..bundle.reference import TrafficReference, binned
+from ..errors import InputError, cut, is_whole
+from ..runtime.prediction_counts import Observed
+from .drift_statistics import RateTest, moved_most, same_p_value, stability_index
+
+SEQUENTIAL, FIXED, HISTOGRAMS = 0.5, 0.25, 0.25
+"""Shares of the probability of a false alarm: rates watched without end, rates of a whole log, and histograms."""
+
+KEPT = 1000
+"""Windows that are remembered."""
+
+NAMES = {"abstain": "abstention rate", "out_of_distribution": "out-of-distribution rate"}
+"""Rates in words."""
+
+LABELS = "labels"
+"""Stands for the labels among the names of scores."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A change.
+
+    Attributes:
+        kind: ``"rate"``, ``"score"`` or ``"labels"``.
+        since: inputs before the change; of a histogram, before the window that shows it.
+        seen: inputs that were looked at when it was found.
+        before, after: the rate, or the share of the bin that gained most; of labels the share of the first in ``bins``.
+        bins: what gained most: the bin's bounds, or labels.
+    """
+
+    kind: str
+    name: str
+    text: str
+    since: int
+    seen: int
+    before: float
+    after: float
+    bins: tuple[Any, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return {**asdict(self), "bins": list(self.bins)}
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive inputs: how many came before, their number, shares of decisions, distances by score or labels."""
+
+    first: int
+    inputs: int
+    rates: Mapping[str, float]
+    psi: Mapping[str, float]
+    p_values: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+@dataclass
+class Counts:
+    """Histograms of some inputs: bins by score, and labels in the order of the reference, unknown ones last."""
+
+    inputs: int = 0
+    bins: dict[str, np.ndarray] = field(default_factory=dict)
+    decided: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Counts) -> None:
+        """Count further inputs."""
+        self.inputs += other.inputs
+        self.decided.update(other.decided)
+        for name, counts in other.bins.items():
+            self.bins[name] = self.bins[name] + counts if name in self.bins else counts
+
+
+class Watch:
+    """Watches predictions for a change against the calibration examples; one alarm for each rate and score.
+
+    Attributes:
+        rates: the test of each rate.
+        total, current: histograms of all inputs, and of those since the last whole window.
+        windows: the last :data:`KEPT` of them.
+        failed: inputs that could not be used; they are not counted otherwise.
+    """
+
+    def __init__(self, reference: TrafficReference, alpha: float = 0.01, psi: float = 0.1, window: int = 1000) -> None:
+        check_limits(alpha, psi, window)
+        self.reference, self.alpha, self.psi, self.window = reference, alpha, psi, window
+        level = alpha * SEQUENTIAL / max(1, len(reference.rates))
+        self.rates = {name: RateTest(rate.count, rate.n, level) for name, rate in reference.rates.items()}
+        self.known = {name: np.array(histogram.counts) for name, histogram in reference.histograms.items()}
+        self._edges = {name: np.array(histogram.edges) for name, histogram in reference.histograms.items()}
+        if any(reference.labels.values()):
+            self.known[LABELS] = np.array([*reference.labels.values(), 0])
+        self._places = {name: place for place, name in enumerate(reference.labels)}
+        self.total, self.current = Counts(), Counts()
+        self.windows: deque[Window] = deque(maxlen=KEPT)
+        self.alarms: list[Alarm] = []
+        self.failed = 0
+        self._whole = 0  # windows so far
+
+    def add(self, seen: Observed) -> list[Alarm]:
+        """Take further predictions, and give the alarms that they raise.
+
+        A window ends with the first call at which it is long enough.
+        """
+        self.failed += seen.failed
+        raised = []
+        for name, test in self.rates.items():
+            if name in seen.decisions and (change := test.update(seen.decisions[name])):
+                text = (
+                    f"{NAMES[name]} {change.usual:.1%} → {change.share:.1%} ({change.count} of "
+                    f"{change.seen - change.since}) since input {change.since}, noticed at input {change.seen}: "
+                    f"{change.evidence:.3g} times likelier with a change than without"
+                )
+                raised.append(Alarm("rate", name, text, change.since, change.seen, change.usual, change.share))
+        counts = self._counted(seen)
+        self.total.add(counts)
+        self.current.add(counts)
+        self.alarms += raised
+        if self.current.inputs >= self.window:
+            raised += self.close_window()
+        return raised
+
+    def close_window(self) -> list[Alarm]:
+        """End the current window before it is full, and give the alarms that it raises."""
+        counts, self.current = self.current, Counts()
+        if not counts.inputs:
+            return []
+        first, self._whole = self.total.inputs - counts.inputs, self._whole + 1
+        psi, p_values = self.distances(counts)
+        shares = {name: counts.decided[name] / counts.inputs for name in self.rates if name in counts.decided}
+        self.windows.append(Window(first, counts.inputs, shares, psi, p_values))
+        level = self.alpha * HISTOGRAMS / max(1, len(self.known)) / (self._whole * (self._whole + 1))
+        told = {(alarm.kind, alarm.name) for alarm in self.alarms}
+        raised = []
+        for name in psi:
+            kind = self.kind(name)
+            if psi[name] >= self.psi and p_values[name] <= level and (kind, name) not in told:
+                raised.append(self._alarm(kind, name, psi[name], counts, first))
+        self.alarms += raised
+        return raised
+
+    @staticmethod
+    def kind(name: str) -> str:
+        """``"labels"`` or ``"score"``."""
+        return "labels" if name == LABELS else "score"
+
+    def distances(self, counts: Counts) -> tuple[dict[str, float], dict[str, float]]:
+        """Stability index and p-value of each histogram, by name."""
+        psi, p_values = {}, {}
+        for name, known in self.known.items():
+            found = counts.bins.get(name)
+            if found is not None and found.sum():
+                weight = min(counts.inputs / found.sum(), self.reference.inputs / max(1, known.sum()))
+                psi[name] = stability_index(known, found)
+                p_values[name] = same_p_value(known, found, weight)
+        return psi, p_values
+
+    def gained(self, name: str, found: np.ndarray) -> tuple[float, float, tuple[Any, ...]]:
+        """Of what gained most in a histogram: its share at calibration, its share now, and its bounds or labels."""
+        known = self.known[name]
+        p, q = known / known.sum(), found / found.sum()
+        if name != LABELS:
+            place = moved_most(known, found)
+            edges = [None, *self.reference.histograms[name].edges, None]
+            return float(p[place]), float(q[place]), (edges[place], edges[place + 1])
+        names = [*self._places, "(a label that calibration has not)"]
+        order = [place for place in np.argsort(-np.abs(q - p), kind="stable")[:3] if q[place] != p[place]]
+        place = int(order[0]) if order else 0
+        return float(p[place]), float(q[place]), tuple(names[place] for place in order)
+
+    def _counted(self, seen: Observed) -> Counts:
+        bins = {name: binned(seen.scores[name], edges) for name, edges in self._edges.items() if name in seen.scores}
+        if LABELS in self.known:
+            labels = np.zeros(len(self._places) + 1, np.int64)
+            for name, times in seen.labels.items():
+                labels[self._places.get(name, -1)] += times
+            bins[LABELS] = labels
+        decided = Counter({name: int(found.sum()) for name, found in seen.decisions.items()})
+        return Counts(seen.inputs, bins, decided)
+
+    def _alarm(self, kind: str, name: str, psi: float, counts: Counts, first: int) -> Alarm:
+        found = counts.bins[name]
+        before, after, what = self.gained(name, found)
+        end = first + counts.inputs
+        where = f"PSI {psi:.3g} in inputs {first} to {end - 1}"
+        if kind == "labels":
+            known, total = self.known[name], found.sum()
+            places = [self._places.get(label, -1) for label in what]
+            moves = [
+                f"{label} {known[place] / known.sum():.1%} → {found[place] / total:.1%}"
+                for label, place in zip(what, places, strict=True)
+            ]
+            text = f"labels: {where}; {', '.join(moves)}"
+        else:
+            text = f"{name.replace('_', ' ')}: {where}; {bounds_text(*what)} {before:.1%} → {after:.1%} of the values"
+        return Alarm(kind, name, text, first, end, before, after, what)
+
+
+def bounds_text(low: float | None, high: float | None) -> str:
+    """A bin in words."""
+    if low is None:
+        return "all" if high is None else f"up to {high:.4g}"
+    return f"above {low:.4g}" if high is None else f"{low:.4g} to {high:.4g}"
+
+
+def check_limits(alpha: float, psi: float, window: int) -> None:
+    """Refuse limits out of range."""
+    if not 0 < alpha < 1 or isinstance(alpha, bool):
+        raise InputError(f"alpha is {cut(alpha)}; expected a number above 0 and below 1")
+    if not 0 < psi < math.inf:
+        raise InputError(f"psi is {cut(psi)}; expected a number above 0")
+    if not is_whole(window, 100):
+        raise InputError(f"window is {cut(window)}; expected a whole number of inputs, 100 or more")

@@ -1,0 +1,185 @@
+"""``hydrant.drift``: logged predictions against the calibration examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..bundle.calibration import Calibration
+from ..bundle.reference import RATES, TrafficReference
+from ..bundle.store import Bundle, resolve
+from ..errors import InputError, cut, listing
+from ..progress import Progress, no_progress
+from ..runtime.prediction_counts import WATCHED, observed_rows
+from .drift_monitor import FIXED, LABELS, NAMES, Alarm, Watch
+from .drift_statistics import rate_p_value
+from .prediction_log import Own, rows_given, rows_of_file
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """What ``drift`` found.
+
+    Attributes:
+        inputs: predictions that were read.
+        failed: rows of inputs that could not be used, not counted otherwise.
+        calibrated: number of calibration examples.
+        rates: of each decision, calibrated and found, with its tests.
+        histograms: of each score, and of the labels under ``"labels"``: stability index of the whole log and of the
+            window that is farthest, and what gained most.
+        windows: in order, the last thousand.
+        alarms: what changed.
+        alpha, psi, window: as they were asked for.
+    """
+
+    inputs: int
+    failed: int
+    calibrated: int
+    rates: Mapping[str, Mapping[str, Any]]
+    histograms: Mapping[str, Mapping[str, Any]]
+    windows: tuple[Mapping[str, Any], ...]
+    alarms: tuple[Alarm, ...]
+    alpha: float
+    psi: float
+    window: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no alarm."""
+        return not self.alarms
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        alarms = [alarm.to_json() for alarm in self.alarms]
+        return {"passed": self.passed, **vars(self), "alarms": alarms, "windows": list(self.windows)}
+
+
+def drift(
+    bundle: Bundle | str | Path,
+    log: str | Path | Iterable[Mapping[str, Any]],
+    *,
+    alpha: float = 0.01,
+    psi: float = 0.1,
+    window: int = 1000,
+    progress: Progress = no_progress,
+) -> DriftReport:
+    """Tell whether logged predictions still look as the calibration examples of a bundle did, and what changed.
+
+    The rates of abstention and of out-of-distribution flags come first: each is tested after every input, without an
+    alarm by watching alone, and once as a whole. The histograms of all scores and of the labels follow, window by
+    window. Statistics and their sources are in ``monitoring.drift_statistics``.
+
+    Args:
+        bundle: calibrated bundle: a folder. In Python also an open ``Bundle``.
+        log: predictions in the order of the traffic: JSON lines as `hydrant predict --output` writes them. In Python
+            also the rows themselves.
+        alpha: probability of any alarm while the traffic is like the calibration examples.
+        psi: population stability index from which on a score or the labels have changed, where chance does not explain
+            it.
+        window: inputs whose histograms are compared at a time.
+        progress: display.
+
+    Raises:
+        InputError: an option out of range, a log that cannot be read, is of another model, or is no sample of the
+            traffic, or a bundle without a reference.
+        BundleError: the bundle is missing, altered or malformed.
+    """
+    bundle = resolve(bundle)
+    reference = reference_of(bundle)
+    watch = Watch(reference, alpha, psi, window)
+    own = Own.of(bundle)
+    if not isinstance(log, str | Path | Iterable):
+        raise InputError(f"log is {cut(log)}; expected a file of JSON lines, or their rows")
+    rows = rows_of_file(log, own) if isinstance(log, str | Path) else rows_given(log, own)
+    names: list[str] | None = None
+    decided = [name for name in RATES if name in reference.rates]
+    for chunk in progress(iter(lambda: list(islice(rows, window)), []), 0, "reading the log"):
+        given, where = zip(*chunk, strict=True)
+        if names is None:
+            names = _names(given, reference, where)
+        watch.add(observed_rows(given, decided if names is None else names, where))  # until then texts without a span
+    if not watch.total.inputs:
+        source = str(log) if isinstance(log, str | Path) else "the log"
+        raise InputError(f"{source} holds no predictions; expected rows as `hydrant predict --output` writes them")
+    if watch.current.inputs >= window / 2 or not watch.windows:
+        watch.close_window()
+    rates = {name: _rate(watch, name) for name in watch.rates}
+    return DriftReport(
+        inputs=watch.total.inputs,
+        failed=watch.failed,
+        calibrated=reference.inputs,
+        rates=rates,
+        histograms={name: _histogram(watch, name) for name in watch.known if name in watch.total.bins},
+        windows=tuple(each.to_json() for each in watch.windows),
+        alarms=(*watch.alarms, *_alarms_of_all(watch, rates)),
+        alpha=alpha,
+        psi=psi,
+        window=window,
+    )
+
+
+def reference_of(bundle: Bundle) -> TrafficReference:
+    """What a bundle's calibration examples look like."""
+    reference = Calibration.of(bundle).reference
+    if reference is None:
+        raise InputError(
+            f"bundle {bundle.path} does not say what its calibration examples look like; calibrate it (again) with "
+            "`hydrant calibrate`"
+        )
+    return reference
+
+
+def _rate(watch: Watch, name: str) -> dict[str, Any]:
+    known, test = watch.reference.rates[name], watch.rates[name]
+    return {
+        "calibrated": {"share": known.share, "count": known.count, "n": known.n},
+        "found": {"share": test.count / test.n if test.n else None, "count": test.count, "n": test.n},
+        "p_value": rate_p_value(test.count, test.n, known.count, known.n),
+        "evidence": test.evidence,
+    }
+
+
+def _alarms_of_all(watch: Watch, rates: Mapping[str, Mapping[str, Any]]) -> Iterator[Alarm]:
+    """Alarms of rates that only the log as a whole shows."""
+    raised = {alarm.name for alarm in watch.alarms if alarm.kind == "rate"}
+    level = watch.alpha * FIXED / max(1, len(rates))
+    for name, facts in rates.items():
+        if name not in raised and facts["p_value"] <= level:
+            before, after, n = facts["calibrated"]["share"], facts["found"]["share"], facts["found"]["n"]
+            text = f"{NAMES[name]} {before:.1%} → {after:.1%} in all {n} inputs (p = {facts['p_value']:.2g})"
+            yield Alarm("rate", name, text, 0, n, before, after)
+
+
+def _histogram(watch: Watch, name: str) -> dict[str, Any]:
+    psi, p_values = watch.distances(watch.total)
+    if name not in psi:
+        return {"psi": None, "p_value": None, "farthest": None, "gained": None}
+    farthest = max((each for each in watch.windows if name in each.psi), key=lambda each: each.psi[name], default=None)
+    before, after, bins = watch.gained(name, watch.total.bins[name])
+    return {
+        "psi": psi[name],
+        "p_value": p_values[name],
+        "farthest": farthest and {"psi": farthest.psi[name], "first": farthest.first, "inputs": farthest.inputs},
+        "gained": {"labels" if name == LABELS else "bin": list(bins), "before": before, "after": after},
+    }
+
+
+def _names(rows: Iterable[Mapping[str, Any]], reference: TrafficReference, where: Iterable[str]) -> list[str] | None:
+    """Decisions and scores that a log gives, by its first row with any, among those of the reference."""
+    for row, place in zip(rows, where, strict=True):
+        if row.get("error") is not None:
+            continue
+        each = (row["spans"] or [None])[0] if isinstance(row.get("spans"), list) else row
+        if each is None:
+            continue
+        wanted = [name for name in (*RATES, *WATCHED) if name in reference.rates or name in reference.histograms]
+        names = [name for name in wanted if each.get(name) is not None]
+        if not names:
+            raise InputError(
+                f"{place} has none of {listing(wanted)}; expected rows as `hydrant predict --output` writes them"
+            )
+        return names
+    return None

@@ -1,0 +1,170 @@
+"""ASGI middleware: authentication, request size and concurrency limits, time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import cut
+from .admission import Admission
+from .refusals import App, Receive, Scope, Send, ServeError, refuse
+from .serve_settings import ServeSettings, is_loopback
+
+REPOSITORY = "/v2/repository/"
+
+HEALTH = ("/v2/health/live", "/v2/health/ready")
+"""Probes need no token, and are answered at any load."""
+
+STATS_PATHS = ("/metrics", "/stats")
+"""Exempt from load shedding; they still need the token."""
+
+COUNTED = "hydrant.counted"
+"""In the ``state`` of a request that the observers have counted."""
+
+
+class Middleware:
+    """Admits requests to an ASGI application, and limits their size, number and time.
+
+    ``count_refusal`` gets the status of each request that reached no model.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: ServeSettings,
+        admission: Admission,
+        open_paths: Collection[str] = (),
+        count_refusal: Callable[[int], None] = lambda status: None,  # noqa: ARG005
+    ) -> None:
+        self._app, self._settings, self._admission = app, settings, admission
+        self._open, self._count_refusal = {*HEALTH, *open_paths}, count_refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or pass it on."""
+        if scope["type"] != "http":
+            return  # closes web sockets, which are not served
+        if len(scope["path"]) > 1 and scope["path"].endswith("/"):
+            scope = {**scope, "path": scope["path"][:-1]}
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        try:
+            self._check(scope["path"], headers)
+        except ServeError as error:
+            self._count_refusal(error.status)
+            await refuse(send, error)
+            return
+        if scope["path"] in HEALTH:
+            await self._app(scope, receive, send)
+            return
+        scope.setdefault("state", {})
+        empty = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+        body = _LimitedBody(receive, self._settings.max_bytes, self._admission, empty)
+        self._admission.requests += 1
+        try:
+            await self._in_time(scope, body, send)
+        finally:
+            self._admission.requests -= 1
+            self._admission.held_bytes -= body.size
+
+    async def _in_time(self, scope: Scope, body: _LimitedBody, send: Send) -> None:
+        """Answer within the time limit; the verbs that open bundles have none."""
+        seconds = None if scope["path"].startswith(REPOSITORY) else self._settings.timeout
+        started = False
+
+        async def counted_send(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            await send(message)  # waits while the client does not read its answers to other requests
+            if not started and message["status"] >= 400 and COUNTED not in scope["state"]:
+                self._count_refusal(message["status"])
+            started = True
+
+        try:
+            async with asyncio.timeout(seconds):
+                await self._app(scope, body, counted_send)
+        except ServeError as error:
+            if not started:
+                await refuse(counted_send, error)
+        except TimeoutError:
+            if started:  # the client does not read its answer
+                return
+            error = ServeError(504, f"the request was not answered within {seconds:g} s; send less, or retry later")
+            if not body.ended:
+                error = ServeError(408, f"the body did not arrive within {seconds:g} s; send less, or retry later")
+            await refuse(counted_send, error)
+
+    def _check(self, path: str, headers: Mapping[bytes, bytes]) -> None:
+        settings = self._settings
+        check_host(headers.get(b"host"), settings)
+        check_origin(headers.get(b"origin"), headers.get(b"host", b""), settings)
+        if settings.token is not None and path not in self._open:
+            check_token(headers.get(b"authorization", b""), settings.token)
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise ServeError(415, "the body is compressed; send it as it is, without Content-Encoding")
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > settings.max_bytes:
+            raise _too_large(settings.max_bytes)
+        if path not in (*HEALTH, *STATS_PATHS):
+            self._admission.check_requests()
+
+
+class _LimitedBody:
+    """Receives a body within the limits; ``ended`` once all of it arrived."""
+
+    def __init__(self, receive: Receive, max_bytes: int, admission: Admission, empty: bool) -> None:
+        self._receive, self._max_bytes, self._admission = receive, max_bytes, admission
+        self.size, self.ended = 0, empty
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        self.size += size
+        self.ended = not message.get("more_body", False)
+        self._admission.held_bytes += size
+        if self.size > self._max_bytes:
+            raise _too_large(self._max_bytes)
+        self._admission.check_bodies(self.size)
+        return message
+
+
+def check_token(authorization: bytes, token: str) -> None:
+    """Refuse a request without the token, in constant time."""
+    scheme, _, secret = authorization.partition(b" ")
+    if not hmac.compare_digest(secret.strip(), token.encode()) or scheme.lower() != b"bearer":
+        raise ServeError(401, "the token is missing or wrong; send it as Authorization: Bearer TOKEN")
+
+
+def check_host(host: bytes | None, settings: ServeSettings) -> None:
+    """Refuse foreign names of a loopback service: any site can resolve its own name to 127.0.0.1 (DNS rebinding)."""
+    if host is None or not settings.loopback:
+        return
+    word = host.decode("latin-1").lower()
+    if not _is_own(f"//{word}") and word not in {each.lower().partition("://")[2] for each in settings.origins}:
+        raise ServeError(
+            403, f"the host {cut(word)} is not this machine; use 127.0.0.1, or allow it by --origin https://{word}"
+        )
+
+
+@lru_cache(maxsize=256)
+def _is_own(address: str) -> bool:
+    """Whether an address names this machine itself."""
+    try:
+        return is_loopback(urlsplit(address).hostname or "")
+    except ValueError:
+        return False
+
+
+def check_origin(origin: bytes | None, host: bytes, settings: ServeSettings) -> None:
+    """Refuse requests that pages of other sites make a browser send; programs send no origin."""
+    if origin is None:
+        return
+    word = origin.decode("latin-1").lower()
+    own = word.partition("://")[2] == host.decode("latin-1").lower() and word.startswith(("http://", "https://"))
+    if not own and word not in {each.lower() for each in settings.origins}:
+        raise ServeError(403, "requests from pages of other sites are not allowed; the option --origin allows one")
+
+
+def _too_large(max_bytes: int) -> ServeError:
+    return ServeError(413, f"the body has more than {max_bytes} bytes; send fewer inputs, or raise --max-bytes")

@@ -1,0 +1,329 @@
+"""The Open Inference Protocol v2: requests → inputs of a predictor, predictions → answers; shared by REST and gRPC.
+
+REST has JSON, with the binary tensor extension of Triton and KServe: the JSON ends where the header
+``Inference-Header-Content-Length`` says; behind it are the data of the tensors with ``binary_data_size``, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from ..data.spec import InputSpec
+from ..errors import cut, is_whole, listing
+from ..runtime.prediction import Prediction
+from ..runtime.predictor import Predictor
+from ..version import __version__
+from .datatypes import Tensor, checked_head, from_bytes, from_values, text_array, to_bytes, to_values
+from .observers import Served
+from .predict_request import from_base64
+from .refusals import ServeError, convert_fields, decode_json
+
+SIZE = "binary_data_size"
+HEADER = "Inference-Header-Content-Length"
+
+EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters")
+"""Of the protocol, by Triton's names."""
+
+UNSUPPORTED_PARAMETERS = {
+    "classification": "labels are in the output label, and probabilities in the output of that name",
+    "sequence_id": "this service keeps no state between requests",
+    "shared_memory_region": "send the tensor itself; this service reads no shared memory",
+}
+"""Parameters that would change the answer, and what to do instead."""
+
+BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{64,76}\r?\n)*[A-Za-z0-9+/]+={0,2}\r?\n?")
+"""No image or sound file looks like this."""
+
+_DATATYPES = {"f": "FP32", "i": "INT64", "b": "BOOL"}
+
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Input(msgspec.Struct, frozen=True):
+    name: _Name
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, Any] | None = None
+    data: list[Any] | None = None
+
+
+class _Output(msgspec.Struct, frozen=True):
+    name: _Name
+    parameters: dict[str, Any] | None = None
+
+
+class _Request(msgspec.Struct, frozen=True):
+    inputs: list[_Input]
+    id: str | None = None
+    outputs: list[_Output] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _RequestParameters(msgspec.Struct, frozen=True):
+    timeout: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0  # microseconds
+    binary_data_output: bool | None = None
+
+
+class _OutputParameters(msgspec.Struct, frozen=True):
+    binary_data: bool | None = None
+
+
+class LoadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of the verb ``load``."""
+
+    version: str | None = None
+    keep: bool | None = None
+
+
+class UnloadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of the verb ``unload``; no model depends on another, so the second one changes nothing."""
+
+    version: str | None = None
+    unload_dependents: bool | None = None
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """A request; ``outputs`` (none for all) maps names to whether they are binary, ``None`` for ``binary``."""
+
+    id: str | None
+    inputs: tuple[Tensor, ...]
+    outputs: Mapping[str, bool | None] = field(default_factory=dict)
+    binary: bool = False
+    timeout: float | None = None
+
+
+def infer_request(
+    id: str | None,  # noqa: A002
+    inputs: Sequence[Tensor],
+    outputs: Sequence[tuple[str, Mapping[str, Any]]],
+    parameters: Mapping[str, Any],
+) -> InferRequest:
+    """A request from its parts, as REST and gRPC have them."""
+    if not inputs:
+        raise ServeError(400, "the request has no inputs; expected at least one tensor")
+    for kind, names in (("input", [tensor.name for tensor in inputs]), ("output", [name for name, _ in outputs])):
+        name, times = next(iter(Counter(names).most_common(1)), ("", 0))
+        if times > 1:
+            raise ServeError(400, f"the request has {kind} {cut(name)} {times} times; expected each name once")
+    check_parameters("the request", parameters)
+    options = convert_fields(parameters, _RequestParameters, "parameters of the request")
+    wanted = {}
+    for name, fields in outputs:
+        check_parameters(f"output {cut(name)}", fields)
+        wanted[name] = convert_fields(fields, _OutputParameters, f"parameters of output {cut(name)}").binary_data
+    return InferRequest(id, tuple(inputs), wanted, bool(options.binary_data_output), options.timeout / 1e6 or None)
+
+
+def check_parameters(what: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters that would change the answer and are not supported (400)."""
+    for name, instead in UNSUPPORTED_PARAMETERS.items():
+        if parameters.get(name) not in (None, 0, ""):
+            raise ServeError(400, f"{what} has parameter {name}, which is not served here; {instead}")
+
+
+def read_infer(body: bytes, json_length: int | None = None) -> InferRequest:
+    """The request in a body of REST."""
+    if json_length is not None and not is_whole(json_length, 1, len(body)):
+        raise ServeError(
+            400,
+            f"{HEADER} is {json_length}; expected the length of the JSON, 1 to {len(body)}, the length of the body",
+        )
+    end = len(body) if json_length is None else json_length
+    message = decode_json(body[:end], _Request, "the request")
+    view, taken, inputs = memoryview(body)[end:], 0, []
+    for given in message.inputs:
+        what, datatype, parameters = f"input {cut(given.name)}", given.datatype, given.parameters or {}
+        check_parameters(what, parameters)
+        shape = checked_head(what, datatype, given.shape)
+        if SIZE in parameters:
+            size, left = parameters[SIZE], len(view) - taken
+            if given.data is not None:
+                raise ServeError(400, f"{what} has data and {SIZE}; expected one of them")
+            if json_length is None:
+                raise ServeError(400, f"{what} has {SIZE}, but the request has no header {HEADER}; expected both")
+            if not is_whole(size, 0, left):
+                expected = f"a whole number up to {left}, the bytes that are left"
+                raise ServeError(400, f"{what} has {SIZE} {cut(size)}; expected {expected}")
+            array = from_bytes(what, datatype, shape, view[taken : taken + size])
+            taken += size
+        elif given.data is None:
+            raise ServeError(400, f"{what} has no data; expected a list, or {SIZE} among its parameters")
+        else:
+            array = from_values(what, datatype, shape, given.data)
+        inputs.append(Tensor(given.name, datatype, array))
+    if taken != len(view):
+        expected = f"as many as the {SIZE} of all inputs say"
+        raise ServeError(400, f"{len(view) - taken} bytes stand behind the last tensor; expected {expected}")
+    outputs = [(each.name, each.parameters or {}) for each in message.outputs or ()]
+    return infer_request(message.id, inputs, outputs, message.parameters or {})
+
+
+def write_infer(served: Served, request: InferRequest, tensors: Sequence[Tensor]) -> tuple[bytes, int | None]:
+    """The body of an answer of REST, and the length of its JSON if binary tensors follow."""
+    outputs, tail = [], []
+    for tensor in tensors:
+        output: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.data.shape)}
+        binary = request.outputs.get(tensor.name)
+        if request.binary if binary is None else binary:
+            tail.append(to_bytes(tensor))
+            output["parameters"] = {SIZE: len(tail[-1])}
+        else:
+            output["data"] = to_values(tensor)
+        outputs.append(output)
+    message: dict[str, Any] = {"model_name": served.name, "model_version": served.version}
+    message |= {} if request.id is None else {"id": request.id}
+    head = json.dumps({**message, "outputs": outputs}, allow_nan=False, separators=(",", ":")).encode()
+    return b"".join([head, *tail]), len(head) if tail else None
+
+
+def server_metadata() -> dict[str, Any]:
+    """The answer of ``GET /v2``."""
+    return {"name": "hydrant", "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dict[str, Any]:
+    """The answer of ``GET /v2/models/NAME``; −1 represents a length that varies."""
+    predictor = served.predictor
+    outputs = [
+        {"name": name, "datatype": tensor.datatype, "shape": [size or -1 for size in tensor.data.shape]}
+        for name, tensor in _outputs(predictor.nothing(), predictor.labels).items()
+    ]
+    return {
+        "name": served.name,
+        "versions": list(versions or [served.version]),
+        "platform": f"hydrant_{predictor.backend}",
+        "inputs": _model_inputs(predictor),
+        "outputs": outputs,
+        "parameters": {"task": predictor.task, "modality": predictor.modality, "labels": list(predictor.labels)},
+    }
+
+
+def _model_inputs(predictor: Predictor) -> list[dict[str, Any]]:
+    """Raw inputs of a model with a processor, or the tensors of its graph."""
+    if predictor.takes_raw:
+        names = _raw_names(predictor)[: 2 if predictor.pairs else 1]
+        return [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in names]
+    spec: InputSpec = predictor.spec
+    if spec.modality == "image":
+        shape = [-1, spec.channels, spec.image_height, spec.image_width]
+        return [{"name": "pixel_values", "datatype": "FP32", "shape": shape}]
+    if spec.spectrogram:
+        return [{"name": name, "datatype": "FP32", "shape": [-1, *spec.spectrogram]} for name in spec.input_names]
+    datatypes = {"input_values": "FP32"}
+    return [{"name": name, "datatype": datatypes.get(name, "INT64"), "shape": [-1, -1]} for name in spec.input_names]
+
+
+def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np.ndarray]:
+    """The inputs for the predictor, one a row of the tensors.
+
+    They are ``text`` (and ``text_pair``), BYTES [B] or [B, 1] in UTF-8; or ``image`` or ``audio``, BYTES [B] or [B, 1]
+    of files, which may be in base64; or ready tensors by the names of the graph's inputs.
+    """
+    predictor = served.predictor
+    if request.outputs:
+        _check_outputs(request, _outputs(predictor.nothing(), predictor.labels))
+    tensors = {tensor.name: tensor for tensor in request.inputs}
+    counts = {tensor.data.shape[0] if tensor.data.ndim else 0 for tensor in tensors.values()}
+    if 0 in counts or len(counts) > 1:
+        shapes = listing(f"{cut(name)} {list(tensor.data.shape)}" for name, tensor in tensors.items())
+        raise ServeError(400, f"the inputs have shapes {shapes}; expected the same first axis of all, 1 or more")
+    raw = _raw_names(predictor)
+    if "text" not in raw and set(tensors) == set(raw):
+        return [_file(item) for item in _column(tensors[raw[0]], "BYTES [batch], each a file or the base64 of one")]
+    if "text" in tensors and set(tensors) <= set(raw):
+        texts = _texts(tensors["text"])
+        return list(zip(texts, _texts(tensors["text_pair"]), strict=True)) if "text_pair" in tensors else texts
+    spec = predictor.spec
+    ready = [*spec.input_names, *(["token_type_ids"] if spec.modality == "text" else [])]
+    if not set(tensors) <= set(ready):
+        raise _unknown("inputs", list(tensors), [*raw, *spec.input_names])
+    for name, tensor in tensors.items():
+        if tensor.datatype == "BYTES":
+            raise ServeError(400, f"input {cut(name)} is BYTES; expected numbers, as the model's graph reads")
+    return {name: tensor.data for name, tensor in tensors.items()}
+
+
+def outputs_of(prediction: Prediction, request: InferRequest, served: Served) -> tuple[Tensor, ...]:
+    """The fields of a prediction as tensors: those that the request names, in its order, or all."""
+    tensors = _outputs(_without_padding(prediction), served.predictor.labels)
+    _check_outputs(request, tensors)
+    return tuple(tensors[name] for name in request.outputs or tensors)
+
+
+def _check_outputs(request: InferRequest, known: Mapping[str, Tensor]) -> None:
+    missing = [name for name in request.outputs if name not in known]
+    if missing:
+        raise _unknown("outputs", missing, list(known))
+
+
+def _unknown(kind: str, names: Sequence[str], known: Sequence[str]) -> ServeError:
+    return ServeError(400, f"the request has {kind} {listing(map(cut, names))}; expected some of {listing(known, 40)}")
+
+
+def _outputs(prediction: Prediction, labels: Sequence[str]) -> dict[str, Tensor]:
+    """Every field as a tensor; the label of a failed input, and of padding, is an empty text."""
+    tensors = {}
+    for name, array in prediction.to_dict().items():
+        if name == "label":
+            tensors[name] = Tensor(name, "BYTES", text_array([*labels, ""], (len(labels) + 1,))[array])
+            tensors["label_index"] = Tensor("label_index", "INT64", array)
+        elif name == "error":
+            tensors[name] = Tensor(name, "BYTES", text_array([text or "" for text in array], array.shape))
+        else:
+            tensors[name] = Tensor(name, _DATATYPES[array.dtype.kind], array)
+    return tensors
+
+
+def _without_padding(prediction: Prediction) -> Prediction:
+    """Token predictions without the padding that longer texts of other requests brought."""
+    mask = prediction.mask
+    if mask is None or not mask.size or mask[:, -1].any():
+        return prediction
+    longest = int(np.flatnonzero(mask.any(axis=0))[-1]) + 1 if mask.any() else 0
+    return prediction.shortened(longest)
+
+
+def _raw_names(predictor: Predictor) -> tuple[str, ...]:
+    """Inputs that are not tensors of the graph."""
+    if not predictor.takes_raw:
+        return ()
+    return ("text", "text_pair") if predictor.modality == "text" else (predictor.modality,)
+
+
+def _column(tensor: Tensor, expected: str) -> list[bytes]:
+    """The elements of a tensor of BYTES [B] or [B, 1]."""
+    shape = tensor.data.shape
+    if tensor.datatype != "BYTES" or len(shape) > 2 or shape[1:] not in ((), (1,)):
+        raise ServeError(400, f"input {cut(tensor.name)} is {tensor.datatype} {list(shape)}; expected {expected}")
+    return list(tensor.data.ravel())
+
+
+def _texts(tensor: Tensor) -> list[str]:
+    texts = []
+    for index, item in enumerate(_column(tensor, "BYTES [batch], each a text in UTF-8")):
+        try:
+            texts.append(item.decode())
+        except UnicodeDecodeError as error:
+            raise ServeError(
+                400, f"element {index} of input {cut(tensor.name)} is not UTF-8 ({error.reason}); expected text"
+            ) from None
+    return texts
+
+
+def _file(item: bytes) -> bytes:
+    """The bytes of an image or sound file, which may be in base64."""
+    if BASE64.fullmatch(item):
+        try:
+            return from_base64(item)
+        except ValueError:
+            return item
+    return item

@@ -1,0 +1,218 @@
+"""Requests of ``POST /predict`` and the page: JSON, forms with files, or the bytes of one image or sound.
+
+Inputs are texts, pairs, words, and images or sounds as base64 or files; options are fields beside them, or in the
+query. Nothing in a request is read as a path.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.message import Message
+from email.parser import HeaderParser
+from email.utils import collapse_rfc2231_value
+from typing import Annotated, Any
+
+import msgspec
+
+from ..data.raw_inputs import is_words
+from ..errors import InputError, cut
+from ..runtime.predictor import Predictor
+from ..runtime.words import Aggregation
+from .refusals import ServeError, convert_fields, decode_json
+
+FILES = {"image": "an image file", "audio": "a sound file"}
+"""Names of file fields in forms, and first halves of a Content-Type."""
+
+JSON_TYPES = ("", "application/json", "text/json", "text/plain", "application/x-www-form-urlencoded")
+"""Content types that are read as JSON; the last one is what ``curl -d`` sends."""
+
+MAX_PARTS = 10_000
+MAX_PART_HEADERS = 16_384
+MAX_SEMICOLONS = 64
+"""In a header with parameters: Python's parser takes quadratic time."""
+
+BLANKS = b" \t\r\n"
+"""Allowed within base64."""
+
+
+class PredictOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of a request; with ``skip_invalid``, an invalid input gets an error in its row."""
+
+    model: str | None = None
+    version: str | None = None
+    aggregation: Aggregation | None = None
+    probabilities: bool = False
+    skip_invalid: bool = False
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+@dataclass
+class PredictRequest:
+    """Inputs (JSON values, or the bytes of files) with their names in rows, ``None`` for the input itself."""
+
+    inputs: list[Any] = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)
+    options: PredictOptions = field(default_factory=PredictOptions)
+
+
+def read_request(body: bytes, content_type: str, query: Mapping[str, str]) -> PredictRequest:
+    """Parse a request."""
+    kind = content_type.partition(";")[0].strip().lower()
+    fields: dict[str, Any] = {}
+    if kind == "multipart/form-data":
+        request, fields = _read_form(body, content_type)
+    elif kind.partition("/")[0] in FILES:
+        request = PredictRequest([body], [None])
+    elif kind in JSON_TYPES or kind.endswith("+json"):
+        fields = decode_json(body, dict[str, Any], "the body")
+        inputs = fields.pop("inputs", None)
+        if not isinstance(inputs, list):
+            raise ServeError(
+                400, f'the body has inputs = {cut(inputs)}; expected a list, as in {{"inputs": ["a text"]}}'
+            )
+        request = PredictRequest(inputs, [None] * len(inputs))
+    else:
+        raise ServeError(
+            415, f"the Content-Type is {cut(kind)}; expected application/json, multipart/form-data, image/… or audio/…"
+        )
+    if query or fields:
+        request.options = convert_fields({**query, **fields}, PredictOptions, "the request", words=True)
+    return request
+
+
+def check_count(count: int, limit: int) -> None:
+    """Refuse more inputs than can ever wait, which a small body can hold by the million."""
+    if count > limit:
+        raise ServeError(413, f"the request has {count} inputs; at most {limit} may wait here; send them in parts")
+
+
+def model_inputs(request: PredictRequest, predictor: Predictor, limit: int) -> tuple[list[Any], list[Any]]:
+    """The inputs as the predictor takes them, and as rows repeat them; at most ``limit``."""
+    check_count(len(request.inputs), limit)
+    modality = predictor.modality
+    if modality == "text":
+        read = _words if predictor.task == "tokens" else _text
+        inputs = [read(value, index) for index, value in enumerate(request.inputs)]
+        return inputs, [name or value for value, name in zip(inputs, request.names, strict=True)]
+    inputs = [_file(value, index, modality) for index, value in enumerate(request.inputs)]
+    return inputs, [name or f"{modality} {index}" for index, name in enumerate(request.names)]
+
+
+def _text(value: Any, index: int) -> Any:
+    """A text, or a pair of texts as a tuple."""
+    texts = value
+    if isinstance(value, dict) and set(value) in ({"text"}, {"text", "text_pair"}):
+        texts = value["text"] if len(value) == 1 else [value["text"], value["text_pair"]]
+    if isinstance(texts, str):
+        return texts
+    if isinstance(texts, list) and len(texts) == 2 and all(isinstance(text, str) for text in texts):
+        return tuple(texts)
+    raise InputError(
+        f"input {index} is {cut(value)}; expected a text, two texts, or an object with text (and text_pair)"
+    )
+
+
+def _words(value: Any, index: int) -> Any:
+    """A text, or the list of its words."""
+    words = value
+    if isinstance(value, dict) and len(value) == 1:
+        words = value.get("text", value.get("tokens"))
+    if isinstance(words, str) or (isinstance(words, list) and is_words(words)):
+        return words
+    raise InputError(f"input {index} is {cut(value)}; expected a text, or its words as a list of strings")
+
+
+def _file(value: Any, index: int, kind: str) -> bytes:
+    """The bytes of an image or sound file."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, dict) and len(value) == 1:
+        value = value.get(kind, value)
+    if not isinstance(value, str) or not value:
+        raise InputError(f"input {index} is {cut(value)}; expected {FILES[kind]} in base64")
+    head, comma, rest = value.partition(",")
+    try:
+        return from_base64((rest if comma and head.startswith("data:") else value).encode("ascii"))
+    except (ValueError, binascii.Error) as error:
+        raise InputError(f"input {index}, {cut(value, 30)}, is not base64; expected {FILES[kind]} in base64") from error
+
+
+def from_base64(text: bytes) -> bytes:
+    """Decode base64, ignoring blanks and line breaks."""
+    plain = text.translate(None, BLANKS) if any(blank in text for blank in BLANKS) else text
+    return base64.b64decode(plain, validate=True)
+
+
+def _read_form(body: bytes, content_type: str) -> tuple[PredictRequest, dict[str, Any]]:
+    """Files are images or sounds, fields named text are texts, other fields are options."""
+    request, options = PredictRequest(), {}
+    for part in read_parts(body, content_type):
+        if part.filename is not None or part.name in FILES:
+            request.inputs.append(part.data)
+            request.names.append(part.filename or None)
+            continue
+        try:
+            word = part.data.decode()
+        except UnicodeDecodeError as error:
+            raise ServeError(400, f"field {cut(part.name)} is not UTF-8; send files with a filename") from error
+        if part.name == "text":
+            request.inputs.append(word)
+            request.names.append(None)
+        else:
+            options[part.name] = word
+    return request, options
+
+
+@dataclass(frozen=True)
+class Part:
+    """One field of a form; ``filename`` (never a path here) is ``None`` for fields that are not files."""
+
+    name: str
+    filename: str | None
+    data: bytes
+
+
+def read_parts(body: bytes, content_type: str) -> list[Part]:
+    """The parts of ``multipart/form-data`` (RFC 7578), in order."""
+    boundary = _header(content_type).get_param("boundary")
+    if not isinstance(boundary, str) or not 1 <= len(boundary) <= 70 or not boundary.isascii():
+        raise ServeError(400, "the Content-Type has no usable boundary; expected multipart/form-data; boundary=…")
+    mark = b"\r\n--" + boundary.encode()
+    pieces = (b"\r\n" + body).split(mark, MAX_PARTS + 2)
+    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+        raise ServeError(400, f"the body does not end with its boundary, or has more than {MAX_PARTS} parts")
+    return [_part(piece) for piece in pieces[1:-1]]
+
+
+def _part(piece: bytes) -> Part:
+    padding, line_break, rest = piece.partition(b"\r\n")
+    head, blank, data = (b"", b"\r\n", rest[2:]) if rest.startswith(b"\r\n") else rest.partition(b"\r\n\r\n")
+    if padding.strip(b" \t") or not line_break or not blank or len(head) > MAX_PART_HEADERS:
+        raise ServeError(400, "a part of the body is malformed; expected headers, an empty line, and data")
+    line = str(HeaderParser().parsestr(head.decode("utf-8", "replace")).get("Content-Disposition", ""))
+    disposition = _header(" ".join(line.split()))
+    try:
+        name, filename = (_parameter(disposition, each) for each in ("name", "filename"))
+    except (ValueError, TypeError) as error:  # an unknown character set, or pieces of a name out of order
+        raise ServeError(400, f"a part of the body has an unreadable name: {cut(error, 100)}") from error
+    if line.partition(";")[0].strip().lower() != "form-data" or name is None:
+        raise ServeError(400, "a part of the body is not a form field; expected Content-Disposition: form-data; name=…")
+    return Part(name, filename, data)
+
+
+def _parameter(header: Message, name: str) -> str | None:
+    """A parameter, which may have its own character set (RFC 2231)."""
+    value = header.get_param(name)
+    return None if value is None else collapse_rfc2231_value(value)
+
+
+def _header(value: str) -> Message:
+    """A header with parameters, as in mails."""
+    if value.count(";") > MAX_SEMICOLONS:
+        raise ServeError(400, f"a header has {value.count(';')} semicolons; expected {MAX_SEMICOLONS} at most")
+    message = Message()
+    message["Content-Type"] = value
+    return message

@@ -1,0 +1,220 @@
+"""Predictions over REST: ``POST /predict`` and the ``infer`` verb of the Open Inference Protocol.
+
+They bypass the web framework, whose layers cost as much as everything else done for a short text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from ..errors import HydrantError, cut
+from ..runtime.prediction import Prediction
+from ..runtime.predictor import answer
+from .connection import LEAVING
+from .middleware import COUNTED
+from .oip import HEADER, inputs_of, outputs_of, read_infer, write_infer
+from .predict_request import PredictOptions, model_inputs, read_request
+from .refusals import App, Receive, Scope, Send, ServeError, refusal, refuse, respond
+from .service import Served, Service
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass
+class Call:
+    """One request, with the model that its path names, and the one that it reached, for the observers."""
+
+    scope: Scope
+    receive: Receive
+    name: str = ""
+    version: str | None = None
+    served: Served | None = None
+
+    @cached_property
+    def headers(self) -> dict[bytes, str]:
+        """The first header of each name."""
+        return {name.lower(): value.decode("latin-1") for name, value in reversed(self.scope["headers"])}
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """Parameters behind the question mark."""
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+
+
+Answer = tuple[bytes, str, dict[str, str]]
+"""Body, content type, further headers."""
+
+
+class PredictRoutes:
+    """An ASGI application that answers predictions, and passes other requests on."""
+
+    def __init__(self, service: Service, others: App) -> None:
+        self._service, self._others = service, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        front, work, name, version = self._route(scope)
+        if work is None:
+            await self._others(scope, receive, send)
+            return
+        if scope["method"] != "POST":
+            message = f"{scope['method']} is not allowed at {cut(scope['path'])}; expected POST"
+            await refuse(send, ServeError(405, message), {"allow": "POST"})
+            return
+        try:
+            call = Call(scope, receive, name, version)
+            with observed(self._service, call, front):
+                body, content_type, headers = await work(call)
+        except Exception as error:
+            if not isinstance(error, HydrantError):
+                log.exception("a request failed")
+            await refuse(send, refusal(error))
+            return
+        await respond(send, body, 200, content_type, headers)
+
+    def _route(self, scope: Scope) -> tuple[str, Callable[[Call], Awaitable[Answer]] | None, str, str | None]:
+        """Name of the front, the method that answers, and the model's name and version."""
+        path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
+        if path == "/predict":
+            return "predict", self._predict, "", None
+        if path.endswith("/infer"):
+            match path.split("/"):
+                case ["", "v2", "models", name, "infer"] if name:
+                    return "rest", self._infer, name, None
+                case ["", "v2", "models", name, "versions", version, "infer"] if name and version:
+                    return "rest", self._infer, name, version
+        return "", None, "", None
+
+    async def _infer(self, call: Call) -> Answer:
+        service = self._service
+        service.served(call.name, call.version)  # refuses a wrong name before the body is read
+        body = await read_body(call.receive)
+        call.served = served = service.served(call.name, call.version)
+        request = read_infer(body, _json_length(call.headers))
+        work = service.predict(served, inputs_of(request, served), request.timeout)
+        prediction = await unless_left(call, work)
+        written, length = write_infer(served, request, outputs_of(prediction, request, served))
+        if length is None:
+            return written, "application/json", {}
+        return written, "application/octet-stream", {HEADER: str(length)}
+
+    async def _predict(self, call: Call) -> Answer:
+        options, served, shown, prediction = await predict_body(self._service, call)
+        rows = answer(
+            served.predictor, prediction, shown, probabilities=options.probabilities, aggregation=options.aggregation
+        )
+        body = json.dumps({"model": served.name, "version": served.version, **rows})
+        return body.encode(), "application/json", {}
+
+
+async def predict_body(
+    service: Service, call: Call, *, skip_invalid: bool = False
+) -> tuple[PredictOptions, Served, list[Any], Prediction]:
+    """Options, model, inputs as rows repeat them, and prediction of a request."""
+    request = read_request(await read_body(call.receive), call.headers.get(b"content-type", ""), call.query)
+    options = request.options
+    call.served = served = service.served(options.model, options.version)
+    inputs, shown = model_inputs(request, served.predictor, service.settings.queue)
+    on_error = "row" if skip_invalid or options.skip_invalid else "raise"
+    prediction = await unless_left(call, service.predict(served, inputs, options.timeout, on_error))
+    return options, served, shown, prediction
+
+
+@contextmanager
+def observed(service: Service, call: Call, front: str) -> Iterator[None]:
+    """Report a request that reached a model to the observers; the middleware counts others."""
+    started, status = perf_counter(), 500
+    try:
+        yield
+        status = 200
+    except asyncio.CancelledError:
+        status = 504  # out of time
+        raise
+    except Exception as error:
+        status = refusal(error).status
+        raise
+    finally:
+        if call.served is not None:
+            call.scope.setdefault("state", {})[COUNTED] = True
+            service.observer.request(call.served, front, perf_counter() - started, status)
+
+
+async def read_body(receive: Receive, seconds: float | None = None) -> bytes:
+    """The body of a request."""
+    parts, more = [], True
+    try:
+        async with asyncio.timeout(seconds) if seconds is not None else nullcontext():
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ServeError(499, "the client left during its request")
+                parts.append(message.get("body", b""))
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise ServeError(408, f"the body did not arrive within {seconds:g} s") from None
+    return b"".join(parts)
+
+
+async def unless_left(call: Call, work: Awaitable[T]) -> T:
+    """Wait for an answer; if the client leaves meanwhile, its inputs leave the queue."""
+    task, left = asyncio.current_task(), False
+    assert task is not None
+
+    def leave() -> None:
+        nonlocal left
+        left = True
+        task.cancel()
+
+    with _listening(call, leave):
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if left:
+                task.uncancel()
+                raise ServeError(499, "the client left before its answer") from None
+            raise
+
+
+@contextmanager
+def _listening(call: Call, leave: Callable[[], None]) -> Iterator[None]:
+    """Call ``leave`` once the client has left: our connections report it, other servers are asked."""
+    leaving = call.scope.get(LEAVING)
+    if leaving is not None:
+        leaving.then(leave)
+        try:
+            yield
+        finally:
+            leaving.then(None)
+        return
+
+    async def watch() -> None:
+        while (await call.receive())["type"] != "http.disconnect":
+            pass
+        leave()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+
+
+def _json_length(headers: Mapping[bytes, str]) -> int | None:
+    """Bytes of JSON in front of binary tensors."""
+    word = headers.get(HEADER.lower().encode())
+    if word is None:
+        return None
+    if not word.isascii() or not word.isdigit() or len(word) > 18:
+        raise ServeError(400, f"{HEADER} is {cut(word)}; expected the length of the JSON in bytes")
+    return int(word)

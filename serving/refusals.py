@@ -1,0 +1,97 @@
+"""Errors of a service with their HTTP status, and how they are sent; JSON of requests, decoded strictly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import BackendError, HydrantError, InputError, short
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+T = TypeVar("T")
+
+
+class ServeError(HydrantError):
+    """A request that is not answered.
+
+    Attributes:
+        status: of HTTP: 400 for what a client can correct, 401 without the token, 404 for an unknown model or route,
+            413 for too large, 499 if the client left, 503 while busy, loading or stopping, 504 if out of time.
+        message: the problem, what was expected, the fix.
+        retry_after: seconds until a retry may succeed (503).
+    """
+
+    def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after = status, message, retry_after
+
+
+def refusal(error: BaseException) -> ServeError:
+    """The error that a client sees; details of unexpected ones stay in the log."""
+    if isinstance(error, ServeError):
+        return error
+    if isinstance(error, InputError):
+        return ServeError(400, str(error))
+    if isinstance(error, BackendError):
+        return ServeError(500, str(error))
+    return ServeError(500, f"unexpected {type(error).__name__}; see the log of the server")
+
+
+def error_body(message: str) -> bytes:
+    """The JSON that every error is sent as."""
+    return json.dumps({"error": message}).encode()
+
+
+async def respond(
+    send: Send,
+    body: bytes,
+    status: int = 200,
+    content_type: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """Send a whole response."""
+    fields = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(send: Send, error: ServeError, headers: Mapping[str, str] | None = None) -> None:
+    """Send an error."""
+    further = {**error_headers(error), **(headers or {})}
+    await respond(send, error_body(error.message), error.status, headers=further)
+
+
+def error_headers(error: ServeError) -> dict[str, str]:
+    """Headers that an error has by its status."""
+    headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    headers |= {"www-authenticate": "Bearer"} if error.status == 401 else {}
+    # the rest of too large a body is discarded for a while: simple clients send all of it before they read
+    return headers | ({"connection": "close"} if error.status == 408 else {})
+
+
+def decode_json(text: bytes, kind: type[T], what: str) -> T:
+    """JSON of a request as ``kind``; other fields and types are an error (400)."""
+    try:
+        return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(what, error) from None
+
+
+def convert_fields(fields: Any, kind: type[T], what: str, *, words: bool = False) -> T:
+    """Decoded fields as ``kind``; with ``words``, texts may represent numbers and flags."""
+    try:
+        return msgspec.convert(fields, kind, strict=not words)
+    except msgspec.MsgspecError as error:
+        raise _malformed(what, error) from None
+
+
+def _malformed(what: str, error: Exception) -> ServeError:
+    return ServeError(400, f"{what} is not as expected: {short(str(error), 300)}")

@@ -1,0 +1,25 @@
+"""What a model answers: one file for each task, and a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .classification import CLASSIFICATION
+from .multi_label import MULTI_LABEL
+from .regression import REGRESSION
+from .task import DISTANCE, PER_CLASS, Column, ScoreActivation, Task, TaskName
+from .token_classification import TOKEN_CLASSIFICATION
+
+TASKS: dict[TaskName, Task] = {
+    task.name: task for task in (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, MULTI_LABEL)
+}
+
+
+def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
+    """The task of a graph by what it gives; ``tokens`` where its probabilities have an axis of tokens."""
+    if tokens:
+        return TOKEN_CLASSIFICATION
+    return next((task for task in (REGRESSION, MULTI_LABEL) if set(task.outputs) <= set(outputs)), CLASSIFICATION)
+
+
+__all__ = ["DISTANCE", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task", "TaskName", "task_of_graph"]

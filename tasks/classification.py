@@ -1,0 +1,124 @@
+"""Classification: one of C classes is right."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..metrics.classification import ClassMetrics, Draws, SelectiveMetrics
+from ..metrics.gates import (
+    SCORES,
+    Agreement,
+    Gate,
+    Outputs,
+    Tolerances,
+    correlations,
+    distance_difference,
+    judged,
+    largest,
+)
+from ..metrics.label_order import order_notes
+from ..metrics.uncertainty import logit_scores
+from .task import Column, Task, TaskMetrics, share
+
+QUALITY = {
+    "accuracy": share("accuracy", better="high"),
+    "nll": Column("NLL"),
+    "brier": Column("Brier"),
+    "ece": share("ECE", "{:.2f}"),
+    "adaptive_ece": share("adaptive ECE", "{:.2f}"),
+    "aurc": Column("AURC ×10³", "{:.2f}", scale=1e3),
+    "augrc": Column("AUGRC ×10³", "{:.2f}", scale=1e3),
+    "risk_at_80": share("risk at 80 %"),
+    "risk_at_90": share("risk at 90 %"),
+    "risk_at_95": share("risk at 95 %"),
+}
+
+
+class ClassificationMetrics(TaskMetrics):
+    """Accuracy, likelihood, calibration and selective prediction."""
+
+    def prepare(self) -> None:
+        """Means, and the order of confidence."""
+        self._means = ClassMetrics(self.prediction.probabilities, self.labels)
+        self._selective = SelectiveMetrics(self._means.confidence, self._means.correct)
+        self.wrong = ~self._means.correct
+
+    def own(self, counts: np.ndarray) -> Draws:
+        """Metrics of resamples."""
+        return {**self._means(counts), **self._selective(counts)}
+
+    def notes(self) -> list[str]:
+        """Whether the labels seem to be in another order than the classes."""
+        return order_notes(self.examples.name, self.prediction.probabilities, self.labels, self.names)
+
+    def decisions(self) -> dict[str, float]:
+        """Those of all tasks, and prediction sets."""
+        found, sets = super().decisions(), self.prediction.prediction_set
+        if sets is not None:
+            found["set_coverage"] = float(sets[np.arange(len(self.labels)), self.labels].mean())
+            found["set_size"] = float(sets.sum(axis=1).mean())
+        return found
+
+
+def compare_classes(
+    reference: Outputs, tested: Outputs, tolerances: Tolerances, tokens: bool = False
+) -> tuple[Agreement, list[Gate]]:
+    """Compare two backends' outputs: ``probabilities`` [N, C] and the scores [N].
+
+    Args:
+        tokens: whether scores below their tolerance count as equal, since most tokens are certain.
+    """
+    p, q = reference["probabilities"], tested["probabilities"]
+    flipped = p.argmax(axis=1) != q.argmax(axis=1)
+    best = np.sort(p, axis=1)[:, -2:]
+    tied = best[:, 1] - best[:, 0] <= 2 * tolerances.probability
+    own = {"mutual_information": tolerances.mutual_information, "disagreement": 0.0, "energy": tolerances.energy}
+    ranked = {name: own.get(name, tolerances.entropy) for name in (*SCORES, "energy")}
+    agreement = {
+        "inputs": len(p),
+        "label_flips": int(flipped.sum()),
+        "near_ties": int((flipped & tied).sum()),
+        "max_probability_difference": largest(reference, tested, "probabilities"),
+        "max_entropy_difference": largest(reference, tested, "predictive_entropy"),
+        "max_mutual_information_difference": largest(reference, tested, "mutual_information"),
+        "max_energy_difference": largest(reference, tested, "energy"),
+        "max_distance_difference": distance_difference(reference, tested),
+        "disagreement_changes": int((np.abs(reference["disagreement"] - tested["disagreement"]) > 1e-6).sum()),
+        "spearman": correlations(
+            reference, tested, {**ranked, "distance": tolerances.distance}, floored=SCORES if tokens else ()
+        ),
+    }
+    changes = math.ceil(tolerances.disagreement_changes * len(p))
+    limits = [
+        ("label flips", agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
+        ("max |Δ probability|", agreement["max_probability_difference"], tolerances.probability),
+        ("max |Δ predictive entropy|", agreement["max_entropy_difference"], tolerances.entropy),
+        (
+            "max |Δ mutual information|",
+            agreement["max_mutual_information_difference"],
+            tolerances.mutual_information,
+        ),
+        ("max |Δ energy|", agreement["max_energy_difference"], tolerances.energy),
+        ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
+        ("disagreement changes", agreement["disagreement_changes"], changes),
+    ]
+    return judged(agreement, limits, tolerances)
+
+
+CLASSIFICATION = Task(
+    name="classification",
+    gives="one class of several",
+    outputs=("probabilities", *SCORES, "energy"),
+    member_output="member_probabilities",
+    answer="label",
+    one_class=True,
+    compare=compare_classes,
+    metrics=ClassificationMetrics,
+    columns=QUALITY,
+    compared=("accuracy", "nll", "brier", "ece", "aurc", "augrc"),
+    noise=("accuracy", "nll", "ece"),
+    wrong="wrong answers",
+    logit_scores=logit_scores,
+)

@@ -1,0 +1,155 @@
+"""Multi-label classification: any of C labels apply.
+
+Backends' entropy and mutual information are compared label by label, where the tolerances of one decision hold; their
+sums over the labels of an input by how they rank the inputs. Energy is a sum as well, and compared per label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..metrics.classification import Detector, Draws, calibration_gaps
+from ..metrics.gates import Agreement, Gate, Outputs, Tolerances, correlations, distance_difference, judged, largest
+from ..metrics.labels import joint_losses, label_errors, label_f1, label_logit_scores
+from .task import Column, Task, TaskMetrics, share
+
+SOFTMAX = "is of probabilities of which one class is right, and here each label is decided by itself"
+
+
+class LabelMetrics(TaskMetrics):
+    """Likelihood, F1, precision of the ranking, and calibration."""
+
+    def prepare(self) -> None:
+        """Losses, and each label's ranking, sorted once."""
+        self._probabilities = self.prediction.probabilities.astype(np.float64)
+        self._assigned = self.prediction.assigned
+        self.wrong = (self._assigned != self.labels).any(axis=1)
+        squares = (self._probabilities - self.labels) ** 2
+        self._means = {"nll": joint_losses(self._probabilities, self.labels), "brier": squares.mean(axis=1)}
+        self._precisions = {place: self._precision(place) for place in np.flatnonzero(self.labels.any(axis=0))}
+
+    def own(self, counts: np.ndarray) -> Draws:
+        """Metrics of resamples; a label that a resample lacks has no precision there."""
+        drawn = counts.astype(np.float64) / counts.shape[1]
+        found = {name: drawn @ values for name, values in self._means.items()}
+        found |= label_f1(counts, self._assigned, self.labels)
+        found["mean_average_precision"] = np.full(len(counts), math.nan)
+        if self._precisions:
+            each = np.stack([precision(counts) for precision in self._precisions.values()])
+            with np.errstate(invalid="ignore"):
+                found["mean_average_precision"] = np.nansum(each, axis=0) / np.isfinite(each).sum(axis=0)
+        columns = zip(self._probabilities.T, self.labels.T, strict=True)
+        errors = [np.abs(drawn @ calibration_gaps(values, having)).sum(axis=1) for values, having in columns]
+        found["label_ece"] = np.mean(errors, axis=0)
+        return found
+
+    def decisions(self) -> dict[str, float]:
+        """Those of all tasks, and labels assigned."""
+        return {**super().decisions(), "labels_assigned": float(self._assigned.sum(axis=1).mean())}
+
+    def diversity(self) -> dict[str, float | None]:
+        """The mean mutual information."""
+        return {"mutual_information": float(self.prediction.mutual_information.mean())}
+
+    def label_rows(self) -> tuple[dict[str, Any], ...]:
+        """What is known of each label: how many examples have it, its threshold, F1, average precision and ECE."""
+        decisions, one = self.calibration.labels, np.ones((1, len(self.labels)), np.int32)
+        errors = label_errors(self._probabilities, self.labels)
+        rows = []
+        for place, name in enumerate(self.names):
+            assigned, having = self._assigned[:, place], self.labels[:, place]
+            total = int(assigned.sum() + having.sum())
+            precision = float(self._precisions[place](one)[0]) if having.any() else None
+            rows.append(
+                {
+                    "label": name,
+                    "examples": int(having.sum()),
+                    "threshold": None if decisions is None else decisions.thresholds[place],
+                    "f1": 2 * int((assigned & having).sum()) / total if total else None,
+                    "average_precision": precision,
+                    "ece": float(errors[place]),
+                }
+            )
+        return tuple(rows)
+
+    def _precision(self, place: int) -> Callable[[np.ndarray], np.ndarray]:
+        """Average precision of one label's probability, of resamples [R]."""
+        having, lacking = np.flatnonzero(self.labels[:, place]), np.flatnonzero(~self.labels[:, place])
+        if not len(lacking):
+            return lambda counts: np.ones(len(counts))
+        detector = Detector(self._probabilities[lacking, place], self._probabilities[having, place])
+        return lambda counts: detector(counts[:, lacking], counts[:, having])["aupr"]
+
+
+def compare_labels(reference: Outputs, tested: Outputs, tolerances: Tolerances) -> tuple[Agreement, list[Gate]]:
+    """Compare two backends' outputs: those of each label [N, C], and their sums [N]."""
+    p, q = reference["probabilities"], tested["probabilities"]
+    count, flipped = p.shape[1], (p > 0.5) != (q > 0.5)
+    own = {"mutual_information": tolerances.mutual_information, "energy": tolerances.energy}
+    summed = ("predictive_entropy", "expected_entropy", "mutual_information", "energy")
+    ranked = {name: count * own.get(name, tolerances.entropy) for name in summed}
+    agreement = {
+        "inputs": len(p),
+        "labels": count,
+        "label_flips": int(flipped.sum()),
+        "near_ties": int((flipped & (np.abs(p - 0.5) <= tolerances.probability)).sum()),
+        "max_probability_difference": largest(reference, tested, "probabilities"),
+        "max_entropy_difference": largest(reference, tested, "label_entropy"),
+        "max_mutual_information_difference": largest(reference, tested, "label_mutual_information"),
+        "max_energy_difference": largest(reference, tested, "energy") / count,
+        "max_distance_difference": distance_difference(reference, tested),
+        "spearman": correlations(reference, tested, {**ranked, "distance": tolerances.distance}),
+    }
+    information = agreement["max_mutual_information_difference"]
+    limits = [
+        ("label flips", agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
+        ("max |Δ probability|", agreement["max_probability_difference"], tolerances.probability),
+        ("max |Δ label entropy|", agreement["max_entropy_difference"], tolerances.entropy),
+        ("max |Δ label mutual information|", information, tolerances.mutual_information),
+        ("max |Δ energy| ÷ labels", agreement["max_energy_difference"], tolerances.energy),
+        ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
+    ]
+    return judged(agreement, limits, tolerances)
+
+
+MULTI_LABEL = Task(
+    name="multi_label",
+    gives="several labels (problem_type = 'multi_label_classification')",
+    outputs=(
+        "probabilities",
+        "label_entropy",
+        "label_mutual_information",
+        "predictive_entropy",
+        "expected_entropy",
+        "mutual_information",
+        "energy",
+    ),
+    member_output="member_probabilities",
+    answer="labels",
+    compare=compare_labels,
+    metrics=LabelMetrics,
+    columns={
+        "exact_match": share("all labels right", better="high"),
+        "micro_f1": Column("micro F1", better="high"),
+        "macro_f1": Column("macro F1", better="high"),
+        "mean_average_precision": Column("mean average precision", better="high"),
+        "nll": Column("NLL of all labels"),
+        "brier": Column("Brier, a label"),
+        "label_ece": share("ECE, a label", "{:.2f}"),
+    },
+    compared=("nll", "exact_match", "micro_f1", "macro_f1", "mean_average_precision", "brier", "label_ece"),
+    noise=("exact_match", "micro_f1", "nll", "label_ece"),
+    wrong="wrong answers",
+    heading="Labels",
+    hint="Labels are assigned by the thresholds of a model's calibration; above 0.5 by a model without.",
+    logit_scores=label_logit_scores,
+    lacks={
+        "max_probability": "ranks as max logit does",
+        **dict.fromkeys(("gen", "vim"), SOFTMAX),
+        "relative_mahalanobis": "needs classes of which one is right: there is one Gaussian for all",
+    },
+)

@@ -1,0 +1,161 @@
+"""The tuned bundle on disk: new weights, the graphs that follow from them, and nothing that no longer holds."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..bundle.graphs import graph_metadata, graph_tensors
+from ..bundle.manifest import MANIFEST
+from ..bundle.original_check import ORIGINAL_CHECK
+from ..bundle.progress_checkpoint import Checkpoint
+from ..bundle.signature import SIGNATURE
+from ..bundle.staging import check_replaceable, copy_folder, locked, owned_folder, staged_folder, sweep
+from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
+from ..bundle.tasks import MEMBER_OUTPUTS, Precision
+from ..engines.metadata import engine_names, engine_path, read_metadata
+from ..errors import BundleError, InputError
+from ..fusion import FusedClassifier, save_bundle
+
+if TYPE_CHECKING:
+    from ..export.graph_form import GraphForm
+
+EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
+"""Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
+
+
+REPORTS = {
+    "reports/verify.json": "verify {}",
+    "reports/profile.json": "profile {}",
+    "reports/evaluation.json": "evaluate {} --data FILE",
+}
+"""Reports by the command that writes them."""
+
+
+class StoredProcessor:
+    """The processor of a bundle, to be saved in another one as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save_pretrained(self, folder: str) -> None:
+        """Copy its files."""
+        copy_folder(self._folder, Path(folder))
+
+
+def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:
+    """Where the result goes, and whether it replaces something."""
+    home = bundle.path.resolve()
+    in_place = output is None or Path(output).resolve() == home
+    target, replace = (home, True) if in_place else (Path(str(output)), force)
+    check_replaceable(target, MANIFEST, replace)
+    return target, replace
+
+
+def check_beside(target: Path) -> None:
+    """Refuse a place in whose folder nothing can be written; meant to be asked before long work."""
+    try:
+        sweep(target.parent, target.name)
+        with owned_folder(target.parent, target.name):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot write beside {target}: {error.strerror or error}; choose another output folder"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Graphs that are exported again in their form, and dropped files → the commands that make them again."""
+
+    again: Mapping[Precision, GraphForm]
+    dropped: Mapping[str, str]
+
+    @classmethod
+    def of(cls, bundle: Bundle, target: Path) -> Graphs:
+        """Of a bundle whose successor will stand at ``target``; meant to be asked before long work, too."""
+        again = {name: _form(bundle.file(onnx_name(name))) for name in EXPORTED_AGAIN if bundle.has(onnx_name(name))}
+        dropped = {}
+        for precision, data in (("fp16", " [--data FILE]"), ("int8", " --data FILE")):
+            if bundle.has(onnx_name(precision)):
+                dropped[onnx_name(precision)] = f"hydrant export {target} --precision {precision}{data}"
+        for name in engine_names(bundle):
+            facts = read_metadata(bundle, name)
+            dropped[engine_path(name)] = (
+                f"hydrant build {target} --backend {facts.library} --precision {facts.precision}"
+            )
+        dropped |= {name: f"hydrant {command.format(target)}" for name, command in REPORTS.items() if bundle.has(name)}
+        return cls(again, dropped | _unsigned(bundle, target))
+
+
+def write_tuned(
+    bundle: Bundle,
+    ensemble: FusedClassifier,
+    target: Path,
+    force: bool,
+    provenance: Mapping[str, Any],
+    checkpoint: Checkpoint,
+) -> Graphs:
+    """Write the tuned bundle, whole or not at all; it may take the place of the untuned one.
+
+    FP32 and BF16 graphs are exported again in their form; the tokenizer's graph is copied. FP16 and INT8 graphs,
+    engines, reports and the calibration spoke of the untuned weights and stay behind.
+    """
+    from ..export import export
+
+    now = resolve(bundle)
+    if now.digests().get(WEIGHTS) != bundle.digests().get(WEIGHTS):
+        raise InputError(f"bundle {bundle.path} got other weights while it was tuned; tune it again")
+    graphs = Graphs.of(now, target)
+    folder = now.processor_folder()
+    processor = None if folder is None else StoredProcessor(folder)
+    with contextlib.ExitStack() as ends, staged_folder(target, MANIFEST, force) as stage:
+        save_bundle(ensemble, stage, processor, force=True, provenance=provenance, tensors_only=folder is None)
+        ends.enter_context(locked(stage))  # it is a folder of `save_bundle`'s, which holds its lock no longer
+        for precision, form in graphs.again.items():
+            export(stage, precision, form)
+        same = [name for name in (TOKENIZER_GRAPH, ORIGINAL_CHECK) if now.has(name)]  # they depend on the processor
+        if same:
+            Bundle.open(stage).add({name: now.read(name) for name in same})
+        ends.enter_context(checkpoint.aside())  # until the bundle has its place
+    return graphs
+
+
+def copy_bundle(bundle: Bundle, target: Path, force: bool) -> dict[str, str]:
+    """Copy a bundle as it is, every file checked against its digest; its signature is of the original alone.
+
+    Returns:
+        What the copy lacks → the command that makes it.
+    """
+    facts = {key: value for key, value in bundle.manifest.items() if key not in ("schema", "files")}
+    try:
+        with new_bundle(target, facts, force) as stage:
+            for name in bundle.manifest["files"]:
+                (stage / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(bundle.file(name), stage / name)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    return _unsigned(bundle, target)
+
+
+def _unsigned(bundle: Bundle, target: Path) -> dict[str, str]:
+    """The signature that a successor of a signed bundle lacks, with the command that makes it."""
+    return {SIGNATURE: f"hydrant sign {target} --key KEY"} if (bundle.path / SIGNATURE).is_file() else {}
+
+
+def _form(path: Path) -> GraphForm:
+    """The form of a graph, as far as it changes more than rounding."""
+    from ..export.graph_form import GraphForm
+
+    try:
+        facts: dict[str, Any] = {**graph_metadata(path)}
+        members = any(output.name in MEMBER_OUTPUTS.values() for output in graph_tensors(path)[1])
+        return GraphForm(
+            lowering=facts["hydrant.lowering"], attention=facts["hydrant.attention"], member_outputs=members
+        )
+    except (ValueError, KeyError) as error:
+        raise BundleError(f"{path} is not a graph of hydrant's ({error}); export it again, then tune") from error

@@ -1,0 +1,257 @@
+"""Examples for tuning: read, split, checked whole before any update, and batched by length.
+
+Below a late fork all members share their layers, the trunk. While these stay as they are, the trunk runs once over the
+data, and every epoch reads its activations: an epoch costs the layers above the fork alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..bundle.architecture import Architecture
+from ..data.batching import Prepared, by_length, shuffled_by_length
+from ..data.examples import Examples
+from ..data.fingerprints import Fingerprint, fingerprint_of
+from ..data.label_encoding import are_tags, token_labels, word_starts
+from ..data.processor import Processor
+from ..errors import InputError
+from ..fusion import FusedClassifier
+from ..progress import Progress
+
+log = logging.getLogger(__name__)
+
+
+HELD_OUT = 10
+"""One in this many examples of each class is held out where no validation data are given."""
+
+
+CHUNK = 64
+
+
+class Source:
+    """Labelled examples as batches of tensors: texts are tokenised once, images prepared batch by batch."""
+
+    def __init__(self, examples: Examples, processor: Processor, architecture: Architecture) -> None:
+        assert examples.labels is not None  # read with need_labels
+        self.name, self.title = examples.source, examples.name  # for messages, and for what is written
+        self.labels = examples.labels
+        self.places = np.arange(len(examples))  # [N] of each example in the data
+        self._inputs, self._modality = examples.inputs, architecture.modality
+        self._ready = Prepared(examples.inputs, processor, architecture, source=f"data {self.name}")
+        self.lengths = self._ready.lengths
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, chosen: np.ndarray) -> Source:
+        """Some of the examples: ``chosen`` [N] is boolean."""
+        part = copy(self)
+        part.labels, part.places, part.lengths = self.labels[chosen], self.places[chosen], self.lengths[chosen]
+        return part
+
+    def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Tensors and labels [B] of some examples; of tags those of their tokens [B, T]."""
+        _, tensors = self._ready.batch(self.places[indices])
+        return tensors, self.aligned(indices)
+
+    def aligned(self, indices: np.ndarray) -> np.ndarray:
+        """Labels [B] of some examples, or of tags those of their tokens [B, T], T the longest of these."""
+        labels = self.labels[indices]
+        if not are_tags(labels):
+            return labels
+        items = list(self._ready.items(self.places[indices]).values())
+        return token_labels(word_starts(items, max(item.tokens for item in items)), labels)
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Which inputs these are (``data.fingerprints``)."""
+        return fingerprint_of([self._inputs[place] for place in self.places.tolist()], self._modality)
+
+    def digest(self, progress: Progress) -> str:
+        """SHA-256 of all tensors and labels, in the order of the data; every input is prepared once on the way."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
+        starts = range(0, len(self), CHUNK)
+        for start in progress(starts, len(starts), "reading data"):
+            tensors, _ = self.batch(np.arange(start, min(start + CHUNK, len(self))))
+            for name, array in tensors.items():
+                digest.update(f"{name} {list(array.shape)}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Batches of one epoch: every example once, in an order of the seed's, examples of similar length together.
+
+    Args:
+        lengths: [N] tokens of each example.
+
+    Returns:
+        Indices [B] into the examples, batch by batch.
+    """
+    return shuffled_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
+
+
+def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
+    """Choose [N] one in :data:`HELD_OUT` examples of each class at random; a class's only example is not chosen.
+
+    Labels that are not class indices [N] int64, such as numbers and tags of words, count as one class.
+    """
+    if labels.dtype != np.int64 or labels.ndim > 1:
+        labels = np.zeros(len(labels), np.int64)
+    shuffled = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    several = by_class[np.bincount(labels)[labels[by_class]] > 1]
+    if not len(several):
+        raise InputError(
+            f"data {name} has no class with two examples, so none can be held out to validate on; "
+            "give more data, or validation=… (--validation)"
+        )
+    first = min(HELD_OUT // 2, len(several) - 1)
+    chosen = np.zeros(len(labels), bool)
+    chosen[several[first::HELD_OUT]] = True
+    return chosen
+
+
+MEMORY_BYTES = 1 << 30
+"""Activations beyond this go to a memory-mapped temporary file."""
+
+
+HIDDEN, REAL = "hidden", "real"
+"""Names of a batch's activations [B, T, d] and of its mask [B, T], in the place of token ids or pixels."""
+
+
+@contextmanager
+def activations(
+    sources: list[Source],
+    module: FusedClassifier,
+    layers: int,
+    batch_size: int,
+    device: torch.device,
+    progress: Progress,
+) -> Iterator[list[Source]]:
+    """The same examples as what the first ``layers`` layers give for them.
+
+    Kept in memory up to :data:`MEMORY_BYTES`, then in a temporary file; where the disk has no room for that, the trunk
+    runs anew for every batch.
+    """
+    if layers == 0:
+        yield sources
+        return
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        yield [
+            Activations(source, module, layers, batch_size, device, progress, Path(folder) / str(index))
+            for index, source in enumerate(sources)
+        ]
+
+
+class Activations(Source):
+    """Labelled examples as activations behind the trunk; see :func:`activations`."""
+
+    def __init__(
+        self,
+        source: Source,
+        module: FusedClassifier,
+        layers: int,
+        batch_size: int,
+        device: torch.device,
+        progress: Progress,
+        file: Path,
+    ) -> None:
+        self.__dict__.update(vars(source))  # names, labels and places are the source's
+        self._source, self._module, self._layers, self._device = source, module, layers, device
+        width, fixed = module.architecture.width, module.architecture.modality == "image"
+        tokens = np.full(len(source), module.architecture.max_sequence) if fixed else source.lengths.astype(np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(tokens)])
+        self._kept = _room(int(self._starts[-1]), width, file)
+        self._real = np.ones(int(self._starts[-1]), bool)  # padding may stand before and between tokens, too
+        if self._kept is None:
+            log.info("the disk has no room for the activations of %s: the trunk runs in every epoch", source.title)
+            return
+        batches = by_length(source.lengths, batch_size)
+        for places in progress(batches, len(batches), f"running the trunk on {source.title}"):
+            hidden, real = self._run(places)
+            for row, place in enumerate(places):
+                here = slice(self._starts[place], self._starts[place + 1])
+                count = here.stop - here.start
+                self._kept[here], self._real[here] = hidden[row, :count], real[row, :count]
+
+    def batch(self, indices: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Activations [B, T, d], their mask [B, T], and labels [B], or [B, T], of some examples."""
+        if self._kept is None:
+            hidden, real = self._run(indices)
+            return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
+        counts = self._starts[indices + 1] - self._starts[indices]
+        real = np.zeros((len(indices), counts.max()), bool)
+        hidden = np.zeros((*real.shape, self._kept.shape[1]), np.float32)
+        for row, place in enumerate(indices):
+            here = slice(self._starts[place], self._starts[place + 1])
+            hidden[row, : counts[row]], real[row, : counts[row]] = self._kept[here], self._real[here]
+        return {HIDDEN: hidden, REAL: real}, self.aligned(indices)
+
+    def _run(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the trunk gives for some examples [B, T, d], and which tokens are real [B, T]."""
+        tensors, _ = self._source.batch(places)
+        hidden = self._module.trunk_output(self._layers, **on_device(tensors, self._device)).cpu().numpy()
+        mask = tensors.get("attention_mask")
+        if mask is None:
+            return hidden, np.ones(hidden.shape[:2], bool)
+        return hidden, mask != 0
+
+
+def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
+    """Arrays as tensors on a device."""
+    return {name: torch.from_numpy(array).to(device) for name, array in tensors.items()}
+
+
+def member_logits(module: FusedClassifier, tensors: dict[str, Tensor], trunk: int) -> Tensor:
+    """[M, B, C], or of tokens [M, B, T, C], from inputs of the model, or from activations behind its trunk."""
+    if HIDDEN in tensors:
+        return module.above(trunk, tensors[HIDDEN], tensors[REAL])
+    return module(**tensors).member_logits
+
+
+def frozen(module: FusedClassifier, layers: int) -> None:
+    """Keep the embeddings and the first ``layers`` layers as they are, if there are any."""
+    if layers:
+        for part in (module.embeddings, *module.layers[:layers]):
+            part.requires_grad_(False)
+
+
+def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
+    """An array [tokens, width] in memory or in a file; ``None`` where neither has room for it."""
+    size = tokens * width * 4
+    if size <= MEMORY_BYTES:
+        return np.empty((tokens, width), np.float32)
+    if size > shutil.disk_usage(file.parent).free // 2:
+        return None
+    kept = np.memmap(file, np.float32, "w+", shape=(tokens, width))
+    if _filled(file, size):
+        return kept
+    file.unlink()  # it may hold all the room that there was
+    return None
+
+
+def _filled(file: Path, size: int) -> bool:
+    """Take the disk's room for a file now; a map whose disk fills later would end the process."""
+    if not hasattr(os, "posix_fallocate"):
+        return True
+    with file.open("r+b") as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), 0, size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                return False
+            log.debug("cannot take room for %s beforehand: %s", file, error)  # the file system does not know how
+    return True

@@ -1,0 +1,113 @@
+"""How far one tuning has come, in a file of its checkpoint, so that an interrupted one goes on where it stopped.
+
+Of each weight that is tuned the file holds the tensors ``weight.NAME``, the optimizer's ``mean.NAME`` and
+``square.NAME``, and ``best.NAME`` once an epoch was better than none; what stays as it was the bundle has. Its metadata
+hold the other fields of a :class:`Point`. Order and dropout follow from seed and number of updates, so that no
+generator's state has to travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ..bundle.progress_checkpoint import Checkpoint
+from ..data.specs import Spec, decode, encode
+from ..errors import InputError
+from .optimizer import tuned_parameters
+from .settings import Epoch
+
+MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
+"""Names of AdamW's running means in the file and in torch."""
+
+
+@dataclass
+class Point:
+    """Where a tuning is.
+
+    Attributes:
+        updates: done so far.
+        loss: sum of the losses of this epoch's updates.
+        seconds: spent so far.
+        history: what each epoch reached; entry 0 is before tuning.
+        best: tuned weights of the best epoch on the CPU; ``None`` while none was better than before tuning.
+    """
+
+    updates: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0
+    history: list[Epoch] = field(default_factory=list)
+    best: dict[str, Tensor] | None = None
+
+
+class _Facts(Spec, frozen=True):
+    """A point but for its tensors."""
+
+    updates: int
+    loss: float
+    seconds: float
+    history: list[Epoch]
+
+
+@dataclass(frozen=True)
+class State:
+    """The file of one tuning in a checkpoint."""
+
+    checkpoint: Checkpoint
+    name: str
+
+    def save(self, point: Point, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Write all that is needed to go on from ``point``; nothing where the checkpoint has no folder."""
+        if self.checkpoint.folder is None:
+            return
+        tensors = {f"best.{name}": tensor for name, tensor in (point.best or {}).items()}
+        for name, parameter in tuned_parameters(module):
+            moments = optimizer.state.get(parameter, {})
+            tensors[f"weight.{name}"] = parameter.detach().cpu()
+            tensors |= {f"{short}.{name}": moments[key].cpu() for short, key in MOMENTS.items() if key in moments}
+        facts = _Facts(point.updates, point.loss, point.seconds, point.history)
+        with self.checkpoint.writing(self.name) as part:
+            save_file(tensors, part, metadata={"state": encode(facts).decode()})
+
+    def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Point:
+        """Bring weights and optimizer to where the file says; the beginning if there is none."""
+        if not self.checkpoint.has(self.name):
+            return Point()
+        assert self.checkpoint.folder is not None
+        path = self.checkpoint.folder / self.name
+        try:
+            with safe_open(path, "pt") as file:
+                facts = decode(file.metadata()["state"], _Facts, path, InputError)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            point = Point(facts.updates, facts.loss, facts.seconds, facts.history)
+            _put(tensors, module, optimizer, point)
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, InputError) as error:
+            raise InputError(f"{path} is not the state of a tuning ({error}); {self.checkpoint.remedy}") from error
+        return point
+
+
+@torch.no_grad()
+def _put(tensors: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer, point: Point) -> None:
+    def own(kind: str, name: str, like: Tensor) -> Tensor:
+        tensor = tensors[f"{kind}.{name}"]
+        if tensor.shape != like.shape or tensor.dtype != like.dtype or not bool(tensor.isfinite().all()):
+            raise ValueError(f"{kind}.{name} is no finite tensor of {like.dtype} {list(like.shape)}")
+        return tensor
+
+    named = tuned_parameters(module)
+    for name, parameter in named:
+        parameter.copy_(own("weight", name, parameter))
+        if point.updates:
+            moments: dict[str, Any] = {
+                key: own(short, name, parameter).to(parameter.device) for short, key in MOMENTS.items()
+            }
+            step = torch.tensor(float(point.updates), device=parameter.device)
+            optimizer.state[parameter] = {"step": step, **moments}
+    if any(name.startswith("best.") for name in tensors):
+        point.best = {name: own("best", name, parameter) for name, parameter in named}

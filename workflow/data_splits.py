@@ -1,0 +1,110 @@
+"""Which data do what: what chooses is never what reports.
+
+The training data tune the members and fit the distance. Of the validation data, shuffled, one part chooses (the plan,
+and the epoch to keep), one fits temperature and thresholds, and one reports, unless test data do; out-of-distribution
+data choose with one half and report with the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from ..bundle.tasks import Task
+from ..calib.decisions.targets import Coverage, FalseAlarm
+from ..calib.decisions.thresholds import COVERED, SPARED, check_count
+from ..data.examples import Examples, random_parts
+from ..data.fingerprints import hashes_of
+from ..data.spec import Modality
+from ..errors import InputError
+
+log = logging.getLogger(__name__)
+
+LEAST = 20
+"""Fewest examples of a part: of fewer, thresholds and figures say nothing."""
+
+MOST = 0.5
+"""Share of examples from which on data that recur are refused."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Examples by what they do; ``unknown_…`` are out-of-distribution, or ``None``.
+
+    Attributes:
+        training: tune the members, and fit the distance.
+        choosing: choose the plan and the epoch.
+        fitting, unknown_fitting: fit temperature and thresholds, and choose the score to flag by, and circuits.
+        reporting, unknown_reporting: are reported on, and decide nothing.
+    """
+
+    training: Examples
+    choosing: Examples
+    fitting: Examples
+    reporting: Examples
+    unknown_fitting: Examples | None
+    unknown_reporting: Examples | None
+
+    def counts(self) -> dict[str, int | None]:
+        """How many examples did what."""
+        return {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
+
+
+def parted(
+    training: Examples,
+    validation: Examples,
+    test: Examples | None,
+    ood: Examples | None,
+    test_ood: Examples | None,
+    seed: int,
+    task: Task = "classification",
+) -> Parts:
+    """Give every example its part."""
+    choosing, fitting, *rest = _shares(validation, 3 if test is None else 2, seed, task)
+    fitted, reported = ood, test_ood
+    if ood is not None and test_ood is None:
+        fitted, reported = _shares(ood, 2, seed)  # of which no ranking is judged
+    return Parts(training, choosing, fitting, rest[0] if test is None else test, fitted, reported)
+
+
+def check_enough(fitting: Examples, abstain: Coverage, flags: FalseAlarm) -> None:
+    """Refuse thresholds that the examples to fit them on are too few for."""
+    try:
+        check_count(len(fitting), abstain.share, COVERED)
+        check_count(len(fitting), 1 - flags.share, SPARED)
+    except InputError as error:
+        raise InputError(
+            f"{error}, the part of {fitting.source} that thresholds are fitted on; give more validation data, test "
+            "data of their own (test=…, --test), a lower coverage (--coverage), or more false alarms (--false-alarm)"
+        ) from error
+
+
+def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
+    """Refuse data most of which are among others, which were to be apart; of a smaller share later steps warn."""
+    hashed = {role: hashes_of(examples.inputs, modality) for role, examples in sets.items()}  # each input is read once
+    for role in [role for role, found in hashed.items() if found is None and len(sets) > 1]:
+        log.warning(
+            "the %s data (%s) hold an input that cannot be compared with others; expected texts, files, images, or "
+            "tensors as arrays or lists of numbers: see yourself that what is judged by was not learnt from",
+            role, sets[role].source,
+        )  # fmt: skip
+    for earlier, later in combinations(sets, 2):
+        known = set(hashed[earlier] or ())
+        share = sum(each in known for each in hashed[later] or ()) / len(sets[later])
+        if share >= MOST:
+            raise InputError(
+                f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source}) are among "
+                f"those of the {earlier} data ({sets[earlier].source}); expected examples of their own: thresholds and "
+                "figures from what was learnt from, or chosen by, do not hold for fresh inputs"
+            )
+
+
+def _shares(examples: Examples, count: int, seed: int, task: Task = "classification") -> list[Examples]:
+    if len(examples) < count * LEAST:
+        raise InputError(
+            f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST}, since {count} "
+            "parts of it are used for different things; give more, or test data of their own"
+        )
+    return random_parts(examples, count, seed, task)

@@ -1,0 +1,103 @@
+"""How ``make`` makes a bundle: everything but the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..bundle.architecture import Architecture
+from ..bundle.tasks import Task
+from ..calib.decisions.targets import Coverage, FalseAlarm
+from ..calib.heads.options import Budget, Circuit, Dropout, Method, name_of
+from ..errors import InputError, check_plain, cut, is_whole
+from ..tuning.settings import Jointly, MixedPrecision
+
+EVERY_TOKEN = 1.5
+"""Usual budget where the last layer runs on every token: three members may part in the last third (docs: cost)."""
+
+
+TUNING = ("epochs", "learning_rate", "mixed_precision")
+"""Options of the tuning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What to make.
+
+    Attributes:
+        members: number of members.
+        budget: most operations that the plan may cost, in those of the plain single model (default: 1.0; where the
+            classifier reads every token or patch of the last layer, 1.5).
+        method: how heads are chosen: by Taylor importance (taylor), by circuits (circuit), or at random (random); or
+            one of these for each member, as taylor,random,random. Circuits are searched for separation on the
+            out-of-distribution data that choose; without such data, and of models of one output, for likelihood. In
+            Python also an option object: ``Taylor(noise=1.0)``.
+        fast: leave the tuning out: minutes less, and less of the uncertainty that it brings. Then the three that follow
+            are left as they are.
+        epochs: passes over the training data, at most.
+        learning_rate: highest learning rate of the tuning, which only the layers above the fork take part in.
+        mixed_precision: of the tuning: with bf16, products of matrices are computed in bfloat16, faster where the
+            machine multiplies it itself; weights stay in float32.
+        abstain: when to abstain.
+        flags: what to call out of distribution.
+    """
+
+    members: int = 3
+    budget: float | None = None
+    method: str | Method = "taylor"
+    fast: bool = False
+    epochs: int = 2
+    learning_rate: float = 1e-4
+    mixed_precision: MixedPrecision = "no"
+    abstain: Coverage = field(default_factory=Coverage)
+    flags: FalseAlarm = field(default_factory=FalseAlarm)
+
+    def __post_init__(self) -> None:
+        check_plain(self)
+        Budget(1.0 if self.budget is None else self.budget)
+        self.tuning()
+        useless = [name for name in TUNING if getattr(self, name) != getattr(type(self), name)]
+        if self.fast and useless:
+            raise InputError(
+                f"{useless[0]} = {getattr(self, useless[0])} is given with fast, which leaves the tuning "
+                "out; leave one of the two out"
+            )
+        if not is_whole(self.members, 2):
+            raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
+        if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
+            raise InputError(
+                "method 'dropout' keeps as many heads as its rate says, and a bundle is made within a budget; expected "
+                "taylor, circuit or random (for such a plan: `hydrant plan --method dropout`, then `hydrant fuse`)"
+            )
+
+    def limit(self, architecture: Architecture) -> float:
+        """Most operations of the plan for a model of this shape."""
+        if self.budget is not None:
+            return self.budget
+        return 1.0 if architecture.first_token_only else EVERY_TOKEN
+
+    def methods(self, unknown: Any, task: Task, state: Path | None = None) -> Method | list[str | Method]:
+        """How heads are chosen: circuits that are asked for by name get data, and an objective that these allow.
+
+        Args:
+            unknown: out-of-distribution examples that may choose, or ``None``.
+            task: of the model.
+            state: file that keeps what a search for circuits has found, unless the method names one.
+        """
+        if isinstance(self.method, Circuit) and self.method.state is None:
+            return replace(self.method, state=state)
+        if not isinstance(self.method, str):
+            return self.method
+        blind = unknown is None or task == "score"
+        circuit = Circuit(objective="nll", state=state) if blind else Circuit(ood=unknown, state=state)
+        return [circuit if name == name_of(circuit) else name for name in _names(self.method)]
+
+    def tuning(self) -> Jointly:
+        """How the members are tuned."""
+        return Jointly(epochs=self.epochs, learning_rate=self.learning_rate, mixed_precision=self.mixed_precision)
+
+
+def _names(method: str | Method) -> list[str]:
+    """Methods that are asked for by name."""
+    return method.split(",") if isinstance(method, str) else []

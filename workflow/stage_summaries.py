@@ -1,0 +1,193 @@
+"""What ``make`` reports: a line for each stage, and the closing report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..bundle.calibration import ABSTAIN, OOD
+from ..bundle.data_overlap import NEAR, SEEN
+from ..metrics.gates import Gate
+from ..version import __version__
+
+REPORT = "reports/make.json"
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MakeReport:
+    """What ``make`` did and found.
+
+    Attributes:
+        stages: stage → what it recorded: ``plan``, ``fuse``, ``tune``, ``export``, ``calibrate``, ``verify`` and
+            ``evaluate`` (of the last four, the reports of these verbs as JSON objects).
+        examples: how many examples did what (``workflow.data_splits.Parts``); ``None`` for what was not given.
+        seconds: that this call took.
+    """
+
+    bundle: Path
+    stages: Mapping[str, Any]
+    examples: Mapping[str, int | None]
+    seconds: float
+
+    @property
+    def verified(self) -> bool:
+        """Whether every backend passed every gate."""
+        return bool(self.stages["verify"]["passed"])
+
+    def figures(self) -> list[dict[str, float | None]]:
+        """Metrics of quality and of OOD detection, for the bundle and then for the single model.
+
+        For a classifier accuracy, NLL and ECE; for the other tasks the names of :data:`QUALITY`.
+        """
+        return figures_of(self.stages["evaluate"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        facts = {**vars(self), "bundle": str(self.bundle), "examples": dict(self.examples), "stages": dict(self.stages)}
+        return {"hydrant": __version__, "verified": self.verified, **facts}
+
+    def stored(self) -> dict[str, Any]:
+        """The report as the bundle keeps it, the same from run to run: without seconds, and without folders."""
+        stages = {stage: _timeless(facts) for stage, facts in self.stages.items()}
+        return {**_timeless(self.to_json()), "bundle": self.bundle.resolve().name, "stages": stages}
+
+
+def _timeless(facts: Facts) -> dict[str, Any]:
+    return {name: fact for name, fact in facts.items() if name != "seconds"}
+
+
+QUALITY: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "nll", "ece"),
+    "score": ("rmse", "correlation", "mrr", "ndcg", "nll", "interval_coverage", "interval_width"),
+    "tokens": ("span_f1", "accuracy", "nll", "ece"),
+    "multi_label": ("exact_match", "micro_f1", "macro_f1", "mean_average_precision", "nll", "label_ece"),
+}
+"""Task → metrics of ``hydrant evaluate`` that ``figures`` gives."""
+
+
+def figures_of(evaluated: Facts) -> list[dict[str, float | None]]:
+    """The metrics of :meth:`MakeReport.figures` for each model of an evaluation."""
+    names = {name: name for name in QUALITY[evaluated["task"]]}
+    for score in ("predictive_entropy", "mutual_information", "energy", "score_variance", "distance"):
+        names |= {f"{score}_{figure}": f"ood.{score}.{figure}" for figure in ("auroc", "fpr95")}
+    return [
+        {name: model["figures"][key]["value"] for name, key in names.items() if key in model["figures"]}
+        for model in evaluated["models"]
+    ]
+
+
+def planned_line(facts: Facts) -> str:
+    """Where the members fork, and what that costs."""
+    counts = sorted(set(facts["counts"][facts["fork"] :]))
+    heads = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
+    reason = (
+        f"few heads, since they will be tuned, from the earliest layer within {facts['limit']:g} ×"
+        if facts["to_tune"]
+        else f"of {facts['candidates']} plans within {facts['limit']:g} × the most diverse among the best on "
+        f"{facts['held_out']} held-out examples"
+    )
+    return (
+        f"{facts['members']} members part at layer {facts['fork']} of {facts['layers']} and keep {heads} of "
+        f"{facts['heads']} heads there ({facts['method']}): {facts['ratio']:.2f} × the operations of the single "
+        f"model{tokens}; {reason}"
+    )
+
+
+def fused_line(facts: Facts) -> str:
+    """What the members share."""
+    return f"the members as one model, with {facts['parameters_ratio']:.2f} × the single model's parameters"
+
+
+def tuned_line(facts: Facts) -> str:
+    """What tuning brought."""
+    if facts["fast"]:
+        return "left out (fast)"
+    frozen = f", the {facts['frozen']} layers below the fork left as they are" if facts["frozen"] else ""
+    instead = lost = ""
+    if "instead" in facts:
+        same = "and the plan for members that stay untuned keeps the same heads"
+        then = same if facts["same_heads"] else f"so that {planned_line(facts['instead'])}"
+        instead = f"{_behind(facts['why'])}, {then}; "
+        if facts["lost"]:
+            lost = f"; the bundle loses too much ({facts['lost']}): give a larger budget, or more training data"
+    if not facts["tuned"]:
+        return (
+            f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned{lost}"
+        )
+    quality = "accuracy" if facts["accuracy_before"] is not None else "rmse"
+    form = ".4f" if quality == "accuracy" else ".4g"
+    before, after = (format(facts[f"{quality}_{when}"], form) for when in ("before", "after"))
+    return (
+        f"{instead}{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
+        f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {'RMSE' if quality == 'rmse' else quality} {before} → "
+        f"{after} on {facts['validation_examples']} examples{lost}"
+    )
+
+
+def behind_line(facts: Facts) -> str:
+    """Why members with few heads do not suffice once they are tuned; nothing where they do."""
+    return "" if facts["tuned"] and not facts["lost"] else _behind(facts["lost"] if facts["tuned"] else "")
+
+
+def _behind(lost: str) -> str:
+    return f"with few heads they lose too much ({lost})" if lost else "few heads did not get better"
+
+
+def exported_line(facts: Facts) -> str:
+    """The graph."""
+    return f"{facts['graph']}, checked"
+
+
+def calibrated_line(facts: Facts) -> str:
+    """Temperature, and what decides."""
+    told = [_scaled(facts)]
+    distance = facts["distance"]
+    if distance is not None:
+        told.append(f"distance by {len(distance['taps'])} taps ({distance.get('chosen', 'given')})")
+    for name, what in ((ABSTAIN, "abstains"), (OOD, "flags")):
+        threshold = facts["thresholds"].get(name)
+        if threshold is not None:
+            told.append(f"{what} by {threshold['score'].replace('_', ' ')}")
+    return "; ".join(told)
+
+
+def _scaled(facts: Facts) -> str:
+    """What makes probabilities, or intervals, true."""
+    if "intervals" in facts:
+        ends = facts["intervals"]
+        width = f"{ends['measured']['mean_width']:.4g} wide on average"
+        return f"intervals for {ends['confidence']:.0%} of the labels, {width}"
+    if "labels" in facts:
+        found = facts["labels"]["temperatures"]
+        return f"a temperature for each of {len(found)} labels, {min(found):.3f} to {max(found):.3f}, and a threshold"
+    return f"temperature {facts['temperature']:.3f}"
+
+
+def verified_line(facts: Facts) -> str:
+    """Whether the backends agree with PyTorch."""
+    names = ", ".join(f"{report['backend']} {report['precision']}" for report in facts["backends"])
+    return f"{names} against PyTorch: {'every gate holds' if facts['passed'] else f'FAILED, {failed_gates(facts)}'}"
+
+
+def failed_gates(facts: Facts) -> str:
+    """What was beyond its limit, and on which backend."""
+    return "; ".join(
+        f"{report['backend']} {report['precision']}: {gate.told}"
+        for report in facts["backends"]
+        for gate in (Gate(**each) for each in report["gates"])
+        if not gate.passed
+    )
+
+
+def evaluated_line(facts: Facts) -> str:
+    """The verdict beside the single model."""
+    figures_of(facts)  # which the closing table needs
+    sentences = [verdict["sentence"] for verdict in facts["verdict"]]
+    seen = any(SEEN in note or NEAR in note for note in facts["notes"])
+    which = "of which an earlier step has seen some (as warned)" if seen else "that chose nothing"
+    return f"on {facts['examples']} examples {which}: {' '.join(sentences)}"
