@@ -144,7 +144,11 @@ class Predictor(Closable):
         _check(batch_size, on_error)
         with self._use():
             if are_tensors(inputs) and text_column is None:
-                parts = list(self._predict_tensors(inputs, batch_size))
+                arrays = checked_tensors(inputs, self._architecture)
+                parts = [
+                    self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
+                    for start in range(0, len(next(iter(arrays.values()))), batch_size)
+                ]
             else:
                 columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
                 parts = list(self.stream(inputs, batch_size=batch_size, first=first, on_error=on_error, **columns))
@@ -342,11 +346,6 @@ class Predictor(Closable):
                     FORMS[not pairs], index, words, REMEDY[not pairs],
                 )  # fmt: skip
                 return
-
-    def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
-        arrays = checked_tensors(inputs, self._architecture)
-        for start in range(0, len(next(iter(arrays.values()))), batch_size):
-            yield self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
 
     def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
         """Predict one batch; ``items`` are the prepared texts of tokens, with their words."""
