@@ -20,9 +20,9 @@ from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.fusion import TracedClassifier, load_reference
-from hydrant.tracing.hidden import hands_out_layers
-from hydrant.tracing.loading import prepared
+from hydrant.tracing.attention_blocks import hands_out_layers
 from hydrant.tracing.members import probes, trace
+from hydrant.tracing.traced_model import prepared
 from support import make_tokenizer
 from test_distance import oracle as mahalanobis
 from token_support import make_word_tokenizer, sentences
@@ -69,6 +69,7 @@ def expected_of(task: str, logits: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow
 def test_from_plan_to_prediction(task: str, tmp_path: Path, undrawn: None) -> None:
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     model = make(TASKS[task])

@@ -1,45 +1,36 @@
-"""What a circuit search has found so far, in a file, so that an interrupted search goes on where it stopped.
-
-JSON, written whole after every scored layer::
-
-    {"schema": 1, "digest": "…", "layers": [{"keep": [[0, 3], …], "scores": [[…], …]}, …]}
-
-``keep`` lists the heads kept in the layers below the scored one, ``scores`` has one row of H numbers for each circuit.
-The digest is of settings, data and model: a state never mixes with another search.
-"""
+"""What a circuit search has found so far, in a checkpoint, so that an interrupted search goes on where it stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ...bundle.plan import Keep
+from ...bundle.progress_checkpoint import Checkpoint
 from ...bundle.staging import write_atomically
+from ...data.specs import Spec, decode
 from ...errors import InputError
+from ...export.fused_blocks import Layer
 
-log = logging.getLogger(__name__)
-
-
-SCHEMA = 1
+SCORES = "scores.json"
 
 
 class SearchState:
-    """Scores of layers by the heads kept below them; in a file where a path is given."""
+    """Scores of layers by the heads kept below them; in a folder where one is given."""
 
-    def __init__(self, path: Path | None, digest: str, shape: tuple[int, int]) -> None:
-        self._path = None if path is None else Path(os.path.realpath(path))  # a link stays one
-        self._digest = digest
-        self._found: dict[Keep, np.ndarray] = {}
-        if path is not None and path.exists():
-            self._found = _read(path, digest, shape)
-            log.warning("going on with the search in %s: %d layers are scored", path, len(self._found))
+    def __init__(self, folder: Path | None, digest: str, shape: tuple[int, int]) -> None:
+        self._checkpoint = Checkpoint(folder, {"settings, data or model": digest}, "search")
+        layers = self._checkpoint.read(SCORES, list[Layer]) if self._checkpoint.has(SCORES) else []
+        self._found = {layer.keep: np.array(layer.scores, np.float64) for layer in layers}
+        if any(table.shape != shape or not np.isfinite(table).all() for table in self._found.values()):
+            raise InputError(
+                f"{folder} holds no {shape[0]} × {shape[1]} finite scores of each layer; {self._checkpoint.remedy}"
+            )
 
     def __contains__(self, keep: Keep) -> bool:
         return keep in self._found
@@ -55,7 +46,7 @@ class SearchState:
         self._found[keep] = scores
         if self._path is not None:
             layers = [{"keep": keep, "scores": table.tolist()} for keep, table in self._found.items()]
-            text = json.dumps({"schema": SCHEMA, "digest": self._digest, "layers": layers})
+            text = json.dumps({"schema": 1, "digest": self._digest, "layers": layers})
             write_atomically(self._path, text.encode())
 
     def remove(self) -> None:
@@ -67,10 +58,10 @@ class SearchState:
 def is_state(path: Path) -> bool:
     """Whether a file is the state of a search, whichever it was."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        decode(path.read_bytes(), _State, path, InputError)
+    except (OSError, InputError):
         return False
-    return isinstance(found, dict) and {"schema", "digest", "layers"} <= set(found)
+    return True
 
 
 def digest_of(
@@ -86,25 +77,30 @@ def digest_of(
     return digest.hexdigest()
 
 
+class _Layer(Spec):
+    keep: Keep
+    scores: list[list[float]]
+
+
+class _State(Spec):
+    schema: Literal[1]
+    digest: str
+    layers: list[_Layer]
+
+
 def _read(path: Path, digest: str, shape: tuple[int, int]) -> dict[Keep, np.ndarray]:
     remedy = f"delete {path} to start anew, or choose another output"
     try:
-        state = json.loads(path.read_bytes())
-        if state["schema"] != SCHEMA:
-            raise ValueError(f"schema {state['schema']}")
-        if state["digest"] != digest:
-            raise InputError(
-                f"{path} holds an interrupted search with other settings, data or model; run the command that began "
-                f"it, or {remedy}"
-            )
-        found = {
-            tuple(tuple(map(int, kept)) for kept in layer["keep"]): np.array(layer["scores"], np.float64)
-            for layer in state["layers"]
-        }
-        if any(table.shape != shape or not np.isfinite(table).all() for table in found.values()):
-            raise ValueError(f"expected {shape[0]} × {shape[1]} finite scores")
+        state = decode(path.read_bytes(), _State, path, InputError)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError(f"{path} is not the state of a circuit search ({error}); {remedy}") from error
-    return found
+    except InputError as error:
+        raise InputError(f"this is not the state of a circuit search: {error}; {remedy}") from error
+    if state.digest != digest:
+        raise InputError(
+            f"{path} holds an interrupted search with other settings, data or model; run the command that began it, "
+            f"or {remedy}"
+        )
+    if any([len(row) for row in layer.scores] != [shape[1]] * shape[0] for layer in state.layers):
+        raise InputError(f"{path} has scores of another size than {shape[0]} × {shape[1]}; {remedy}")
+    return {layer.keep: np.array(layer.scores, np.float64) for layer in state.layers}
