@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +20,7 @@ from .images import has_image_name
 from .raw_inputs import Sound, Unusable, as_array
 from .spec import InputSpec
 from .specs import processor_settings
+from .tensors import EncodedTensors
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
@@ -51,20 +51,6 @@ class SoundSettings(msgspec.Struct, frozen=True):
     padding_value: Zero = 0
 
 
-@dataclass(frozen=True)
-class EncodedSound:
-    """One prepared sound: ``samples`` [samples] float32."""
-
-    samples: np.ndarray
-
-    truncated = False
-
-    @property
-    def tokens(self) -> int:
-        """Number of samples."""
-        return len(self.samples)
-
-
 class SoundProcessor:
     """Prepares sounds for one model. Safe to use from many threads."""
 
@@ -73,19 +59,22 @@ class SoundProcessor:
         self.rate, self._normalise = settings.sampling_rate, settings.do_normalize
         self._shortest, self._masked = spec.shortest, "attention_mask" in spec.input_names
 
-    def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedSound]:
+    def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
         """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.raw_inputs.Sound`.
 
         Arrays that come without a rate are taken to have the model's.
         """
-        return [EncodedSound(self._prepared(sound, first + offset)) for offset, sound in enumerate(sounds)]
+        return [
+            EncodedTensors({"input_values": self._prepared(sound, first + offset)})
+            for offset, sound in enumerate(sounds)
+        ]
 
-    def collate(self, items: Sequence[EncodedSound]) -> dict[str, np.ndarray]:
+    def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """``input_values`` [B, samples] float32, padded with zeros, and the mask [B, samples] of models with one."""
         lengths = np.array([item.tokens for item in items])
         values = np.zeros((len(items), lengths.max()), np.float32)
         for row, item in zip(values, items, strict=True):
-            row[: item.tokens] = item.samples
+            row[: item.tokens] = item.arrays["input_values"]
         mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
         return {"input_values": values, **({"attention_mask": mask} if self._masked else {})}
 
@@ -133,7 +122,10 @@ def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tu
         sound = sound.samples
     if isinstance(sound, Mapping) or not (hasattr(sound, "shape") or isinstance(sound, list | tuple)):
         raise InputError(f"{name} is a {type(sound).__name__}; expected {EXPECTED}")
-    array = as_array(sound)
+    try:
+        array = as_array(sound)
+    except InputError as error:
+        raise InputError(f"{name} is a list that is no array; expected {EXPECTED}") from error
     if array.dtype.kind != "f" or array.ndim != 1:
         raise InputError(
             f"{name} is {array.dtype} {list(array.shape)}; expected floats [samples] of one channel (int16: / 32768)"

@@ -30,7 +30,6 @@ WORDS = 700
 SIZES = ((32, 32), (48, 20), (20, 48), (64, 64), (97, 61), (120, 16))
 """Width and height of the small pictures."""
 
-
 BATCH_SIZES = (1, 2, 5, 16)
 """Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
 
@@ -71,7 +70,6 @@ def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:
 
 MAX_TOKENS = 64
 """Longest synthetic text, but for one batch as long as the model reads (at most 512)."""
-
 
 MOMENTS = 12
 """Longest synthetic sound, in shortest ones."""

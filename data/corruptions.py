@@ -13,26 +13,20 @@ from .images import upright
 NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)
 """Standard deviation of Gaussian noise, of the full range."""
 
-
 BLUR = (1.0, 2.0, 3.0, 4.0, 6.0)
 """Radius of a Gaussian blur, in pixels of an image whose shorter edge is 224."""
-
 
 LEAST_BLUR = (0.4, 0.6, 0.7, 0.8, 1.0)
 """Radius in pixels below which a blur of a small image would do nothing."""
 
-
 CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)
 """Factor of the distance from the image's mean colour."""
-
 
 BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)
 """Added to every value, of the full range."""
 
-
 JPEG = (50, 25, 18, 12, 7)
 """Quality."""
-
 
 PIXELATE = (0.8, 0.65, 0.5, 0.4, 0.3)
 """Factor of the edges of the coarser image."""
@@ -112,13 +106,10 @@ def _bytes(values: np.ndarray) -> np.ndarray:
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
-
 SHARE = 0.1
 """Severity s changes each word with probability s · SHARE."""
 
-
 KINDS = ("swap", "drop", "insert", "keyboard")
-
 
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 

@@ -89,10 +89,8 @@ def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Ro
             wanted = [name for name in (columns.text, columns.text_pair) if name is not None]
             absent = [name for name in wanted if name not in record]
             if absent and not patient:
-                raise InputError(
-                    f"{path} has the columns {listing(map(spaced, record))}; expected {absent[0]!r} (choose with "
-                    "--text-column and --text-pair-column, DataOptions(text=…, text_pair=…))"
-                )
+                names = listing(map(spaced, record))
+                raise InputError(f"{path} has the columns {names}; expected {absent[0]!r} (choose with --text-column)")
         where = f"{path}, row {number}"
         texts = tuple(_text(record.get(name), name, where, missing) for name in wanted)
         if columns.text == AUDIO and isinstance(texts[0], str | Path):
@@ -127,10 +125,8 @@ def _delimited(path: Path) -> Records:
         filled = (fields or [""] for fields in reader if fields or len(header) == 1)  # a blank line may be a text
         for number, fields in enumerate(filled, start=1):
             if len(fields) != len(header):
-                raise InputError(
-                    f"{path}, row {number} has {len(fields)} field(s); expected {len(header)}, as in the header "
-                    "(quote a text that holds the separator)"
-                )
+                count = f"{len(fields)} field(s); expected {len(header)}, as in the header"
+                raise InputError(f"{path}, row {number} has {count} (quote a text that holds the separator)")
             if separator == "\t":
                 _check_whole(fields, f"{path}, row {number}")
             yield dict(zip(header, fields, strict=True))
@@ -225,6 +221,7 @@ def _parquet(path: Path) -> Records:
 def _arrow_batches(path: Path) -> Iterator[Any]:
     """The rows of a Parquet file as batches of Arrow, of :data:`PARQUET_ROWS` each."""
     parquet = require("pyarrow.parquet", "fuse", "read Parquet")
+    _check_regular(path)
     with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PARQUET_BUFFER) as file:
         if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
             raise ValueError("it has no columns")
@@ -269,10 +266,7 @@ def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
         if fields and not line.startswith("-DOCSTART-"):
             columns = columns or len(fields)
             if len(fields) != columns:
-                raise InputError(
-                    f"{path}, line {number} has {len(fields)} columns; expected {columns}, as in the lines before: a "
-                    "word, and its tag in the last one"
-                )
+                raise InputError(f"{path}, line {number} has {len(fields)} columns; expected {columns}, as before")
             begun = begun if words else number
             words.append(fields[0])
             tags.append(fields[-1])
@@ -314,10 +308,8 @@ def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
     for places in splits.values():
         if len(places) > 1:
             paths = " or ".join(f"{folder}/{place}" for place in places.values())
-            raise InputError(
-                f"folder {folder} holds splits; expected one of them: give {paths}. If these are classes, give the "
-                f"pattern {folder}/*/*"
-            )
+            remedy = f"give {paths}; if these are classes, the pattern {folder}/*/*"
+            raise InputError(f"folder {folder} holds splits; expected one of them: {remedy}")
     return found
 
 
@@ -337,10 +329,17 @@ def array_names(path: Path) -> list[str]:
 def _opened_arrays(path: Path) -> Iterator[Any]:
     """A ``.npz`` file, with whatever damage shows while it is read turned into our error."""
     try:
+        _check_regular(path)
         with np.load(path, allow_pickle=False) as arrays:
             yield arrays
     except Exception as error:  # numpy and zipfile raise many kinds for damaged files
         raise InputError(f"cannot read {path}: {cut(error, 100)}; expected a .npz file of arrays") from error
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a pipe where a file is read from its end: it would be waited for."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
 
 
 def _checked(array: np.ndarray) -> np.ndarray:

@@ -184,9 +184,8 @@ def _guarded(url: str) -> Iterator[None]:
         said = str(error).replace(url, shown(url))
         said = cut(said.replace(query, "…") if query else said, 160)
         if isinstance(error, ImportError):  # fsspec knows the protocol, and says what brings it
-            raise MissingExtraError(
-                f"data {shown(url)} need a plugin of fsspec that is not installed: {said}"
-            ) from error
+            remedy = "; pip install 'hydrant-uq[hub]'" if url.startswith("http") else ""
+            raise MissingExtraError(f"data {shown(url)} need a plugin of fsspec: {said}{remedy}") from error
         missing = "it does not exist" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}, {said}"
         raise InputError(
             f"cannot read data {shown(url)}: {missing}; check the address, the connection and the credentials"

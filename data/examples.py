@@ -108,7 +108,9 @@ def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -
     paths = isinstance(ood, str | Path) and isinstance(data, str | Path)
     if (paths and Path(ood).resolve() == Path(data).resolve()) or (ood is data and ood is not None):
         what = ood if paths else f"one {kind_of(ood)}"
-        raise InputError(f"{what} is given both as {roles[0]} and as {roles[1]}; expected other inputs as {roles[1]}")
+        raise InputError(
+            f"{what} is given both as {roles[0]} and as {roles[1]}; expected inputs of another distribution"
+        )
 
 
 def check_alike(data: Examples, ood: Examples | None) -> None:
@@ -170,6 +172,7 @@ def read_examples(
         names = f" among {listing(unlabelled[0].names)}" if unlabelled[0].names else ""
         pair = is_pair(unlabelled[0].input) and not names
         hint = "; a tuple of two texts is a pair: give texts and their labels as (texts, labels)" if pair else ""
+        hint += "; an example to which no label applies has []" if task == "multi_label" and where else ""
         raise InputError(
             f"data {source} has no label{where}; expected a column {columns.label!r}{names}, of words 'tags' or "
             f"'ner_tags' (choose with --label-column, DataOptions(label=…)){hint}"

@@ -39,11 +39,8 @@ TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}
 class Fingerprint:
     """Hashes of examples, each once, ascending: all of them, or the :data:`LOWEST`.
 
-    Attributes:
-        hashes: integers below 2^48.
-        complete: whether these are all.
-        pairs: whether all inputs are pairs of texts, or all single ones; ``None`` for anything else, or where it was
-            not recorded.
+    ``hashes`` are integers below 2^48; ``complete``: whether these are all; ``pairs``: whether all inputs are pairs of
+    texts, or all single ones; ``None`` for anything else, or where it was not recorded.
     """
 
     hashes: tuple[int, ...]

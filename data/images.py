@@ -10,7 +10,6 @@ import contextlib
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ from ..errors import InputError, cut, listing
 from .raw_inputs import Unusable
 from .spec import InputSpec
 from .specs import processor_settings
+from .tensors import EncodedTensors, stacked
 
 MOST_PIXELS = 2**28
 """Of a resized image: a long and narrow one whose shorter edge grows would fill the memory."""
@@ -71,32 +71,25 @@ class ImageSettings(msgspec.Struct, frozen=True):
     image_std: Std | list[Std] | None = None
 
 
-@dataclass(frozen=True)
-class EncodedImage:
-    """One preprocessed image: ``pixels`` [channels, height, width] float32."""
-
-    pixels: np.ndarray
-
-    tokens = 1
-    truncated = False
-
-
 class ImageProcessor:
     """Prepares images for one model. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         self._channels = spec.channels
         self._expected = (spec.channels, spec.image_height, spec.image_width)
-        self._check(processor_settings(folder, dict[str, Any]), folder)
-        self._read(processor_settings(folder, ImageSettings), folder)
+        file = folder / "preprocessor_config.json"
+        self._check(processor_settings(folder, dict[str, Any]), file)
+        self._read(processor_settings(folder, ImageSettings), file)
 
-    def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedImage]:
+    def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
         """Preprocess images: paths, bytes of image files, PIL images, or uint8 arrays [H, W] or [H, W, 3]."""
-        return [EncodedImage(self._pixels(image, first + offset)) for offset, image in enumerate(images)]
+        return [
+            EncodedTensors({"pixel_values": self._pixels(image, first + offset)}) for offset, image in enumerate(images)
+        ]
 
-    def collate(self, items: Sequence[EncodedImage]) -> dict[str, np.ndarray]:
+    def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """``pixel_values`` [B, channels, height, width] float32."""
-        return {"pixel_values": np.stack([item.pixels for item in items])}
+        return stacked(items)
 
     def describe(self) -> dict[str, Any]:
         """What another runtime needs to know to prepare the same tensors."""
@@ -111,36 +104,34 @@ class ImageProcessor:
             "std": None if self._std is None else self._std.tolist(),
         }
 
-    def _check(self, config: dict[str, Any], folder: Path) -> None:
+    def _check(self, config: dict[str, Any], file: Path) -> None:
         """Refuse what asks, or may ask, for more than is done here."""
         for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
             found = KIND.fullmatch(str(name))
             if name is not None and (found is None or found[1] not in KINDS):
                 raise InputError(
-                    f"{folder} has a {cut(name)}, which may do more than its keys say; hydrant knows those of "
+                    f"{file} has a {cut(name)}, which may do more than its keys say; hydrant knows those of "
                     f"{listing(KINDS, len(KINDS))}; give ready tensors, or a processor of one of these kinds"
                 )
         asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
         if unknown := [key for key in asked if key not in STEPS]:
-            raise InputError(f"{folder} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
+            raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
 
-    def _read(self, settings: ImageSettings, folder: Path) -> None:
-        self._size = _size(settings.size, folder) if settings.do_resize else None
-        self._crop = _size(settings.crop_size, folder, edges=False) if settings.do_center_crop else None
+    def _read(self, settings: ImageSettings, file: Path) -> None:
+        self._size = _size(settings.size, file) if settings.do_resize else None
+        self._crop = _size(settings.crop_size, file, edges=False) if settings.do_center_crop else None
         self._resample, self._scale = settings.resample, settings.rescale_factor if settings.do_rescale else None
-        self._mean = self._per_channel(settings.image_mean, folder) if settings.do_normalize else None
-        self._std = self._per_channel(settings.image_std, folder) if settings.do_normalize else None
+        self._mean = self._per_channel(settings.image_mean, file) if settings.do_normalize else None
+        self._std = self._per_channel(settings.image_std, file) if settings.do_normalize else None
         fixed, read = self._crop or self._size, self._expected[1:]
         if fixed is not None and tuple(fixed.values()) != ((min(read),) if "shortest_edge" in fixed else read):
-            raise InputError(
-                f"{folder} makes images of {fixed}, but the model reads {read[0]} by {read[1]} pixels; use the model's "
-                "own image processor (a DINOv2 that is fused by its folder or hub name is brought to the right size)"
-            )
+            size = f"the model reads {read[0]} by {read[1]} pixels; use its own image processor"
+            raise InputError(f"{file} makes images of {fixed}, but {size}")
 
-    def _per_channel(self, value: Any, folder: Path) -> np.ndarray:
+    def _per_channel(self, value: Any, file: Path) -> np.ndarray:
         values = np.asarray([value] * self._channels if isinstance(value, float) else value, np.float32)
         if values.shape != (self._channels,):
-            raise InputError(f"{folder} has image_mean or image_std {value}; expected {self._channels} numbers")
+            raise InputError(f"{file} has image_mean or image_std {value}; expected {self._channels} numbers")
         return values
 
     def _pixels(self, image: Any, index: int) -> np.ndarray:
@@ -289,19 +280,18 @@ def _from_array(image: np.ndarray, index: int) -> Any:
     if image.dtype != np.uint8 or not shaped or 0 in image.shape:
         raise InputError(
             f"input {index} is an array of {image.dtype} {list(image.shape)}; expected uint8 [height, width] or "
-            "[height, width, 3] (array.transpose(1, 2, 0) of channels first); normalised pixels go in a dict, as "
-            "pixel_values"
+            "[height, width, 3]; normalised pixels go in a dict, as pixel_values"
         )
     return Image.fromarray(image)
 
 
-def _size(value: Size, folder: Path, edges: bool = True) -> dict[str, int]:
+def _size(value: Size, file: Path, edges: bool = True) -> dict[str, int]:
     """A size as ``{"height", "width"}`` or, where ``edges`` allows it, ``{"shortest_edge"}``."""
     given = {"height": value, "width": value} if isinstance(value, int) else value or {}
     size = {key: given[key] for key in sorted(given) if given[key] is not None}
     if list(size) != ["height", "width"] and not (edges and list(size) == ["shortest_edge"]):
         raise InputError(
-            f"{folder} has a size of {cut(value)}; expected height and width, or to resize shortest_edge alone"
+            f"{file} has a size of {cut(value)}; expected height and width, or to resize shortest_edge alone"
         )
     return size
 

@@ -63,7 +63,7 @@ def class_names(feature: Any) -> Named | None:
     """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
     names, inner = (getattr(each, "names", None) for each in (feature, getattr(feature, "feature", None)))
     if inner is not None:
-        return lambda values, where: [_class_name(value, inner, where) for value in values]
+        return lambda values, where: [_class_name(value, where, inner) for value in values]
     return None if names is None else partial(_class_name, names=names)
 
 
@@ -110,7 +110,7 @@ def _number(row: Row) -> float:
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise InputError(f"label {cut(value)} at {row.where} is not a finite number; expected one: the model scores")
+        raise InputError(f"label {cut(value)} at {row.where} is no finite number; expected one: the model scores")
     return found
 
 
@@ -241,10 +241,7 @@ def _label_sets(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
     for place, (row, value) in enumerate(zip(rows, values, strict=True)):
         indices = [label_index(entry, labels, row.where) for entry in islice(entries, len(value))]
         if len(set(indices)) < len(indices):
-            raise InputError(
-                f"labels {cut(row.label)} at {row.where} name a label twice; expected each once, or in every row "
-                f"{len(labels)} numbers, 0 or 1"
-            )
+            raise InputError(f"labels {cut(row.label)} at {row.where} name a label twice; expected each once")
         found[place, indices] = True
     return found
 
@@ -283,10 +280,8 @@ def word_tags(
     lengths = [len(row) for row in listed]
     longest, most = max(lengths), max(ROOM, RATIO * sum(lengths))
     if len(lengths) * longest > most:
-        raise InputError(
-            f"{where[lengths.index(longest)]} has {longest} words; beside {len(lengths)} texts expected at most "
-            f"{most // len(lengths)}: cut it up, or leave it out"
-        )
+        first = where[lengths.index(longest)]
+        raise InputError(f"{first} has {longest} words; expected at most {most // len(lengths)}: cut it up")
     flat = [tag for row in listed for tag in row]
     if not encoded:
         flat = meant(flat, labels, [place for row, place in zip(listed, where, strict=True) for _ in row])

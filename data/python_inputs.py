@@ -112,9 +112,8 @@ def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
     """The images of an array [N, …], if it cannot be taken for one image."""
     if array.ndim < 3 or (array.ndim == 3 and (array.shape[2] in (1, 3, 4) or array.shape[0] == 3)):
         raise InputError(
-            f"{name} is an array of {array.dtype} {list(array.shape)}, which may be one image or several; expected "
-            "[N, height, width, 3], [height, width, 3] (array.transpose(1, 2, 0) of channels first), or a list of "
-            "grey images [height, width]"
+            f"{name} is an array of {array.dtype} {list(array.shape)}: one image or several? Expected "
+            "[N, height, width, 3], [height, width, 3], or a list of grey images [height, width]"
         )
     return list(array)
 
@@ -190,7 +189,8 @@ def _input_columns(table: Any, columns: DataOptions, keys: Sequence[str], *, onl
     names = column_names(table)
     name = next((key for key in keys if key in names), names[0] if only and len(names) == 1 else None)
     if name is None:
-        raise InputError(f"the table has the columns {listing(names)}; expected {' or '.join(map(repr, keys))}")
+        wanted = " or ".join(map(repr, keys))
+        raise InputError(f"the table has the columns {listing(names)}; expected one column {wanted}")
     return [_column(table, each) for each in (name, columns.text_pair) if each is not None]
 
 

@@ -98,10 +98,7 @@ def as_array(value: Any) -> np.ndarray:
         try:
             return np.asarray(value)
         except ValueError as error:
-            raise InputError(
-                "lists are not equally long; expected arrays: pad the inputs to one length (padding=True of a "
-                "tokenizer), or give the texts"
-            ) from error
+            raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
     plain = value.detach().cpu()
     return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
 
@@ -145,7 +142,7 @@ def column_rows(given: Any, keys: Sequence[str]) -> Any:
         return given
     if name == WORDS and not all(isinstance(words, list | tuple) or hasattr(words, "shape") for words in column):
         return given
-    lengths = {key: len(values) if hasattr(values, "__len__") else 1 for key, values in given.items()}
+    lengths = {key: len(values) if hasattr(values, "__len__") else None for key, values in given.items()}
     if len(set(lengths.values())) > 1:
         raise InputError(f"inputs is a dict of columns of unequal lengths, {lengths}; expected one entry a row in each")
     return [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,6 +19,7 @@ from ..errors import InputError
 from .audio import Count, Zero, check_samples, opened
 from .spec import InputSpec
 from .specs import processor_settings
+from .tensors import EncodedTensors, stacked
 
 log = logging.getLogger(__name__)
 
@@ -158,30 +158,18 @@ class WhisperSettings(msgspec.Struct, frozen=True, tag_field="feature_extractor_
         return whisper_bands(filled, self.sampling_rate, self.feature_size), len(samples) > most
 
 
-@dataclass(frozen=True)
-class EncodedSpectrogram:
-    """One prepared sound: ``values`` as the model reads it, without the batch axis, float32."""
-
-    values: np.ndarray
-    truncated: bool
-
-    tokens = 1
-
-
 class SpectrogramProcessor:
     """Prepares sounds for one model of spectrograms. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         self._settings = settings = processor_settings(folder, KaldiSettings | WhisperSettings)  # type: ignore[arg-type]
         if (settings.tensor, settings.shape) != (spec.input_names[0], spec.spectrogram):
-            raise InputError(
-                f"{folder} makes {settings.tensor} of {list(settings.shape)}; expected {spec.input_names[0]} of "
-                f"{list(spec.spectrogram)}; save the feature extractor that the model was trained with"
-            )
+            made, read = list(settings.shape), f"{spec.input_names[0]} of {list(spec.spectrogram)}"
+            raise InputError(f"{folder} makes {settings.tensor} of {made}; this model reads {read}")
         self.rate: int = settings.sampling_rate
         self._warned = False
 
-    def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedSpectrogram]:
+    def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
         """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.raw_inputs.Sound`.
 
         Arrays that come without a rate are taken to have the model's.
@@ -191,15 +179,15 @@ class SpectrogramProcessor:
             samples, name = opened(sound, first + offset, self.rate, self._settings.most)
             check_samples(samples, WIDTH, name)
             values, longer = self._settings.make(samples)
-            found.append(EncodedSpectrogram(np.ascontiguousarray(values, np.float32), longer))
+            found.append(EncodedTensors({self._settings.tensor: np.ascontiguousarray(values, np.float32)}, longer))
             if longer and not self._warned:
                 self._warned = True
                 log.warning("%s is longer than what the model reads; the rest of it, and of others, is ignored", name)
         return found
 
-    def collate(self, items: Sequence[EncodedSpectrogram]) -> dict[str, np.ndarray]:
+    def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """One batch: ``input_values`` [B, frames, bands], or of Whisper ``input_features`` [B, bands, frames]."""
-        return {self._settings.tensor: np.stack([item.values for item in items])}
+        return stacked(items)
 
     def describe(self) -> dict[str, Any]:
         """What another runtime needs to know to prepare the same tensors."""

@@ -35,14 +35,9 @@ LEAST = 0.5
 def synthetic_ood(known: Examples, modality: Modality, seed: int = 0) -> Examples:
     """A made input of every example, but for those that no way of making changes."""
     if known.ready:
-        raise InputError(
-            f"data {known.source} holds ready tensors, of which no out-of-distribution inputs can be made; expected "
-            "texts or images, or out-of-distribution data"
-        )
+        raise InputError(f"data {known.source} holds ready tensors; expected texts or images, or OOD data of your own")
     if len(known) < 2:
-        raise InputError(
-            f"out-of-distribution inputs are to be made of {len(known)} example of {known.source}; expected 2 or more"
-        )
+        raise InputError(f"data {known.source} has {len(known)} example to make OOD inputs of; expected 2 or more")
     make = _image if modality == "image" else _pair if is_pair(known.inputs[0]) else _text
     words = modality == "text" and is_words(known.inputs[0])
     inputs = [" ".join(item) for item in known.inputs] if words else known.inputs
@@ -52,8 +47,8 @@ def synthetic_ood(known: Examples, modality: Modality, seed: int = 0) -> Example
         made = [each for each, source in zip(made, inputs, strict=True) if each != source]
         if len(made) < LEAST * len(known):
             raise InputError(
-                f"out-of-distribution inputs are to be made of {known.source}, and {len(known) - len(made)} of its "
-                f"{len(known)} texts come out as they are; give out-of-distribution data of your own"
+                f"{len(known) - len(made)} of {len(known)} texts of {known.source} come out as they are where OOD "
+                "inputs are made of them; give out-of-distribution data of your own"
             )
     made = [text.split() for text in made] if words else made
     return Examples(made, None, f"inputs made of {known.name}")

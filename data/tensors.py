@@ -1,4 +1,4 @@
-"""Tensors that a user made: checked before a backend sees them, and taken as examples in place of raw inputs."""
+"""Prepared inputs; and tensors that a user made, checked before a backend sees them, in place of raw inputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ class EncodedTensors:
     """One input: its tensors without the batch axis, and without padding at the end."""
 
     arrays: dict[str, np.ndarray]
-
-    truncated = False
+    truncated: bool = False
 
     @property
     def tokens(self) -> int:
         """Number of tokens, or of samples; 1 for an image or a spectrogram."""
         counted = self.arrays.get("attention_mask", self.arrays.get("input_values"))
         return 1 if counted is None or counted.ndim > 1 else len(counted)
+
+
+def stacked(items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
+    """A batch of inputs whose tensors have one shape."""
+    return {name: np.stack([item.arrays[name] for item in items]) for name in items[0].arrays}
 
 
 class TensorProcessor:
@@ -75,63 +79,44 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) 
     ``token_type_ids`` may be left out (zeros); for a family without token types it is accepted when
     all zero.
     """
-    if spec.modality == "image":
-        _check_names(inputs, {"pixel_values"}, {"pixel_values"})
-        return {"pixel_values": _pixels(inputs["pixel_values"], spec)}
-    if spec.spectrogram:
-        return _spectrograms(inputs, spec)
-    if spec.modality == "audio":
-        return _waveforms(inputs, spec, first)
+    return _tokens(inputs, spec, first) if spec.modality == "text" else _numbers(inputs, spec, first)
+
+
+def _tokens(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
+    """Token ids [B, T], their mask and types."""
     _check_names(inputs, {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"})
     ids = _integers("input_ids", inputs["input_ids"], spec.vocabulary)
     if ids.shape[1] > spec.max_sequence:
         raise InputError(f"input_ids has {ids.shape[1]} tokens; this model reads at most {spec.max_sequence}")
-    mask = _integers("attention_mask", inputs["attention_mask"], 2)
-    types = _integers("token_type_ids", inputs.get("token_type_ids", np.zeros_like(ids)), max(spec.token_types, 1))
-    for name, array in (("attention_mask", mask), ("token_type_ids", types)):
-        if array.shape != ids.shape:
-            raise InputError(f"{name} has shape {list(array.shape)}; expected {list(ids.shape)}, that of input_ids")
-    if not mask.any(axis=1).all():
-        raise InputError(
-            f"attention_mask masks all of row {first + int(np.argmin(mask.any(axis=1)))}; expected at least one token"
-        )
-    tensors = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    mask = _integers("attention_mask", inputs["attention_mask"], 2, like=ids)
+    types = inputs.get("token_type_ids", np.zeros_like(ids))
+    tensors = {
+        "input_ids": ids,
+        "attention_mask": _masks(mask, 1, first),
+        "token_type_ids": _integers("token_type_ids", types, max(spec.token_types, 1), like=ids),
+    }
     return {name: tensors[name] for name in spec.input_names}
 
 
-def _spectrograms(inputs: Mapping[str, Any], spec: InputSpec) -> dict[str, np.ndarray]:
-    """Spectrograms [B, …] float32 of the model's one shape."""
-    [name] = spec.input_names
-    _check_names(inputs, {name}, {name})
+def _numbers(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
+    """Pixels, spectrograms or samples [B, …] float32; where the model reads one a mask, all ones if it was left out."""
+    name = spec.input_names[0]
+    _check_names(inputs, {name}, set(spec.input_names))
+    shape = spec.spectrogram
+    if spec.modality == "image":
+        shape = (spec.channels, spec.image_height, spec.image_width)
     values = as_array(inputs[name])
-    if values.dtype.kind != "f" or values.shape[1:] != tuple(spec.spectrogram):
-        shape = ", ".join(map(str, ("batch", *spec.spectrogram)))
-        raise InputError(f"{name} is {values.dtype} {list(values.shape)}; expected float32 [{shape}]")
-    return {name: _finite(name, values)}
-
-
-def _waveforms(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
-    """Samples [B, samples] float32, and where the model reads one a mask [B, samples]; all ones if it was left out."""
-    _check_names(inputs, {"input_values"}, set(spec.input_names))
-    values = as_array(inputs["input_values"])
-    if values.dtype.kind != "f" or values.ndim != 2 or values.shape[1] < spec.shortest:
-        raise InputError(
-            f"input_values is {values.dtype} {list(values.shape)}; expected float32 [batch, samples] with at least "
-            f"{spec.shortest} samples"
-        )
-    tensors = {"input_values": _finite("input_values", values)}
+    fits = values.shape[1:] == tuple(shape) if shape else values.ndim == 2 and values.shape[1] >= spec.shortest
+    if values.dtype.kind != "f" or not fits:
+        axes = ", ".join(map(str, ("batch", *(shape or (f"{spec.shortest} or more samples",)))))
+        raise InputError(f"{name} is {values.dtype} {list(values.shape)}; expected float32 [{axes}]")
+    with np.errstate(over="ignore"):
+        tensors = {name: np.ascontiguousarray(values, np.float32)}
+    if not np.isfinite(tensors[name]).all():
+        raise InputError(f"{name} holds NaN or infinity; expected finite numbers")
     if "attention_mask" in spec.input_names:
-        mask = _integers("attention_mask", inputs.get("attention_mask", np.ones(values.shape, np.int64)), 2)
-        if mask.shape != values.shape:
-            raise InputError(
-                f"attention_mask has shape {list(mask.shape)}; expected {list(values.shape)}, that of input_values"
-            )
-        few = mask.sum(axis=1) < spec.shortest
-        if few.any():
-            raise InputError(
-                f"attention_mask leaves fewer than {spec.shortest} samples of row {first + int(np.argmax(few))}"
-            )
-        tensors["attention_mask"] = mask
+        given = inputs.get("attention_mask", np.ones(values.shape, np.int64))
+        tensors["attention_mask"] = _masks(_integers("attention_mask", given, 2, like=values), spec.shortest, first)
     return tensors
 
 
@@ -141,29 +126,22 @@ def _check_names(inputs: Mapping[str, Any], needed: set[str], allowed: set[str])
         raise InputError(f"tensors are named {listing(sorted(names))}; expected {listing(sorted(allowed))}")
 
 
-def _integers(name: str, value: Any, limit: int) -> np.ndarray:
+def _integers(name: str, value: Any, limit: int, like: np.ndarray | None = None) -> np.ndarray:
+    """Whole numbers [B, T] from 0 to below a limit, of the shape of another array."""
     array = as_array(value)
     if array.dtype.kind not in "iub" or array.ndim != 2 or 0 in array.shape[1:]:
         raise InputError(f"{name} is {array.dtype} {list(array.shape)}; expected int64 [batch, sequence]")
+    if like is not None and array.shape != like.shape:
+        raise InputError(f"{name} has shape {list(array.shape)}; expected {list(like.shape)}, that of the other tensor")
     if array.size and not (array.min() >= 0 and array.max() < limit):
         raise InputError(f"{name} has values from {array.min()} to {array.max()}; expected 0 to {limit - 1}")
     return np.ascontiguousarray(array, np.int64)
 
 
-def _pixels(value: Any, spec: InputSpec) -> np.ndarray:
-    array = as_array(value)
-    shape = [spec.channels, spec.image_height, spec.image_width]
-    if array.dtype.kind != "f" or array.ndim != 4 or list(array.shape[1:]) != shape:
-        raise InputError(
-            f"pixel_values is {array.dtype} {list(array.shape)}; expected float32 [batch, {str(shape)[1:]}"
-        )
-    return _finite("pixel_values", array)
-
-
-def _finite(name: str, values: np.ndarray) -> np.ndarray:
-    """As float32; what it does not hold is infinite in it."""
-    with np.errstate(over="ignore"):
-        found = np.ascontiguousarray(values, np.float32)
-    if not np.isfinite(found).all():
-        raise InputError(f"{name} holds NaN or infinity; expected finite numbers")
-    return found
+def _masks(mask: np.ndarray, least: int, first: int) -> np.ndarray:
+    """A mask [B, T] that leaves as much of each row as the model needs."""
+    few = mask.sum(axis=1) < least
+    if few.any():
+        wrong = "masks all" if least == 1 else f"leaves fewer than {least} samples"
+        raise InputError(f"attention_mask {wrong} of row {first + int(np.argmax(few))}")
+    return mask

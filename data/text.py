@@ -28,6 +28,7 @@ INPUT_NAMES = "model_input_names"
 
 TYPES = "token_type_ids"
 
+UNREADABLE = "expected readable text"
 REMEDY = "use the tokenizer that the model was trained with"
 
 
@@ -89,10 +90,7 @@ class TextProcessor:
             tokenizer = Tokenizer.from_file(str(file))
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if size > spec.vocabulary:
-            raise InputError(
-                f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has {spec.vocabulary} entries; "
-                f"{REMEDY}"
-            )
+            raise InputError(f"tokenizer has token ids up to {size - 1}; this model has {spec.vocabulary}; {REMEDY}")
         self._spec = spec
         name = "tokenizer_config.json"
         settings = processor_settings(folder, TextSettings, name) if (folder / name).is_file() else TextSettings()
@@ -114,7 +112,7 @@ class TextProcessor:
             if empty or all(encoding.special_tokens_mask):
                 raise InputError(
                     f"input {index}, {cut(text)}, has no token the model knows{' in one of its texts' * empty}; "
-                    "expected readable text"
+                    f"{UNREADABLE}"
                 )
         return [self._shortened(encoding, index) for index, encoding in enumerate(encodings, start=first)]
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import InputError, cut
 from .raw_inputs import Unusable, is_pair, is_words
 from .spec import InputSpec
-from .text import REMEDY, EncodedText, TextProcessor, check_texts, tokenizing
+from .text import REMEDY, UNREADABLE, EncodedText, TextProcessor, check_texts, tokenizing
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,9 @@ class WordProcessor(TextProcessor):
             encodings = self._encodings(given, [first + place for place in places], is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
-                    raise InputError(f"input {first + place}, {cut(texts[place])}, has no token the model knows")
+                    raise InputError(
+                        f"input {first + place}, {cut(texts[place])}, has no token the model knows; {UNREADABLE}"
+                    )
                 found[place] = _moved(self._shortened(encoding, first + place), texts[place])
         return [found[place] for place in range(len(texts))]
 
@@ -101,10 +103,8 @@ class WordProcessor(TextProcessor):
         split = not isinstance(text, str)
         encoding = self._encoding(list(text) if split else text, index, is_pretokenized=split)
         if len(encoding.tokens) != len(encoding.ids):  # a template may name more or fewer
-            raise InputError(
-                f"the tokenizer gives input {index} {len(encoding.ids)} token ids and {len(encoding.tokens)} tokens; "
-                f"{REMEDY}"
-            )
+            counts = f"{len(encoding.ids)} token ids and {len(encoding.tokens)} tokens"
+            raise InputError(f"the tokenizer gives input {index} {counts}; {REMEDY}")
         sentence = " ".join(text) if split else text
         starts = [0, *accumulate(len(word) + 1 for word in text)] if split else []
         marked = bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))

@@ -18,9 +18,8 @@ import numpy as np
 from ..bundle.store import Bundle
 from ..bundle.tasks import GIVES, Precision
 from ..data.python_inputs import given_inputs
-from ..data.raw_inputs import image_array, is_record, is_tensor
-from ..data.text import is_pair
-from ..data.words import Piece, is_words
+from ..data.raw_inputs import image_array, is_pair, is_record, is_tensor, is_words
+from ..data.words import Piece
 from ..errors import InputError, cut, is_whole
 from .loading import load
 from .prediction import Prediction, shortest

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
 from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS, Task
-from ..data.text import is_pair
+from ..data.raw_inputs import is_pair
 from ..errors import BackendError, InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..data.words import is_words
+from ..data.raw_inputs import is_words
 from ..errors import InputError, cut
 from ..runtime.predictor import Predictor
 from ..runtime.words import Aggregation

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..data.text import is_pair
+from ..data.raw_inputs import is_pair
 from ..errors import InputError
 from ..metrics.classification import Draws
 from ..metrics.gates import Agreement, Gate, Outputs, Tolerances, correlations, distance_difference, judged, largest

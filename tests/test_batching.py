@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hydrant import Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data.batching import item_batches
+from hydrant.data.check_inputs import model_inputs
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
 from hydrant.data.processor import Processor, load_processor

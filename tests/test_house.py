@@ -15,99 +15,98 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ spec specs data_options raw_inputs images audio spectrograms text words label_encoding processor
-            batching corruptions python_inputs tensors data_files data_sources examples fingerprints synthetic_ood
-            check_inputs
+            __init__ data_options raw_inputs spec specs tensors images audio spectrograms text words
+            processor batching label_encoding python_inputs data_files data_sources examples check_inputs
+            corruptions fingerprints synthetic_ood
         """,
-        "metrics": """
-            __init__ label_order bootstrap classification gates timing uncertainty scores labels spans
-        """,
+        "metrics": "__init__ bootstrap classification gates label_order uncertainty labels scores spans timing",
     },
-    {"tasks": "task classification regression multi_label token_classification __init__"},
+    {
+        "tasks": "task classification multi_label regression token_classification __init__",
+    },
     {
         "bundle": """
-            __init__ tasks architecture strict_json traced manifest staging plan store progress_checkpoint
-            original_check signature reference calibration density weights graphs reports data_overlap
-        """
+            __init__ tasks architecture reference strict_json manifest staging plan traced store
+            calibration density data_overlap graphs original_check progress_checkpoint reports signature
+            weights
+        """,
     },
     {
         "cost": "__init__ sharing matmuls parameters estimate",
         "engines": "__init__ gpu metadata",
         "families": """
-            __init__ activations positions config tasks cross_encoder layout bert clip dinov2 distilbert modernbert
-            siglip vit tokens unsupported weight_files registry lora checkpoint prompts zero_shot
+            __init__ activations config layout bert clip tasks cross_encoder dinov2 distilbert modernbert
+            siglip tokens unsupported vit registry weight_files lora checkpoint positions prompts
+            zero_shot
         """,
     },
-    {"tracing": "__init__ written_out unfilled slices loading blocks hidden members stored"},
+    {
+        "build": "builder_options fusion_report compiler profile_ranges engine_build __init__",
+        "tracing": "__init__ blocks hidden slices unfilled written_out loading members stored",
+    },
     {
         "export": """
-            graph context fused_blocks layers grouped_lowering unrolled_lowering task_heads lowering distance_head
-            onnx_file dead_rows traced_graph islands quantize quantize_search folds rewrites
-            tokenizer_test_texts wordpiece tokenizer_graph word_graph tokenizer_onnx graph_form exporter graph_export
-            __init__ random_model recalibrate
-        """,
-    },
-    {
-        "build": "fusion_report builder_options compiler profile_ranges engine_build __init__",
-        "calib": """
-            __init__ density taps gaussians neighbours virtual_logit score_loss label_loss
-            decisions.__init__ decisions.targets decisions.temperature decisions.thresholds decisions.fit
-            decisions.intervals decisions.spans decisions.labels decisions.profile
-            heads.__init__ heads.options heads.selection heads.drawing heads.held_out heads.taylor heads.encoder
-            heads.masking heads.objectives heads.answers heads.search_state heads.circuits heads.candidates heads.traced
-            heads.trials heads.choosing heads.margin heads.budget heads.planning
+            graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
+            lowering onnx_file islands quantize quantize_search folds rewrites wordpiece tokenizer_graph
+            tokenizer_test_texts word_graph tokenizer_onnx graph_form dead_rows traced_graph exporter
+            graph_export __init__ random_model recalibrate
         """,
         "fusion": """
-            dropout grouped uncertainty_head score_head label_head distance preprocessing parity traced module drift
-            lora ensemble merging storage __init__
+            distance dropout grouped label_head score_head uncertainty_head module drift lora
+            preprocessing parity traced ensemble storage __init__ merging
         """,
     },
     {
         "runtime": """
-            lifecycle prediction backends.__init__ backends.dlpack backends.protocol backends.graph_file
-            backends.microbatch backends.openvino backends.ort backends.kernel_cache backends.tensorrt.__init__
-            backends.tensorrt.profiles
-            backends.ort_gpu backends.reference backends.tensorrt.choose backends.tensorrt.cuda
-            backends.tensorrt.lane backends.tensorrt.engine
-            backends.registry words prediction_counts warmup_inputs predictor loading __init__
-            pipeline collect offline.__init__ offline.input_stream offline.scoring offline.row_files
-            offline.chunks offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine
-        """,
-        "tuning": """
-            settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__
+            backends.dlpack lifecycle backends.protocol backends.microbatch backends.graph_file
+            backends.openvino backends.ort backends.registry prediction warmup_inputs words predictor
+            loading __init__ backends.__init__ backends.kernel_cache backends.ort_gpu backends.reference
+            backends.tensorrt.__init__ backends.tensorrt.profiles backends.tensorrt.choose
+            backends.tensorrt.cuda backends.tensorrt.lane backends.tensorrt.engine collect
+            offline.__init__ offline.scoring offline.row_files offline.chunks offline.input_stream
+            offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine pipeline
+            prediction_counts
         """,
     },
     {
-        "tuning": """
-            report examples settings optimizer state trunk loop weights rank_one job writing stages run __init__
-        """,
-        "evaluation": """
-            __init__ bisect operator_times profile_targets profile_report
-            cost_estimate peak_memory latency_plot polygraphy profiler verifier
-            options report metric_names verdict dropout models latency observation model_reports baselines classes
-            examples report_tables report_page noise plots run
+        "calib": """
+            __init__ decisions.__init__ decisions.targets decisions.temperature decisions.thresholds
+            decisions.traffic_profile decisions.fit density taps features distance_choice
+            decisions.calibrate_bundle heads.__init__ heads.options heads.objectives losses heads.answers
+            heads.selection heads.candidates heads.encoder heads.masking heads.search_state heads.circuits
+            heads.drawing heads.taylor heads.trials heads.choosing heads.held_out heads.budget
+            heads.margin heads.traced heads.planning ood_detectors
         """,
         "monitoring": "__init__ drift_statistics drift_monitor prediction_log drift_report",
     },
     {
-        "serving": """
-            triton.pbtxt triton.triton_settings triton.triton_tensors triton.models triton.model_files
-            triton.triton_forms triton.repository triton.__init__
-            __init__ errors observe log stats snapshot metrics figures together tracing record settings monitor catalog
-            room inputs batcher service datatypes json_body messages protocol multipart asked upgrade connection guard
-            direct verbs rest grpc_messages grpc_codec grpc_front explain page server workers run
-            ray_serve
+        "evaluation": """
+            __init__ dropout report metric_names models observation model_reports options baselines bisect
+            classes cost_estimate examples latency operator_times profile_targets profile_report
+            latency_plot noise peak_memory plots polygraphy profiler verdict report_tables report_page run
+            verifier
         """,
+        "serving": """
+            __init__ refusals admission predict_request batcher connection datatypes observers record
+            stats serve_settings middleware oip service grpc_front metrics opentelemetry_spans
+            predict_routes rest page worker_stats server ray_serve triton.pbtxt triton.triton_settings
+            triton.triton_tensors triton.model_files triton.models triton.triton_forms triton.repository
+            triton.__init__ workers
+        """,
+        "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
+    },
+    {
         "workflow": """
-            recipe data_splits stage_summaries workspace make quality explore picture __init__ digits_data digits_demo
+            quality explore data_splits recipe stage_summaries workspace make __init__ digits_data
+            digits_demo picture
         """,
     },
     {
         "": "__init__",
         "cli": """
-            __init__ terminal argument_types fusion_text options shared prediction_text build calibrate predict demo
-            drift evaluate export fuse inspection_text inspect merge make plan profile serve sign triton tune verify
-            renamed main
+            __init__ argument_types terminal options shared build calibrate prediction_text demo drift
+            evaluate export fusion_text fuse inspection_text inspect renamed main make merge plan predict
+            profile serve sign triton tune verify
         """,
     },
     {"": "__main__"},

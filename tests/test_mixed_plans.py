@@ -213,7 +213,7 @@ def test_made_texts_of_other_scripts_differ_from_them(texts: list[str], seed: in
 
 def test_texts_of_which_nothing_else_can_be_made_are_refused() -> None:
     assert len(synthetic_ood(Examples(["1", "hello", "hello world"], None, "x"), "text")) == 2
-    with pytest.raises(InputError, match="3 of its 4 texts come out as they are; give out-of-distribution data"):
+    with pytest.raises(InputError, match="3 of 4 texts"):
         synthetic_ood(Examples(["1", "22", "hello world", "333"], None, "x"), "text")
 
 
@@ -240,9 +240,9 @@ def test_made_images() -> None:
 
 
 def test_of_tensors_or_of_one_example_nothing_can_be_made() -> None:
-    with pytest.raises(InputError, match="holds ready tensors, of which no out-of-distribution inputs can be made"):
+    with pytest.raises(InputError, match="ready tensors"):
         synthetic_ood(Examples([{"input_ids": np.ones(3)}] * 2, None, "x.npz"), "text")
-    with pytest.raises(InputError, match="are to be made of 1 example of x; expected 2 or more"):
+    with pytest.raises(InputError, match="1 example"):
         synthetic_ood(Examples(["a b"], None, "x"), "text")
 
 

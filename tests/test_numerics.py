@@ -22,25 +22,22 @@ import torch
 from cpp import lines, refused, run
 from golden import write_calibration
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
-from hydrant.bundle.calibration import LEAST, MOST, Calibration, Conformal, LabelDecisions, Threshold
+from hydrant.bundle.calibration import LEAST, MOST, Calibration, Conformal, Threshold
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.bundle.tasks import OUTPUTS, PER_CLASS
-from hydrant.calib.decisions.fit import Request, Sample, fit_classes, fit_scores
+from hydrant.calib.decisions.fit import Request, Sample, fit_classes
 from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
 from hydrant.calib.density import DensityFit, squared_distances, standardised
 from hydrant.calib.features import standardised_by
-from hydrant.cli.terminal import json_lines
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.task_heads import label_head, score_head, uncertainty_head
 from hydrant.fusion.label_head import summarize_labels
 from hydrant.fusion.score_head import summarize_scores
 from hydrant.fusion.uncertainty_head import summarize
 from hydrant.metrics.labels import summarise_labels
-from hydrant.metrics.uncertainty import highest_entropy, summarise
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hydrant.metrics.uncertainty import summarise
 from support import make_inputs, make_model, random_plan, run_cli
 
 ENTROPIES = ("predictive_entropy", "expected_entropy", "mutual_information")
@@ -170,14 +167,6 @@ def test_labels_at_their_ends(labels: int, members: int, backend: str) -> None:
                 assert (found[name].astype(np.float64) <= math.log(2)).all(), name
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(1, 10**6), st.integers(1, 1000))
-def test_the_highest_entropy_is_the_float32_below_the_exact_one(classes: int, factor: int) -> None:
-    found, exact = highest_entropy(classes, factor), factor * math.log(classes)
-    assert found.dtype == np.float32
-    assert float(found) <= exact <= float(np.nextafter(found, np.float32(math.inf)))
-
-
 # Bundles
 
 
@@ -270,36 +259,7 @@ def overflows(predictor: Any, size: float) -> bool:
     return False
 
 
-def test_infinity_in_any_figure_is_refused(wide: Path, feeds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with load(wide, "torch") as predictor:
-        given = predictor._running.run(feeds)
-        for name in ("energy", "mutual_information", "expected_entropy"):
-            bad = {**given, name: np.where(np.arange(len(given[name])) == 1, np.inf, given[name])}
-            monkeypatch.setattr(predictor._running, "run", lambda inputs, bad=bad: bad)
-            with pytest.raises(HydrantError, match=f"gave values of {name.replace('_', ' ')} that are not finite"):
-                predictor.predict(feeds)
-
-
 # Calibration
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"temperature": 1e-40}, "has temperature '1e-40'; expected a positive finite number that float32 holds"),
-        ({"temperature": 1e39}, "has temperature '1e+39'"),
-        (
-            {"thresholds": {"ood": {"score": "energy", "value": -1e39}}},
-            "value = '-1e+39', which is no finite number in",
-        ),
-        ({"conformal": {"method": "lac", "alpha": 0.1, "quantile": 1e39}}, "quantile = '1e+39'"),
-        ({"labels": LabelDecisions((1e-40,) * 10_000, (0.5,) * 10_000).to_json()}, "temperatures = '1e-40'"),
-    ],
-)
-def test_numbers_that_float32_does_not_hold_are_refused(change: dict[str, Any], words: str, wide: Path) -> None:
-    Bundle.open(wide).add({"calibration.json": to_json_bytes(Calibration().to_json() | change)})
-    with pytest.raises(HydrantError, match=re.escape(words)):
-        load(wide, "onnxruntime")
 
 
 def right(logits: np.ndarray) -> np.ndarray:
@@ -330,27 +290,6 @@ def test_thresholds_hold_their_shares_on_logits_of_any_size(classes: int) -> Non
             assert all(abs(threshold.value) <= MOST for threshold in found.thresholds.values())
             assert found.conformal is not None
             assert found.conformal.measured["coverage"] >= 0.8
-
-
-@pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 1e4, 1e15])
-def test_intervals_of_scores_of_any_size(size: float) -> None:
-    rng = np.random.default_rng(0)
-    scores = size / 10 * np.clip(rng.normal(size=(64, 3)), -9, 9).astype(np.float32)
-    request = Request(Targets(Coverage(0.8), FalseAlarm(0.2), confidence=0.8))
-    for given_scores in (scores, np.zeros_like(scores), np.repeat(scores[:, :1], 3, axis=1)):
-        for labels in (given_scores.mean(axis=1), rng.normal(size=64), np.full(64, size)):
-            found = fit_scores(Sample(given_scores[..., None], labels), None, request)
-            json.dumps(found.to_json(), allow_nan=False)
-            assert found.intervals is not None
-            assert found.intervals.quantile <= MOST
-            assert found.intervals.measured["coverage"] >= 0.8
-    for given_scores, labels in (
-        (scores, np.full(64, 1e16)),
-        (np.full((64, 3), 1e16), scores[:, 0]),
-        (scores, np.full(64, np.inf)),
-    ):
-        with pytest.raises(HydrantError, match=r"reach (1e\+16|inf); expected at most 1e\+15"):
-            fit_scores(Sample(given_scores[..., None], labels), None, request)
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])
@@ -389,32 +328,6 @@ def test_features_without_variance_give_finite_distances() -> None:
         density = standardised_by(fitted, squared_distances(fitted, rows))
         for seen in (rows, np.zeros((2, 1, 8), np.float32), 1e30 * rows[:2], np.full((2, 1, 8), 1e-30, np.float32)):
             assert np.isfinite(standardised(density, squared_distances(density, seen))).all(), same
-
-
-def test_validation_data_of_one_distance_make_no_rounding_a_distance() -> None:
-    sums, rows = DensityFit(("last.0",), 2, 8), features(40)
-    sums.add(rows, np.arange(40) % 2)
-    fitted = sums.density({})
-    one = np.repeat(squared_distances(fitted, rows[:1]), 50, axis=0)
-    noisy = one * (1 + 1e-7 * np.random.default_rng(0).normal(size=one.shape))
-    density = standardised_by(fitted, noisy)
-    assert np.abs(standardised(density, noisy)).max() < 0.01
-    assert standardised_by(fitted, np.zeros((5, 1))).scale.tolist() == [1.0]
-    spread = squared_distances(fitted, rows)
-    np.testing.assert_allclose(standardised_by(fitted, spread).scale, spread.std(axis=0), rtol=1e-6)
-
-
-PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)))
-def test_what_is_written_as_json_is_json(data: Any) -> None:
-    def refused_constant(name: str) -> None:
-        raise AssertionError(name)
-
-    for content in (to_json_bytes(data), json_lines([data])):
-        assert json.loads(content, parse_constant=refused_constant) == nulled(data)
 
 
 def nulled(data: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 
 import hydrant
 import pytest
-import transformers
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.fusion import common_processor
 from hydrant.fusion.preprocessing import first_difference
-from support import WORDS, make_clip_tokenizer, make_dual_encoder, make_model, make_tokenizer, run_cli
+from support import WORDS, make_model, make_tokenizer, run_cli
 from test_lora import make_adapter
 
 
@@ -139,21 +137,6 @@ def test_adapters_with_a_tokenizer_of_their_own(bert_checkpoint: Path, tmp_path:
     assert "prepare their inputs differently: model.vocab.hello" in done.stderr
 
 
-def test_clip_checkpoints_are_compared_by_their_images(tmp_path: Path) -> None:
-    for name, mean in (("a", 0.5), ("b", 0.4)):
-        make_dual_encoder().save_pretrained(tmp_path / name)
-        images = transformers.CLIPImageProcessorPil(
-            size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12}, image_mean=[mean] * 3
-        )
-        transformers.CLIPProcessor(images, make_clip_tokenizer()).save_pretrained(tmp_path / name)
-    options = ("--classes", "cat,dog", "-o", tmp_path / "out")
-    done = run_cli("fuse", tmp_path / "a", tmp_path / "b", *options)
-    assert done.returncode == 2
-    assert "prepare their inputs differently: mean is '[0.5, 0.5, 0.5]' in the first" in done.stderr
-    assert not (tmp_path / "out").exists()
-    assert run_cli("fuse", tmp_path / "a", tmp_path / "a", *options).returncode == 0
-
-
 def test_command_line_refuses_before_writing(bert_checkpoint: Path, tmp_path: Path) -> None:
     other = edited(bert_checkpoint, tmp_path / "other", CONFIG, setting(do_lower_case=False))
     for more in ((), ("--no-processor",)):
@@ -197,19 +180,3 @@ def test_saving_without_a_processor_says_so(
     assert "as processor=…" in caplog.text
     with pytest.raises(InputError, match="tensors_only is given with a processor; leave one of them out"):
         hydrant.save_bundle(ensemble, tmp_path / "x", load_processor(bert_checkpoint, "text"), tensors_only=True)
-
-
-def test_one_member_cannot_disagree(bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    said = "one checkpoint without a plan is one member: its mutual information and disagreement will be zero"
-    plan = hydrant.HeadPlan.all_heads("bert", 3, 4)
-    with caplog.at_level(logging.WARNING):
-        hydrant.fuse(bert_checkpoint, plan)
-        hydrant.fuse([bert_checkpoint, bert_checkpoint])
-        assert said not in caplog.text
-        hydrant.fuse(bert_checkpoint)
-    assert said in caplog.text
-    done = run_cli("fuse", bert_checkpoint, "-o", tmp_path / "out", "--no-processor", "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["members"] == 1
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1  # that there is no processor was asked for

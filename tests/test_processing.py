@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import math
 import struct
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hydrant.bundle.architecture import Architecture
-from hydrant.data.images import KINDS, ImageProcessor, upright
-from hydrant.data.processor import from_transformers, load_processor, save_processor
+from hydrant.data.images import KINDS, ImageProcessor
+from hydrant.data.processor import from_transformers
 from hydrant.data.text import TextProcessor
 from hydrant.data.words import WordProcessor
 from hydrant.errors import InputError
@@ -121,37 +120,6 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused(
         read(folder, text_architecture()).encode(texts, first=4 - texts.index("unheard"))
 
 
-def test_a_template_with_more_ids_than_tokens_is_refused(tokenizer_folder: Path, tmp_path: Path) -> None:
-    """Its tokens would be told beside the ids of others."""
-    folder = copied(tokenizer_folder, tmp_path / "damaged")
-    tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
-    special = tokenizer["post_processor"]["special_tokens"]["[CLS]"]
-    special["ids"] = [0, *special["ids"]]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(InputError, match="gives input 4 4 token ids and 3 tokens; expected as many: its template is"):
-        WordProcessor(folder, text_architecture()).pieces("hello", 4)
-
-
-def test_each_text_alone_equals_the_tokenizers(tokenizer_folder: Path) -> None:
-    processor = TextProcessor(tokenizer_folder, text_architecture())
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    for text in TEXTS:
-        item = processor.encode([text])[0]
-        assert item.ids == tokenizer(text, truncation=True)["input_ids"]
-        assert item.types == [0] * len(item.ids)
-        assert item.tokens == len(item.ids)
-        assert item.truncated == (len(tokenizer(text, truncation=False)["input_ids"]) > 40)
-
-
-@pytest.mark.parametrize(("words", "truncated"), [(37, False), (38, False), (39, True), (200, True)])
-def test_truncation_flag_at_the_limit(words: int, truncated: bool, tokenizer_folder: Path) -> None:
-    processor = TextProcessor(tokenizer_folder, text_architecture())
-    item = processor.encode(["money " * words])[0]
-    assert item.truncated == truncated
-    assert item.tokens == min(words + 2, 40)
-    assert item.ids[-1] == WORDS.index("[SEP]")
-
-
 @pytest.mark.parametrize(
     ("family", "settings", "configured", "expected"),
     [
@@ -204,79 +172,36 @@ def test_padding_uses_the_models_padding_token(tokenizer_folder: Path) -> None:
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
 
 
-def test_from_transformers_equals_the_saved_folder(tokenizer_folder: Path) -> None:
-    architecture = text_architecture()
-    given = from_transformers(AutoTokenizer.from_pretrained(tokenizer_folder), architecture)
-    saved = load_processor(tokenizer_folder, architecture)
-    assert given.encode(TEXTS) == saved.encode(TEXTS)
-    assert given.describe() == saved.describe()
-    assert saved.describe()["max_tokens"] == 40
-
-
 @pytest.mark.parametrize(
-    ("texts", "message"),
+    ("text", "message"),
     [
-        (["hello", ""], "input 8 is an empty text; expected at least one word"),
-        (["hello", " \t\n"], "input 8 is an empty text"),
-        (["hello", 3], r"input 8 is a int; this model reads text \(str\)"),
-        (["hello", None], "input 8 is a NoneType; this model reads text"),
-        (["hello", b"hello"], "input 8 is a bytes; this model reads text"),
-        (
-            ["hello", ["hello", "world"]],
-            r"input 8 is a list; this model reads text \(str\), or a pair of texts as a tuple",
-        ),
-        (["hello", ("hello", "world", "today")], "input 8 is a tuple; this model reads text"),
-        (["hello", ("hello", 3)], "input 8 is a tuple; this model reads text"),
-        (["hello", ("hello", " ")], "input 8 is a pair whose second text is empty"),
-        (["hello", ("\t", "hello")], "input 8 is a pair whose first text is empty"),
-        (["hello", ("hello", "\x00")], r"input 8, .*, has no token the model knows in one of its texts"),
-        (["hello", ("hello", "\ud800")], "input 8 holds a lone surrogate"),
-        (["hello", "\x00\x01"], r"input 8, .*, has no token the model knows; expected readable text"),
-        (["hello", "\ud800"], "input 8"),
-        (["hello", "x" * (2**24 + 1)], "input 8 has 16777217 characters; expected 16777216 at most: give its begin"),
-        (["hello", ("x" * 2**24, "x")], "input 8 has 16777217 characters"),
+        ("", "empty text"),
+        (" \t\n", "empty text"),
+        (None, "NoneType"),
+        (["hello", "world"], "list"),
+        (("hello", 3), "tuple"),
+        (("hello", " "), "second text is empty"),
+        (("hello", "\x00"), "no token"),
+        ("\x00\x01", "no token"),
+        ("\ud800", "surrogate"),
+        ("x" * (2**24 + 1), "16777217"),
+        (("x" * 2**24, "x"), "16777217"),
     ],
-    ids=[
-        "empty",
-        "blank",
-        "number",
-        "none",
-        "bytes",
-        "list",
-        "three texts",
-        "half a pair",
-        "empty second",
-        "empty first",
-        "second of control characters",
-        "surrogate in a pair",
-        "control characters",
-        "lone surrogate",
-        "endless",
-        "endless pair",
-    ],
+    ids=range(11),
 )
-def test_unusable_text_is_named(texts: list[Any], message: str, tokenizer_folder: Path) -> None:
+def test_unusable_text_is_named(text: Any, message: str, tokenizer_folder: Path) -> None:
     processor = TextProcessor(tokenizer_folder, text_architecture())
-    with pytest.raises(InputError, match=message):
-        processor.encode(texts, first=7)
+    with pytest.raises(InputError, match=f"input 8.*{message}"):
+        processor.encode(["hello", text], first=7)
 
 
 def test_missing_and_malformed_tokenizer_is_refused(tmp_path: Path) -> None:
     architecture = text_architecture()
-    with pytest.raises(InputError, match=r"holds no tokenizer\.json; save the tokenizer with transformers 5"):
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
         TextProcessor(tmp_path, architecture)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match=r"cannot read .*tokenizer\.json"):
         TextProcessor(tmp_path, architecture)
-
-
-@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
-def test_images_of_more_than_8_bits_are_refused(mode: str, tmp_path: Path) -> None:
-    """Pillow would clip them to white."""
-    ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(tmp_path)
-    processor = ImageProcessor(tmp_path, image_architecture())
-    with pytest.raises(InputError, match=f"input 3 is an image of mode {mode}; expected 8 bits per channel"):
-        processor.encode([Image.new(mode, (20, 20))], first=3)
 
 
 def deep_png(kind: int, channels: int) -> bytes:
@@ -319,53 +244,23 @@ def test_files_of_more_than_8_bits_are_refused(kind: str, tmp_path: Path) -> Non
         opened.load()
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     for image in (tmp_path / "deep", DEEP[kind]):
-        with pytest.raises(InputError, match="input 3 is an image of 16 bits per channel; expected 8 bits per channel"):
+        with pytest.raises(InputError, match=r"input 3 .*16 bits per channel"):
             processor.encode([image], first=3)
-
-
-@pytest.mark.parametrize("form", ["png", "tiff", "ppm", "bmp"])
-def test_files_of_8_bits_are_read(form: str) -> None:
-    content, image = io.BytesIO(), picture(5, 7)
-    image.save(content, form)
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    np.testing.assert_array_equal(pixels_of(processor, [content.getvalue()]), pixels_of(processor, [image]))
-
-
-def test_a_bitmap_in_plain_text_is_read() -> None:
-    assert np.asarray(upright(b"P1\n2 2\n0 1\n1 0\n", 0).convert("L")).tolist() == [[255, 0], [0, 255]]
 
 
 def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
     size = len(WORDS)
     TextProcessor(tokenizer_folder, text_architecture(vocab_size=size))
-    message = f"tokenizer has token ids up to {size - 1}, but the model's vocabulary has {size - 1} entries; use the"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"token ids up to {size - 1}"):
         TextProcessor(tokenizer_folder, text_architecture(vocab_size=size - 1))
-
-
-@pytest.mark.parametrize("length", [3, 0, -1, "many", None, [40], True])
-def test_wrong_configured_length_is_refused(length: Any, tokenizer_folder: Path, tmp_path: Path) -> None:
-    folder = copied(tokenizer_folder, tmp_path / "copy", model_max_length=length)
-    with pytest.raises(InputError, match=r"tokenizer_config\.json has model_max_length = .*4 or more"):
-        TextProcessor(folder, text_architecture())
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]"])
 def test_malformed_tokenizer_config_is_refused(content: str, tokenizer_folder: Path, tmp_path: Path) -> None:
     folder = copied(tokenizer_folder, tmp_path / "copy")
     (folder / "tokenizer_config.json").write_text(content)
-    with pytest.raises(InputError, match=r"tokenizer_config\.json is (not JSON|a JSON list; expected an object)"):
+    with pytest.raises(InputError, match=r"tokenizer_config\.json"):
         TextProcessor(folder, text_architecture())
-
-
-def test_tokenizer_config_may_be_absent(tokenizer_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())
-    assert TextProcessor(tmp_path, text_architecture()).max_tokens == 40
-
-
-def test_object_without_save_pretrained_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="processor is a str; expected a transformers tokenizer, image processor"):
-        save_processor("bert", tmp_path)
 
 
 # Images
@@ -437,27 +332,12 @@ def test_other_modes_become_rgb(name: str, mode: str) -> None:
     agree(found, reference([image.convert("RGB")], return_tensors="np"))
 
 
-def test_palette_image_becomes_rgb() -> None:
-    reference = CONFIGURATIONS["vit"]()
-    image = picture(19, 14).quantize(16)
-    agree(
-        pixels_of(from_transformers(reference, image_architecture()), [image]),
-        reference([image.convert("RGB")], return_tensors="np"),
-    )
-
-
 def test_path_picture_and_array_give_the_same_pixels(tmp_path: Path) -> None:
     image = picture(19, 14)
     image.save(tmp_path / "a.png")
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     found = pixels_of(processor, [image, np.asarray(image), tmp_path / "a.png", str(tmp_path / "a.png")])
     assert all(np.array_equal(found[0], other) for other in found[1:])
-
-
-def test_gray_array_equals_gray_picture() -> None:
-    image = picture(19, 14, "L")
-    found = pixels_of(from_transformers(CONFIGURATIONS["vit"](), image_architecture()), [image, np.asarray(image)])
-    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
@@ -477,16 +357,8 @@ def test_a_truncated_picture_is_named(tmp_path: Path) -> None:
     picture(190, 140).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:2000])
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    with pytest.raises(InputError, match=r"cannot read image input 0: .*truncated.*; expected a whole image"):
+    with pytest.raises(InputError, match=r"input 0: .*truncated"):
         processor.encode([Image.open(tmp_path / "a.png")])
-
-
-def test_rectangular_model() -> None:
-    reference = ViTImageProcessorPil(size={"height": 8, "width": 12})
-    image = picture(19, 14)
-    found = pixels_of(from_transformers(reference, image_architecture(image_size=(8, 12))), [image])
-    assert found.shape == (1, 3, 8, 12)
-    agree(found, reference([image], return_tensors="np"))
 
 
 def test_gray_model_reads_one_channel() -> None:
@@ -498,36 +370,17 @@ def test_gray_model_reads_one_channel() -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_order_of_a_batch_is_kept() -> None:
-    processor = from_transformers(CONFIGURATIONS["clip"](), image_architecture())
-    images = [picture(*size) for size in SIZES]
-    together = pixels_of(processor, images)
-    for index, image in enumerate(images):
-        np.testing.assert_array_equal(together[index], pixels_of(processor, [image])[0])
-
-
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (np.zeros((4, 4, 3), np.float32), r"input 7 is an array of float32 \[4, 4, 3\]; expected uint8"),
-        (np.zeros((4, 4), bool), r"input 7 is an array of bool \[4, 4\]; expected uint8"),
-        (
-            np.zeros((3, 4, 4), np.uint8),
-            r"uint8 \[3, 4, 4\]; expected .*, which array\.transpose\(1, 2, 0\) gives of chan",
-        ),
-        (
-            np.zeros((1, 4, 4), np.uint8),
-            r"uint8 \[1, 4, 4\]; expected .*, which array\.transpose\(1, 2, 0\) gives of chan",
-        ),
-        (np.zeros((4, 4, 4), np.uint8), r"input 7 is an array of uint8 \[4, 4, 4\]"),
-        (np.zeros((0, 4, 3), np.uint8), r"input 7 is an array of uint8 \[0, 4, 3\]"),
-        (np.zeros(4, np.uint8), r"input 7 is an array of uint8 \[4\]"),
-        (3, "input 7 is a int; expected a path, a PIL image, the bytes of an image file or a uint8 array"),
+        (np.zeros((4, 4, 3), np.float32), r"input 7 .*float32 \[4, 4, 3\]"),
+        (np.zeros((3, 4, 4), np.uint8), r"input 7 .*uint8 \[3, 4, 4\]"),
+        (np.zeros((0, 4, 3), np.uint8), r"input 7 .*uint8 \[0, 4, 3\]"),
         (None, "input 7 is a NoneType"),
-        (Image.new("I;16", (4, 4)), r"an image of mode I;16; .* \(16 bits divided by 257, say, as a uint8 array\)"),
-        ("https://example.org/cat.png", "cannot read image https://.*: it is an address, which is not fetched; expect"),
-        ("", "cannot read image input 7: 'its path is empty'; expected a whole image"),
-        (b"\x89PNG", "cannot read image input 7: bytes of no known kind; expected a whole image"),
+        (Image.new("I;16", (4, 4)), "input 7 .*I;16"),
+        ("https://example.org/cat.png", r"https://.*address"),
+        ("", "input 7"),
+        (b"\x89PNG", "input 7"),
         (png_of(125), "input 7: .*pixels end early"),
         (png_of(107, interlaced=True), "input 7: .*pixels end early"),
         (png_of(126), "input 7: .*truncated"),
@@ -540,14 +393,6 @@ def test_unusable_image_is_named(image: Any, message: str) -> None:
         processor.encode([image], first=7)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
-def test_a_black_image_has_all_of_its_rows(mode: str) -> None:
-    file = io.BytesIO()
-    Image.new(mode, (5, 3)).save(file, "png")
-    assert not np.asarray(upright(file.getvalue(), 7)).any()
-    assert not np.asarray(upright(png_of(207, interlaced=True), 7)).any()
-
-
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
 def test_an_image_that_would_grow_beyond_all_memory_is_refused(shape: tuple[int, int], tmp_path: Path) -> None:
     crop = {"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": {"height": SIDE, "width": SIDE}}
@@ -555,32 +400,14 @@ def test_an_image_that_would_grow_beyond_all_memory_is_refused(shape: tuple[int,
     resized = r"\[13440000, 224\]" if shape[0] > shape[1] else r"\[224, 13440000\]"
     with pytest.raises(InputError, match=rf"input 7 would be resized to {resized} pixels; crop it first"):
         processor.encode([np.zeros(shape, np.uint8)], first=7)
-    assert processor.encode([np.zeros((1, 200), np.uint8)])[0].pixels.shape == (3, SIDE, SIDE)
-
-
-@pytest.mark.parametrize("kind", ["missing", "text", "truncated", "empty", "folder", "null byte"])
-def test_unreadable_image_file_is_named(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    if kind == "text":
-        path.write_text("not an image")
-    elif kind == "empty":
-        path.write_bytes(b"")
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "truncated":
-        picture(60, 60).save(path)
-        path.write_bytes(path.read_bytes()[:900])
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    expected = "an image file: this model reads images" if kind == "missing" else "a readable image file"
-    with pytest.raises(InputError, match=rf"cannot read image .*a\.png.*expected {expected}"):
-        processor.encode([f"{path}\0" if kind == "null byte" else path])
+    assert processor.encode([np.zeros((1, 200), np.uint8)])[0].arrays["pixel_values"].shape == (3, SIDE, SIDE)
 
 
 def test_programs_that_draw_are_no_images() -> None:
     """PIL would hand these to Ghostscript, whoever sent them."""
     processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
     drawn = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
-    with pytest.raises(InputError, match="cannot read image input 0: 'it is EPS, which another program would have to"):
+    with pytest.raises(InputError, match="EPS"):
         processor.encode([drawn])
 
 
@@ -604,37 +431,20 @@ def configured(folder: Path, architecture: Architecture | None = None, **changes
     "changes",
     [
         {"size": {"height": 224, "width": 224}},
-        {"size": {"height": SIDE, "width": SIDE + 1}},
-        {"size": 224},
-        {"do_center_crop": True, "crop_size": {"height": 10, "width": 10}},
+        {"size": {"shortest_edge": SIDE + 1}},
         {"do_center_crop": True, "crop_size": 10},
     ],
 )
 def test_configuration_of_another_size_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"makes images of \d+ by \d+ pixels, but the model reads 12 by 12"):
+    with pytest.raises(InputError, match=r"the model reads 12 by 12"):
         configured(tmp_path, **changes)
 
 
-@pytest.mark.parametrize("changes", [{"do_resize": False}, {"size": {"shortest_edge": SIDE}}])
-def test_image_that_ends_up_another_size_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    processor = configured(tmp_path, **changes)
-    assert processor.encode([picture(SIDE, SIDE)])[0].pixels.shape == (3, SIDE, SIDE)
-    with pytest.raises(InputError, match=r"input 3 becomes an image of \d+ by \d+ pixels; the model reads 12 by 12"):
-        processor.encode([picture(SIDE, SIDE), picture(SIDE, 2 * SIDE)], first=2)
-
-
-@pytest.mark.parametrize("step", ["do_pad", "do_flip_channel_order", "do_image_splitting", "do_something_new"])
+@pytest.mark.parametrize("step", ["do_pad", "do_something_new", "crop_pct"])
 def test_unknown_step_is_refused(step: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"asks for {step}, which hydrant does not do; known: do_center_crop"):
+    with pytest.raises(InputError, match=step):
         configured(tmp_path, **{step: True})
     assert configured(tmp_path, **{step: False}).encode([picture(5, 5)])
-
-
-@pytest.mark.parametrize("key", ["crop_pct", "rescale_offset", "include_top"])
-def test_steps_of_other_names_are_refused(key: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"asks for {key}, which hydrant does not do"):
-        configured(tmp_path, **{key: 0.875})
-    assert configured(tmp_path, **{key: None}).encode([picture(5, 5)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -652,21 +462,10 @@ def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> No
     agree(found, made(images, return_tensors="np"))
 
 
-@pytest.mark.parametrize("name", ["ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor", None])
-@pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
-def test_image_processors_are_known_by_all_their_names(key: str, name: str | None, tmp_path: Path) -> None:
-    assert configured(tmp_path, **{key: name}).encode([picture(5, 5)])
-
-
-@pytest.mark.parametrize(
-    "name", ["LevitImageProcessor", "LevitFeatureExtractor", "PerceiverImageProcessorFast", "ViT", 3]
-)
+@pytest.mark.parametrize("name", ["LevitFeatureExtractor", "PerceiverImageProcessorFast", 3])
 @pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
 def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: str, name: Any, tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError,
-        match=f"is of a '{name}', which does, or may do, more .*ViT, DeiT, .* a processor of one of these kinds",
-    ):
+    with pytest.raises(InputError, match=str(name)):
         configured(tmp_path, **{key: name})
 
 
@@ -674,72 +473,18 @@ def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: s
     "changes",
     [
         {"size": "absent"},
-        {"size": None},
         {"size": "large"},
-        {"size": [SIDE, SIDE]},
         {"size": {"height": SIDE}},
-        {"size": {"longest_edge": SIDE}},
         {"size": {"height": 0, "width": SIDE}},
-        {"size": {"shortest_edge": -3}},
-        {"do_center_crop": True},
-        {"do_center_crop": True, "crop_size": {"shortest_edge": SIDE}},
-        {"resample": None},
-        {"resample": 99},
-        {"resample": "bilinear"},
-        {"rescale_factor": None},
-        {"rescale_factor": "1/255"},
-        {"image_mean": "absent"},
-        {"image_mean": None},
-        {"image_mean": [0.5, 0.5]},
-        {"image_std": ["a", "b", "c"]},
-        {"image_std": {"r": 1}},
-        {"image_std": [0.5, 0.0, 0.5]},
-        {"image_std": [0.5, math.inf, 0.5]},
-        {"image_mean": math.nan},
-        {"image_mean": [0.5, 10**400, 0.5]},
-        {"rescale_factor": math.inf},
-        {"rescale_factor": 10**400},
-        {"rescale_factor": 1e38},
-        {"rescale_factor": -1e300},
-        {"size": {"height": math.inf, "width": SIDE}},
-        {"size": 0, "do_center_crop": True, "crop_size": SIDE},
         {"size": 2**40, "do_center_crop": True, "crop_size": SIDE},
+        {"do_center_crop": True, "crop_size": {"shortest_edge": SIDE}},
+        {"resample": 99},
+        {"rescale_factor": 1e38},
+        {"image_mean": [0.5, 0.5]},
+        {"image_mean": math.nan},
+        {"image_std": [0.5, 0.0, 0.5]},
     ],
 )
 def test_garbled_setting_is_refused_when_loading(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"preprocessor_config\.json"):
         configured(tmp_path, **changes)
-
-
-def test_longest_edge_beside_the_shortest_is_not_ignored(tmp_path: Path) -> None:
-    size = {"shortest_edge": SIDE, "longest_edge": SIDE + 4}
-    reference = CLIPImageProcessorPil(size=size, crop_size=SIDE)
-    reference.save_pretrained(tmp_path)
-    image = picture(3 * SIDE, SIDE)
-    try:
-        processor = ImageProcessor(tmp_path, image_architecture())
-    except InputError:
-        return  # refusing is as good
-    agree(pixels_of(processor, [image]), reference([image], return_tensors="np"))
-
-
-def test_missing_and_malformed_configuration_is_refused(tmp_path: Path) -> None:
-    architecture = image_architecture()
-    with pytest.raises(InputError, match=r"cannot read .*preprocessor_config\.json: No such file"):
-        ImageProcessor(tmp_path, architecture)
-    for text in ("{", "[" * 9999):
-        (tmp_path / "preprocessor_config.json").write_text(text)
-        with pytest.raises(InputError, match=r"preprocessor_config\.json is not JSON"):
-            ImageProcessor(tmp_path, architecture)
-    (tmp_path / "preprocessor_config.json").write_text("[]")
-    with pytest.raises(InputError, match="is a JSON list; expected an object"):
-        ImageProcessor(tmp_path, architecture)
-
-
-def test_description_holds_the_configuration(tmp_path: Path) -> None:
-    described = configured(tmp_path, do_center_crop=True, crop_size=SIDE, size={"shortest_edge": 14}).describe()
-    assert described["resize"] == {"shortest_edge": 14}
-    assert described["center_crop"] == {"height": SIDE, "width": SIDE}
-    assert described["scale"] == pytest.approx(1 / 255)
-    assert described["mean"] == described["std"] == [0.5, 0.5, 0.5]
-    assert json.loads(json.dumps(described)) == described

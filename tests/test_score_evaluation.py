@@ -180,7 +180,7 @@ def test_what_is_for_the_other_task_is_refused(
     pairs, labels = table(data["test"])
     documents = [document for _, document in pairs]
     for inputs in (documents, [(f"query {place}", document) for place, document in enumerate(documents)]):
-        with pytest.raises(InputError, match="caution is 1.*data given in memory"):
+        with pytest.raises(InputError, match="caution"):
             evaluate(bundle, (inputs, labels), figures=Figures(caution=1.0))
     hydrant.save_bundle(hydrant.fuse(bert_checkpoint, members=2), tmp_path / "classes", tensors_only=True)
     with pytest.raises(InputError, match="caution is 1, by which scores are ranked, and this bundle gives one class"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import hydrant
 import numpy as np
-import onnx
 import oracle
 import pytest
 import torch
@@ -18,9 +16,7 @@ import transformers
 from hydrant import GraphForm, Prediction
 from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.calibration import Calibration, Threshold
-from hydrant.bundle.store import CALIBRATION, Bundle
-from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.bundle.tasks import OUTPUTS
+from hydrant.bundle.store import Bundle
 from hydrant.calib.heads.taylor import taylor_scores
 from hydrant.data.examples import Examples
 from hydrant.errors import BundleError, InputError, UnsupportedModelError
@@ -28,8 +24,8 @@ from hydrant.families.registry import architecture_of
 from hydrant.runtime.backends.registry import open_backend
 from hydrant.serving.datatypes import Tensor
 from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of
-from support import HEADS, LAYERS, make_inputs, random_plan, run_cli
-from token_support import CLASSES, TAGS, make_tagger, make_word_tokenizer, sentences, write_json_lines
+from support import HEADS, LAYERS, make_inputs, random_plan
+from token_support import CLASSES, TAGS, make_tagger, make_word_tokenizer, sentences
 
 FAMILIES = tuple(CLASSES)
 
@@ -197,36 +193,6 @@ def test_ready_tensors_have_no_words(bundle: Path) -> None:
             predictor.predict([7])
 
 
-def test_a_prediction_of_another_model_is_refused(bundle: Path) -> None:
-    """Labels of another model would be names of other classes, or of none."""
-    chances = np.full((2, 7), 1 / 7, np.float32)
-    chances[:, 6] = 0.9
-    more = flat(probabilities=chances).of_tokens(np.ones((1, 2), bool), np.arange(2)[None], np.zeros((1, 2, 2), int))
-    score = Prediction.from_outputs({"score": np.ones(1), "score_variance": np.ones(1)})
-    whole = Prediction.from_outputs(
-        {name: np.ones((1, 5) if name == "probabilities" else 1) for name in OUTPUTS["classification"]}
-    )
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        for verb in (predictor.words, predictor.spans, predictor.rows):
-            for other, words in ((more, "7 classes of tokens"), (whole, "5 classes"), (score, "scores")):
-                expected = f"prediction is of {words}, and this model answers with 5 classes of tokens: .* that made it"
-                with pytest.raises(InputError, match=expected):
-                    verb(other)
-
-
-def test_the_graph_names_its_axes(bundle: Path) -> None:
-    graph = onnx.load(bundle / "model.fp32.onnx")
-    shapes = {
-        output.name: [dim.dim_param or dim.dim_value for dim in output.type.tensor_type.shape.dim]
-        for output in graph.graph.output
-    }
-    assert shapes["probabilities"] == ["batch", "sequence", 5]
-    assert shapes["mutual_information"] == ["batch", "sequence"]
-    assert shapes["member_probabilities"] == ["batch", 3, "sequence", 5]
-    facts = {entry.key: entry.value for entry in graph.metadata_props}
-    assert facts["hydrant.task"] == "tokens"
-
-
 def test_half_precision_stays_within_its_gates(bundle: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -266,14 +232,6 @@ def test_the_architecture_says_what_it_is(tmp_path: Path) -> None:
         hydrant.fuse(transformers.DebertaV2ForTokenClassification(config))
 
 
-def test_cost_counts_the_classifier_of_every_token() -> None:
-    tokens = architecture_of(make_tagger())
-    whole = replace(tokens, task="classification")
-    plan = random_plan("bert", 2)
-    plain = hydrant.estimate_cost(tokens, plan, sequence=16).single.flops
-    assert plain - hydrant.estimate_cost(whole, plan, sequence=16).single.flops == 2 * 15 * 32 * 5
-
-
 def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:
     """By finite differences of the model in double precision, with transformers' own loss."""
     model = make_tagger(hidden_dropout_prob=0.0)
@@ -311,47 +269,6 @@ def _scaled(model: Any, layer: int, head: int, gate: float, inputs: Any, labels:
         loss = float(model(**inputs, labels=labels).loss)
     handle.remove()
     return loss
-
-
-def test_what_tokens_have_not_is_refused(bundle: Path, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    make_tagger().save_pretrained(checkpoint)
-    make_word_tokenizer(tmp_path).save_pretrained(checkpoint)
-    data = sentences(40)
-    table = write_json_lines(tmp_path / "data.jsonl", 8)
-    with pytest.raises(InputError, match="engines are built of models that answer for whole inputs"):
-        hydrant.build_engine(bundle)
-    with pytest.raises(InputError, match="prediction sets are asked for"):
-        hydrant.calibrate(bundle, data, sets=hydrant.Conformal(0.1))
-    with pytest.raises(InputError, match="confidence is"):
-        hydrant.calibrate(bundle, data, confidence=0.9)
-    with pytest.raises(InputError, match=r"no baseline of a model that tags tokens is fitted"):
-        hydrant.evaluate(bundle, data, sentences(9, 3), figures=hydrant.Figures(baselines=True, fit=data))
-    with pytest.raises(InputError, match="caution"):
-        hydrant.evaluate(bundle, data, figures=hydrant.Figures(caution=1.0))
-    for command in (
-        ["calibrate", bundle, "--data", table, "--taps", "last"],
-        ["calibrate", bundle, "--data", bundle / "config.json"],
-        ["predict", bundle, "--aggregation", "median", "anna"],
-    ):
-        found = run_cli(*command)
-        assert found.returncode == 2, found.stderr
-        assert "Traceback" not in found.stderr
-        assert found.stderr.startswith("hydrant: error: ") or found.stderr.startswith("usage:")
-
-
-def test_a_calibration_of_sets_is_no_calibration_of_tokens(bundle: Path, tmp_path: Path) -> None:
-    import shutil
-
-    copy = tmp_path / "bundle"
-    shutil.copytree(bundle, copy)
-    opened = Bundle.open(copy)
-    facts = {**Calibration.of(opened).to_json(), "conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.5, "n": 9}}
-    opened.add({CALIBRATION: to_json_bytes(facts)})
-    with pytest.raises(
-        BundleError, match=r"gives a class for each token, but its calibration\.json has prediction sets"
-    ):
-        hydrant.load(copy, "torch")
 
 
 def test_served_tokens_have_no_padding_of_other_texts(bundle: Path) -> None:

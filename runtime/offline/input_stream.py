@@ -28,7 +28,7 @@ from ...errors import InputError, listing
 
 @dataclass(frozen=True)
 class Sources:
-    """Data by their names, in order; ``missing`` lets rows without a text through (``data.readers.stream_rows``)."""
+    """Data by their names, in order; ``missing`` lets rows without a text through (``data.data_files.file_rows``)."""
 
     names: tuple[str, ...]
     columns: DataOptions

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...data.batching import WINDOW_BATCHES
-from ...data.raw_inputs import Row
-from ...data.words import is_words
+from ...data.raw_inputs import Row, is_words
 from ...errors import InputError
 from ..predictor import BATCH_SIZE, Predictor, aggregation_of
 from ..words import Aggregation
