@@ -133,7 +133,7 @@ def measure_baselines(
                 likeliest = min(LIKELIEST, len(single.bias))
                 settings = {"gen": f"γ = {GAMMA:g}, the {likeliest} likeliest classes", **settings}
         title, sizes = f"resampling baselines of {model.name}", () if texts is None else (len(known), len(ood))
-        measured = detected(*scores, figures.bootstrap, seed, progress, title, texts, sizes)
+        measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title, texts, sizes)
         reports.append(BaselineReport(single_model_of(model), measured, settings, unfitted | dict(task.lacks)))
     return reports
 

@@ -142,7 +142,7 @@ def _verdict(report: EvaluationReport) -> Section:
 def _compared(report: EvaluationReport, verdict: Verdict) -> list[Row]:
     ours = report.models[0]
     theirs = next(model for model in report.models[1:] if model.name == verdict.against)
-    rows = []
+    rows: list[Row] = []
     for each in verdict.differences:
         told, plain = DIFFERENCES[each.figure], _undirected(report.task, each.figure)
         values = [Cell(plain.text(model.figures[each.figure].value)) for model in (ours, theirs)]

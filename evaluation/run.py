@@ -114,8 +114,8 @@ def evaluate(
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
-        reports, found = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
-        notes += found
+        reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
+        notes += remarks
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             given = (models, known, ood, training, figures, bundle.labels)
