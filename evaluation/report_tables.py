@@ -124,7 +124,7 @@ PICTURES = {
 
 
 def _verdict(report: EvaluationReport) -> Section:
-    """What is better and worse, in a sentence for each competitor, and the figures that say so."""
+    """Better and worse, in a sentence for each competitor, and the figures behind it."""
     sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
     if not report.verdict:
         return Section("Verdict", sentences=sentences, broad=True)
@@ -160,7 +160,7 @@ def _judged(difference: Difference, told: Column) -> str:
 
 
 def _undirected(task: TaskName, name: str) -> Column:
-    """How a metric itself is shown whose difference :data:`metric_names.DIFFERENCES` describes."""
+    """The column of a metric itself whose difference :data:`metric_names.DIFFERENCES` describes."""
     score, _, figure = name.rpartition(".")
     column = DETECTION[figure] if score else TASKS[task].columns[name]
     return replace(column, title=DIFFERENCES[name].title)
@@ -175,7 +175,7 @@ def _named(report: EvaluationReport) -> list[str]:
 
 
 def _models(report: EvaluationReport) -> Section:
-    """What each model is and runs on, and its latency."""
+    """Kind, members, backend and latency of each model."""
     facts: dict[str, Callable[[ModelReport], Cell]] = {
         "kind": lambda model: Cell(model.kind),
         "members": lambda model: Cell(str(model.members)),
