@@ -80,7 +80,7 @@ def read_training(
     if len(training) < figures.neighbours:
         raise InputError(
             f"neighbours is {figures.neighbours}, but {training.source} holds {len(training)} examples; give more of "
-            "them, or a smaller number (--neighbours)"
+            "them, or a smaller number of neighbours"
         )
     return training
 

@@ -100,7 +100,7 @@ def evaluate(
         raise InputError(
             f"caution is {figures.caution:g}, by which scores of documents are ranked, but data {known.source} hold no "
             f"rankings for a model that gives {TASKS[task].gives}; a reranker needs pairs of texts, two or more with "
-            "the same first text and one of them with a label above 0 (--text-pair-column); or leave --caution out"
+            "the same first text and one of them with a label above 0 (--read text_pair=NAME); or leave caution out"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
