@@ -47,7 +47,7 @@ class Cell:
 
     def __str__(self) -> str:
         text = f"{self.text} ({self.small})" if self.small else self.text
-        return text.replace("\u00a0", " ")
+        return text.replace("\u00a0", " ") + " *" * (self.kind == "best")
 
 
 Row = Sequence[Cell]
@@ -202,10 +202,10 @@ def _quality(report: EvaluationReport) -> Section:
     tables = [Table(_named(report), {"": _figures(report, task.columns, {name: name for name in task.columns})})]
     words = DIRECTIONS
     if report.resamples and len(report.models) > 1:
-        words += " Bold: the best, where its interval overlaps with no other."
+        words += " Bold, or *: the best, where its interval overlaps with no other."
     if report.resamples:
         words += (
-            " Small: 95 % intervals; that of a calibration error may lie above it, since resampling adds noise to "
+            " Ranges: 95 % intervals; that of a calibration error may lie above it, since resampling adds noise to "
             "every bin."
         )
     return Section(task.heading, tables + _labels(report.models[0]), list(filter(None, (task.hint, words))))
