@@ -124,6 +124,16 @@ class Architecture:
         return ("input_ids", "attention_mask", "token_type_ids")[: 3 if self.token_types > 1 else 2]
 
     @property
+    def is_declared(self) -> bool:
+        """Whether a family declares it: its cost is known, its graph is rewritten, and its weights are tuned."""
+        return True
+
+    @property
+    def heads_of_layers(self) -> tuple[int, ...]:
+        """Heads of each layer, [L]."""
+        return (self.heads,) * self.layers
+
+    @property
     def shortest(self) -> int:
         """0: no declared family reads sound."""
         return 0

@@ -1,4 +1,4 @@
-"""A model that no family declares: its attention was found by running it (``tracing.blocks``).
+"""A model that no family declares: its attention was found by running it (``tracing.attention_blocks``).
 
 The bundle of such a model holds, beside plan, calibration and processor, the *whole* original: its weights
 (``fused.safetensors``, under the names of transformers), its configuration (``checkpoint.json``), and in
@@ -124,6 +124,16 @@ class Traced:
     def heads(self) -> int:
         """Heads of the block that has most."""
         return max(block.heads for block in self.blocks)
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether a family declares it; a traced bundle does without what :data:`LACKS` names."""
+        return False
+
+    @property
+    def heads_of_layers(self) -> tuple[int, ...]:
+        """Heads of each block, [L]."""
+        return tuple(block.heads for block in self.blocks)
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..bundle.plan import HeadPlan
 from ..bundle.staging import check_file, destination, write_atomically
-from ..calib.heads.options import METHODS, Budget, Circuit, Random
+from ..calib.heads.methods import METHODS, Budget, Circuit, Random
 from ..calib.heads.planning import plan_heads
 from ..calib.heads.search_state import is_state
 from ..errors import InputError, cut, require

@@ -23,7 +23,6 @@ import numpy as np
 
 from ..bundle.data_overlap import LEAST
 from ..bundle.store import Bundle
-from ..bundle.traced import Traced
 from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
 from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, read_examples
@@ -244,8 +243,7 @@ def single_model_of(model: Model) -> str:
 def is_whole_model(model: Model) -> bool:
     """True for one model with all its heads."""
     shape, plan = model.architecture, model.plan
-    heads = [block.heads for block in shape.blocks] if isinstance(shape, Traced) else [plan.heads] * plan.layers
-    return model.kind in WHOLE or plan.head_counts() == [heads]
+    return model.kind in WHOLE or plan.head_counts() == [list(shape.heads_of_layers)]
 
 
 def baseline_notes(

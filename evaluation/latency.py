@@ -14,7 +14,6 @@ import numpy as np
 
 from ..bundle.store import Bundle
 from ..bundle.tasks import Precision
-from ..bundle.traced import Traced
 from ..engines.metadata import LIBRARIES
 from ..errors import HydrantError
 from ..metrics.timing import Rules, interleave
@@ -73,7 +72,7 @@ def _exported(model: Model, beside: Backend, folder: Path, opened: ExitStack) ->
     assert model.as_bundle is not None  # only checkpoints come here
     precision = cast(Precision, "fp32" if beside.precision == "int8" else beside.precision)
     path = Path(tempfile.mkdtemp(dir=folder)) / "bundle"
-    form = GraphForm(without=() if isinstance(model.architecture, Traced) else PLAIN)
+    form = GraphForm(without=PLAIN if model.architecture.is_declared else ())
     model.as_bundle(path)
     export(path, "fp32" if beside.name == "openvino" else precision, form)
     return opened.enter_context(open_backend(Bundle.open(path), beside.name, precision=precision)[0])

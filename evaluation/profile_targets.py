@@ -39,7 +39,7 @@ class Subject:
             return open_backend(bundle, self.backend, threads, self.precision)[0]
         architecture = bundle.any_architecture()
         tokens = architecture.max_sequence if architecture.modality == "image" else None
-        microbatch = Microbatch.of(bundle) if isinstance(architecture, Traced) else Microbatch(tokens, 1.0)
+        microbatch = Microbatch(tokens, 1.0) if architecture.is_declared else Microbatch.of(bundle)
         with ExitStack() as opened:
             backends = [
                 opened.enter_context(open_graph(self.graph, self.backend, self.precision, microbatch, threads))

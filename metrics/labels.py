@@ -14,7 +14,7 @@ def label_pairs(logits: np.ndarray) -> np.ndarray:
 
 
 def summarise_labels(member_logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.ndarray]:
-    """What the label head computes (``fusion.label_head``), in float64.
+    """What the label head computes (``fusion.output_heads``), in float64.
 
     Args:
         member_logits: [N, M, C], before the temperatures.

@@ -20,7 +20,7 @@ from hydrant.data.data_sources import named_rows
 from hydrant.data.images import ImageProcessor
 from hydrant.errors import HydrantError, InputError
 from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.tracing.loading import load_traced
+from hydrant.tracing.traced_model import load_traced
 from PIL import Image
 from support import make_model, make_tokenizer
 

@@ -153,7 +153,7 @@ def test_checkpoints_trained_apart_are_a_deep_ensemble() -> None:
 
 
 def test_logits_of_any_size_have_finite_entropies() -> None:
-    from hydrant.fusion.label_head import summarize_labels
+    from hydrant.fusion.output_heads import summarize_labels
     from hydrant.metrics.labels import summarise_labels
 
     logits = torch.tensor([-1e4, -90.0, -20.0, 0.0, 20.0, 90.0, 1e4]).reshape(1, 1, -1).repeat(2, 1, 1)
@@ -328,6 +328,7 @@ def test_a_budget_compares_plans_by_all_labels(checkpoint: Path, data: Path) -> 
     from hydrant.calib.heads.trials import HeldOut, measure
     from hydrant.data.processor import from_transformers
     from hydrant.families.checkpoint import load_model
+    from hydrant.fusion.ensemble import whole_model
 
     plan = hydrant.plan_heads(checkpoint, data / "train.csv", keep=Budget(2.0))
     found = plan.provenance["budget"]
@@ -337,7 +338,7 @@ def test_a_budget_compares_plans_by_all_labels(checkpoint: Path, data: Path) -> 
     examples = read_examples(data / "val.csv", NAMES, task="multi_label")
     processor = from_transformers(load_processor(checkpoint, "text"), architecture_of(model))
     held = HeldOut(examples, processor, architecture_of(model), 32)
-    [trial] = measure(model, [Candidate(0, (), plan.members, 1.0)], held)
+    [trial] = measure(whole_model(model), [Candidate(0, (), plan.members, 1.0)], held)
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     tensors = dict(tokenizer(list(examples.inputs), padding=True, return_tensors="pt"))
     expected = oracle.labels([model], plan, tensors, [trial.temperature])

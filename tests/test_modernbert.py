@@ -16,16 +16,17 @@ import torch_onnx
 import transformers
 from hydrant import Bundle, GraphForm, Reading, estimate_cost, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.architecture import Architecture
-from hydrant.calib.heads.encoder import Encoder, attention_mask
+from hydrant.calib.heads.masking import entered, pruned_layer
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, UnsupportedModelError
 from hydrant.export import export
 from hydrant.export.random_model import PLAIN, random_model
-from hydrant.families.positions import turned
+from hydrant.families.functions import turned
 from hydrant.families.registry import architecture_of, read_weights
 from hydrant.fusion import FusedClassifier
+from hydrant.fusion.ensemble import whole_model
 from hydrant.tuning.job import shared_form
-from hydrant.tuning.rank_one import draw, merged, told_apart, with_factors
+from hydrant.tuning.rank_one import adapter_metadata, draw, merged, with_factors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import HEADS, LAYERS, OLDEST, VOCABULARY, make_inputs, make_model, make_tokenizer, random_plan, run_cli
@@ -127,7 +128,7 @@ def test_taggers_keep_the_dense_layer_and_its_norm_on_every_token(form: str, tmp
                 )
         cost = estimate_cost(bundle, batch=3, sequence=9).fused
         graph = counted(onnx.load(bundle.path / "model.fp32.onnx"), make_inputs("modernbert", batch=3))
-        assert graph == (cost.flops, cost.parameters, cost.bytes)
+        assert graph == (cost.flops, cost.graph_counts, cost.bytes)
 
 
 # Positions, windows, padding
@@ -222,7 +223,7 @@ def test_members_told_apart_by_factors_cost_what_their_graph_does(tmp_path: Path
     ensemble, inputs = fuse(tiny("mean"), members=2), make_inputs("modernbert", batch=3)
     shape = ensemble.architecture, ensemble.plan
     module = FusedClassifier(*shape, shared_form(ensemble.state_dict()), ensemble.labels).eval()
-    facts = told_apart(with_factors(module, 0))
+    facts = adapter_metadata(with_factors(module, 0))
     draw(module, 0.3, seed=4)
     tensors = merged({name: tensor.detach() for name, tensor in module.named_parameters()})
     whole = FusedClassifier(*shape, tensors, ensemble.labels).eval()
@@ -240,15 +241,15 @@ def test_members_told_apart_by_factors_cost_what_their_graph_does(tmp_path: Path
 
 
 @pytest.mark.parametrize("form", ["first", "mean", "windows"])
-def test_the_encoder_that_circuits_run_on(form: str) -> None:
+def test_the_layers_that_circuits_run_on(form: str) -> None:
     model, inputs = tiny(form), make_inputs("modernbert")
     keep = random_plan("modernbert", 1).members[0]
-    encoder, mask = Encoder(model), attention_mask(inputs)
+    module = whole_model(model)
     with torch.no_grad():
-        x = encoder.embed(inputs)
+        x, mask = entered(module, inputs)
         for layer in range(LAYERS):
-            x = encoder.layer(layer, x, mask, keep[layer])
-        found = encoder.classify(x, mask).numpy()
+            x = pruned_layer(module, layer, x, mask, keep[layer])
+        found = module.classified(x, mask)[0].numpy()
     np.testing.assert_allclose(found, oracle.member_logits(model, keep, HEADS, inputs), atol=2e-5, rtol=2e-5)
 
 

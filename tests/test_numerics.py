@@ -33,9 +33,7 @@ from hydrant.calib.density import DensityFit, squared_distances, standardised
 from hydrant.calib.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.task_heads import label_head, score_head, uncertainty_head
-from hydrant.fusion.label_head import summarize_labels
-from hydrant.fusion.score_head import summarize_scores
-from hydrant.fusion.uncertainty_head import summarize
+from hydrant.fusion.output_heads import summarize, summarize_labels, summarize_scores
 from hydrant.metrics.labels import summarise_labels
 from hydrant.metrics.uncertainty import summarise
 from support import make_inputs, make_model, random_plan, run_cli

@@ -114,7 +114,7 @@ def test_member_outputs_and_temperature(tmp_path: Path) -> None:
 @given(st.integers(1, 5), st.integers(2, 7), st.floats(0.1, 40), st.integers(0, 10_000))
 def test_uncertainty_identities(members: int, classes: int, scale: float, seed: int) -> None:
     """Probabilities sum to 1, H ≥ E[H], MI ≥ 0, also where softmax saturates; equal to NumPy float64."""
-    from hydrant.fusion.uncertainty_head import summarize
+    from hydrant.fusion.output_heads import summarize
 
     logits = np.random.default_rng(seed).standard_normal((members, 6, classes)) * scale
     output = summarize(torch.from_numpy(logits.astype(np.float32)))

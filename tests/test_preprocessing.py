@@ -14,7 +14,7 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.fusion import common_processor
-from hydrant.fusion.preprocessing import first_difference
+from hydrant.fusion.parity import first_difference
 from support import WORDS, make_model, make_tokenizer, run_cli
 from test_lora import make_adapter
 

@@ -24,7 +24,7 @@ from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
 from hydrant.fusion import TracedClassifier
-from hydrant.tracing.loading import prepared
+from hydrant.tracing.traced_model import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import run_cli

@@ -17,7 +17,7 @@ import sklearn.covariance
 import torch
 from hydrant import Budget, Bundle, Circuit, Figures, Grid, Recipe, tasks
 from hydrant.calib.heads.circuits import Settings, find_circuits
-from hydrant.calib.heads.held_out import error_kept
+from hydrant.calib.heads.selection import error_kept
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.cli.plan import exploration_text, plan_text
 from hydrant.data.corruptions import typos

@@ -81,7 +81,7 @@ def test_a_held_out_figure_is_that_of_the_original_model(checkpoint: Path) -> No
     """NLL and accuracy of the single model on labelled words, through its own tokenizer and logits."""
     texts, tags = sentences(160, seed=1)
     plan = hydrant.plan_heads(checkpoint, (texts, tags), keep=hydrant.Budget(1.7))
-    from hydrant.calib.heads.held_out import split_examples
+    from hydrant.calib.heads.selection import split_examples
     from hydrant.calib.heads.trials import TEMPERATURES
     from hydrant.data.examples import read_examples
 

@@ -20,9 +20,9 @@ from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.fusion import TracedClassifier, load_reference
-from hydrant.tracing.hidden import hands_out_layers
-from hydrant.tracing.loading import prepared
+from hydrant.tracing.attention_blocks import hands_out_layers
 from hydrant.tracing.members import probes, trace
+from hydrant.tracing.traced_model import prepared
 from support import make_tokenizer
 from test_distance import oracle as mahalanobis
 from token_support import make_word_tokenizer, sentences

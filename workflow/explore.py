@@ -17,10 +17,9 @@ from ..bundle.architecture import Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..calib.features import Reference
-from ..calib.heads.held_out import accuracy_kept, error_kept
-from ..calib.heads.options import METHODS, Random, check_margin, is_pseudo, method_of
+from ..calib.heads.methods import METHODS, Random, check_margin, is_pseudo, method_of
 from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
-from ..calib.heads.selection import head_counts
+from ..calib.heads.selection import accuracy_kept, error_kept, head_counts
 from ..cost.estimate import cost_of
 from ..data.data_options import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
@@ -197,9 +196,9 @@ def explore(
         MissingExtraError: an extra that is needed is not installed.
     """
     check_supported(model)
-    from ..calib.heads.budget import mean_tokens  # PyTorch
     from ..calib.heads.candidates import check_reachable
-    from ..calib.heads.choosing import Job
+    from ..calib.heads.choosing import Job  # PyTorch
+    from ..calib.heads.plan_search import mean_tokens
     from ..fusion import fuse, save_bundle
 
     check_seed(seed)

@@ -23,8 +23,8 @@ from ..bundle.plan import HeadPlan
 from ..bundle.staging import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
-from ..calib.heads.held_out import accuracy_kept, error_kept
-from ..calib.heads.options import PSEUDO, Circuit, is_pseudo
+from ..calib.heads.methods import PSEUDO, Circuit, is_pseudo
+from ..calib.heads.selection import accuracy_kept, error_kept
 from ..cost.estimate import cost_of
 from ..data.data_options import Reading
 from ..data.data_sources import check_named
@@ -274,7 +274,7 @@ class _Job:
         return space.folder / "tuned" / self.output.resolve().name
 
     def _plan(self, file: Path, parts: Parts, *, to_tune: bool) -> dict[str, Any]:
-        from ..calib.heads.options import Budget
+        from ..calib.heads.methods import Budget
         from ..calib.heads.planning import plan_heads
 
         method = self.recipe.methods(parts.unknown_fitting, self.task, self._state(file))
@@ -368,13 +368,14 @@ class _Job:
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
         from ..families.checkpoint import load_model
+        from ..fusion.ensemble import whole_model
 
         ready = parts.choosing.processor(
             self.architecture, lambda: resolve_processor(None, self.model, self.architecture)
         )
         examples = HeldOut(parts.choosing, ready, self.architecture, self.reading.batch_size)
         single = [unpruned(self.architecture)]
-        [trial] = measure(load_model(self.model), single, examples, progress=self.how["progress"])
+        [trial] = measure(whole_model(load_model(self.model)), single, examples, progress=self.how["progress"])
         return trial
 
     def _export(self, bundle: Path) -> dict[str, Any]:

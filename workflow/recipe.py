@@ -9,7 +9,7 @@ from typing import Any
 from ..bundle.architecture import Architecture
 from ..bundle.tasks import Task
 from ..calib.decisions.targets import Coverage, FalseAlarm
-from ..calib.heads.options import Budget, Circuit, Dropout, Method, name_of
+from ..calib.heads.methods import Budget, Circuit, Dropout, Method, name_of
 from ..errors import InputError, check_plain, cut, is_whole
 from ..tuning.settings import Jointly, MixedPrecision
 

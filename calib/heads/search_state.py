@@ -16,18 +16,16 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ...bundle.plan import Keep
 from ...bundle.staging import write_atomically
+from ...data.specs import Spec, decode
 from ...errors import InputError
 
 log = logging.getLogger(__name__)
-
-
-SCHEMA = 1
 
 
 class SearchState:
@@ -55,7 +53,7 @@ class SearchState:
         self._found[keep] = scores
         if self._path is not None:
             layers = [{"keep": keep, "scores": table.tolist()} for keep, table in self._found.items()]
-            text = json.dumps({"schema": SCHEMA, "digest": self._digest, "layers": layers})
+            text = json.dumps({"schema": 1, "digest": self._digest, "layers": layers})
             write_atomically(self._path, text.encode())
 
     def remove(self) -> None:
@@ -67,10 +65,10 @@ class SearchState:
 def is_state(path: Path) -> bool:
     """Whether a file is the state of a search, whichever it was."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        decode(path.read_bytes(), _State, path, InputError)
+    except (OSError, InputError):
         return False
-    return isinstance(found, dict) and {"schema", "digest", "layers"} <= set(found)
+    return True
 
 
 def digest_of(
@@ -86,25 +84,30 @@ def digest_of(
     return digest.hexdigest()
 
 
+class _Layer(Spec):
+    keep: Keep
+    scores: list[list[float]]
+
+
+class _State(Spec):
+    schema: Literal[1]
+    digest: str
+    layers: list[_Layer]
+
+
 def _read(path: Path, digest: str, shape: tuple[int, int]) -> dict[Keep, np.ndarray]:
     remedy = f"delete {path} to start anew, or choose another output"
     try:
-        state = json.loads(path.read_bytes())
-        if state["schema"] != SCHEMA:
-            raise ValueError(f"schema {state['schema']}")
-        if state["digest"] != digest:
-            raise InputError(
-                f"{path} holds an interrupted search with other settings, data or model; run the command that began "
-                f"it, or {remedy}"
-            )
-        found = {
-            tuple(tuple(map(int, kept)) for kept in layer["keep"]): np.array(layer["scores"], np.float64)
-            for layer in state["layers"]
-        }
-        if any(table.shape != shape or not np.isfinite(table).all() for table in found.values()):
-            raise ValueError(f"expected {shape[0]} × {shape[1]} finite scores")
+        state = decode(path.read_bytes(), _State, path, InputError)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError(f"{path} is not the state of a circuit search ({error}); {remedy}") from error
-    return found
+    except InputError as error:
+        raise InputError(f"this is not the state of a circuit search: {error}; {remedy}") from error
+    if state.digest != digest:
+        raise InputError(
+            f"{path} holds an interrupted search with other settings, data or model; run the command that began it, "
+            f"or {remedy}"
+        )
+    if any([len(row) for row in layer.scores] != [shape[1]] * shape[0] for layer in state.layers):
+        raise InputError(f"{path} has scores of another size than {shape[0]} × {shape[1]}; {remedy}")
+    return {layer.keep: np.array(layer.scores, np.float64) for layer in state.layers}
