@@ -32,7 +32,6 @@ from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.reports import REPORT
 from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
-from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.weights import check_fused
 from hydrant.cli.inspect import inspect_bundle
@@ -45,6 +44,7 @@ from hydrant.data.examples import read_examples
 from hydrant.data.words import WordProcessor
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import BundleError
+from hydrant.tasks import TASKS
 
 GRAPH = "model.fp32.onnx"
 

@@ -15,9 +15,9 @@ from onnx import helper, numpy_helper
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.store import Bundle, onnx_name
-from ..bundle.tasks import PRECISIONS
 from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError
+from ..metrics.gates import PRECISIONS
 from .distance_head import with_distance
 from .onnx_file import DENSITY_KEY, calibration_metadata
 from .task_heads import TEMPERATURE

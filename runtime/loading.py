@@ -11,9 +11,10 @@ from ..bundle.graphs import check_all_graphs
 from ..bundle.reports import REMEDY, Verification
 from ..bundle.signature import check_signature
 from ..bundle.store import Bundle, resolve
-from ..bundle.tasks import GIVES, Precision
 from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError, HydrantError, InputError, is_whole
+from ..metrics.gates import Precision
+from ..tasks import TASKS
 from .backends.registry import open_backend
 from .predictor import Predictor
 
@@ -117,8 +118,8 @@ def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
     for words, (of, found) in given.items():
         if found is not None and task != of:
             raise BundleError(
-                f"bundle {bundle.path} gives {GIVES[task]}, but its calibration.json has {words}; calibrate again with "
-                "`hydrant calibrate`"
+                f"bundle {bundle.path} gives {TASKS[task].gives}, but its calibration.json has {words}; calibrate "
+                "again with `hydrant calibrate`"
             )
 
 

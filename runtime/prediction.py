@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
-from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS, Task
 from ..data.raw_inputs import is_pair
 from ..errors import BackendError, InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
+from ..tasks import DISTANCE, TASKS, TaskName
 
-SCORE_FIELDS = OUTPUTS["score"]
+SCORE_FIELDS = TASKS["score"].outputs
 
-MEMBERS = MEMBER_OUTPUTS["tokens"]
+MEMBERS = TASKS["tokens"].member_output
 """Of tokens, the one field whose second axis is not theirs."""
-FIGURES = tuple(dict.fromkeys([*(name for names in OUTPUTS.values() for name in names), DISTANCE]))
+FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
 """What graphs of any task give of an input, but what members say each for themselves."""
 
 Given = np.ndarray | Any
@@ -133,7 +133,7 @@ class Prediction:
         return f"Prediction({', '.join(parts)})"
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskName:
         """What was asked, by the fields that are there."""
         if self.score is not None:
             return "score"
@@ -181,7 +181,7 @@ class Prediction:
 
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
-        """From the outputs of a graph or backend (``bundle.tasks``), with or without those of the members."""
+        """From the outputs of a graph or backend (``tasks.task``), with or without those of the members."""
         names = [field.name for field in fields(cls)]
         arrays: dict[str, Any] = dict.fromkeys(names[:7])  # those without a default
         arrays |= {name: np.asarray(outputs[name], np.float32) for name in names if name in outputs}

@@ -13,7 +13,6 @@ import numpy as np
 from ..bundle.calibration import Calibration
 from ..bundle.data_overlap import FORMS, REMEDY, form_used
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
 from ..data.processor import load_processor
@@ -23,6 +22,7 @@ from ..data.spec import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
+from ..tasks import TASKS
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
 from .lifecycle import Closable
@@ -98,7 +98,7 @@ class Predictor(Closable):
         self.takes_raw = self._processor is not None
 
     def __repr__(self) -> str:
-        reads = self.modality if self.task == "classification" else f"{self.modality}, {GIVES[self.task]}"
+        reads = self.modality if self.task == "classification" else f"{self.modality}, {TASKS[self.task].gives}"
         return (
             f"{type(self).__name__}({str(self.path)!r}, {self.members} members, {reads}, {len(self.labels)} "
             f"label{'s' * (len(self.labels) > 1)}, {self.backend} {self.precision})"

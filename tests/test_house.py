@@ -26,7 +26,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ tasks architecture reference strict_json manifest staging plan traced store
+            __init__ architecture reference strict_json manifest staging plan traced store
             calibration density data_overlap graphs original_check progress_checkpoint reports signature
             weights
         """,

@@ -1,19 +1,9 @@
-"""What a circuit search has found so far, in a file, so that an interrupted search goes on where it stopped.
-
-JSON, written whole after every scored layer::
-
-    {"schema": 1, "digest": "…", "layers": [{"keep": [[0, 3], …], "scores": [[…], …]}, …]}
-
-``keep`` lists the heads kept in the layers below the scored one, ``scores`` has one row of H numbers for each circuit.
-The digest is of settings, data and model: a state never mixes with another search.
-"""
+"""What a circuit search has found so far, in a checkpoint, so that an interrupted search goes on where it stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,23 +11,26 @@ from typing import Any, Literal
 import numpy as np
 
 from ...bundle.plan import Keep
+from ...bundle.progress_checkpoint import Checkpoint
 from ...bundle.staging import write_atomically
 from ...data.specs import Spec, decode
 from ...errors import InputError
+from ...export.fused_blocks import Layer
 
-log = logging.getLogger(__name__)
+SCORES = "scores.json"
 
 
 class SearchState:
-    """Scores of layers by the heads kept below them; in a file where a path is given."""
+    """Scores of layers by the heads kept below them; in a folder where one is given."""
 
-    def __init__(self, path: Path | None, digest: str, shape: tuple[int, int]) -> None:
-        self._path = None if path is None else Path(os.path.realpath(path))  # a link stays one
-        self._digest = digest
-        self._found: dict[Keep, np.ndarray] = {}
-        if path is not None and path.exists():
-            self._found = _read(path, digest, shape)
-            log.warning("going on with the search in %s: %d layers are scored", path, len(self._found))
+    def __init__(self, folder: Path | None, digest: str, shape: tuple[int, int]) -> None:
+        self._checkpoint = Checkpoint(folder, {"settings, data or model": digest}, "search")
+        layers = self._checkpoint.read(SCORES, list[Layer]) if self._checkpoint.has(SCORES) else []
+        self._found = {layer.keep: np.array(layer.scores, np.float64) for layer in layers}
+        if any(table.shape != shape or not np.isfinite(table).all() for table in self._found.values()):
+            raise InputError(
+                f"{folder} holds no {shape[0]} × {shape[1]} finite scores of each layer; {self._checkpoint.remedy}"
+            )
 
     def __contains__(self, keep: Keep) -> bool:
         return keep in self._found
