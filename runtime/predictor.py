@@ -298,7 +298,7 @@ class Predictor(Closable):
         classes = 0 if prediction.task == "score" else prediction.probabilities.shape[-1]
         if prediction.task != self.task or classes not in (0, len(self.labels)):
             raise InputError(
-                f"prediction gives {GIVES[prediction.task]} ({classes} classes), and this model {GIVES[self.task]} "
+                f"prediction gives {TASKS[prediction.task].gives} ({classes} classes), and this model {TASKS[self.task].gives} "
                 f"({len(self.labels)}): another model made it; give it to the predictor that made it"
             )
 
