@@ -298,8 +298,8 @@ class Predictor(Closable):
         classes = 0 if prediction.task == "score" else prediction.probabilities.shape[-1]
         if prediction.task != self.task or classes not in (0, len(self.labels)):
             raise InputError(
-                f"prediction gives {TASKS[prediction.task].gives} ({classes} classes), and this model {TASKS[self.task].gives} "
-                f"({len(self.labels)}): another model made it; give it to the predictor that made it"
+                f"prediction gives {TASKS[prediction.task].gives} ({classes} classes), and this model "
+                f"{TASKS[self.task].gives} ({len(self.labels)}); give it to the predictor that made it"
             )
 
     def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:
