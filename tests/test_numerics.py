@@ -128,7 +128,7 @@ def test_the_variance_of_scores_is_finite_as_far_as_the_page_on_the_graph_says(m
     logits = np.stack([far, 2 * far])[..., None].astype(np.float32)  # [B, M, 1]
     graph = Graph()
     score_head(graph, "logits", members, members, "identity", False)
-    outputs: Any = {name: (FLOAT, ["batch"]) for name in OUTPUTS["score"]}
+    outputs: Any = {name: (FLOAT, ["batch"]) for name in TASKS["score"].outputs}
     model = graph.model("head", {"logits": (FLOAT, [members, "batch", 1])}, outputs, {}, 20)
     in_torch = summarize_scores(torch.from_numpy(turned(logits)), "identity")
     for found in (on_backend("onnxruntime", model)(logits)["score_variance"], in_torch.score_variance.numpy()):
@@ -303,7 +303,7 @@ def test_scores_at_their_ends(activation: Any, backend: str) -> None:
     else:
         graph = Graph()
         score_head(graph, "logits", 3, 3, activation, False)
-        outputs: Any = dict.fromkeys(OUTPUTS["score"], (FLOAT, ["batch"]))
+        outputs: Any = dict.fromkeys(TASKS["score"].outputs, (FLOAT, ["batch"]))
         model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, 20)
         found = on_backend(backend, model)(logits)
     assert (found["score_variance"] >= 0).all()

@@ -34,7 +34,7 @@ from ...errors import InputError, cut
 from ...families.registry import read_weights
 from ...progress import Progress, no_progress
 from .masking import MaskedRuns
-from .objectives import Statistics, evaluate
+from .objectives import Answers, Statistics, evaluate
 from .search_state import SearchState, digest_of
 from .selection import choose_heads, deviates, resampled_counts
 
@@ -127,8 +127,8 @@ class _Search:
             parts[f"ood data {unknown.source}"] = unknown.inputs
         self.settings = settings
         self.runs = MaskedRuns(model, parts, processor, batch_size)
-        self.architecture: Architecture = self.runs.encoder.architecture
-        self.answers = answers_of(self.architecture, known, self.runs.words)
+        self.architecture: Architecture = self.runs.architecture
+        self.answers = Answers(self.architecture, known, self.runs.words)
         if settings.objective != "nll" and not self.answers.has_uncertainty:
             raise InputError(
                 f"the objective {settings.objective!r} is of entropies, and one model's score of a regression tells "
