@@ -50,7 +50,7 @@ class FusedOutput:
         disagreement: [B] in [0, 1].
         energy: [B], nats.
         member_probabilities: [B, M, C].
-        distance: [B], of the features from the training data (``fusion.distance``); ``None`` until fitted.
+        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
         abstain, out_of_distribution: always ``None`` here; thresholds belong to the runtime.
     """
 
@@ -78,7 +78,7 @@ class ScoreOutput:
         score: [B], mean over members.
         score_variance: [B], ≥ 0, of the members' scores around their mean.
         member_scores: [B, M].
-        distance: [B], of the features from the training data (``fusion.distance``); ``None`` until fitted.
+        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
     """
 
     member_logits: Tensor
@@ -99,7 +99,7 @@ class LabelOutput:
         predictive_entropy, expected_entropy, mutual_information: [B], nats, summed over the labels.
         energy: [B], nats.
         member_probabilities: [B, M, C].
-        distance: [B], of the features from the training data (``fusion.distance``); ``None`` until fitted.
+        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
     """
 
     member_logits: Tensor
