@@ -17,7 +17,7 @@ from msgspec import Meta
 from ..data.spec import Modality
 from ..data.specs import convert
 from ..errors import BundleError, InputError, cut
-from .tasks import ScoreActivation, Task
+from ..tasks import ScoreActivation, TaskName
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -28,12 +28,10 @@ Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
 
-
 Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
 
 
 TokenPooling = Literal["first", "mean", "first_and_mean"]
-
 
 TWICE_DROPPED = ("roberta", "xlm-roberta", "camembert", "electra")
 """Families whose classifier drops out before its dense layer and behind it."""
@@ -69,7 +67,7 @@ class Architecture:
         bias_free: of :data:`BIASES`, those that the model has not; classifiers have their own.
         first_norm: whether the first layer of a ``pre_norm`` model has a LayerNorm before its attention.
         pooler_norm: LayerNorm behind the dense layer before the classifier and its function.
-        task: of ``bundle.tasks``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
+        task: of ``tasks.task``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
             of ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
     """
 
@@ -113,7 +111,7 @@ class Architecture:
     bias_free: tuple[str, ...] = ()
     first_norm: bool = True
     pooler_norm: bool = False
-    task: Task = "classification"
+    task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
 
     @property
@@ -290,7 +288,6 @@ def part_of(name: str) -> str:
 
 PROJECTIONS = ("query", "key", "value", "output")
 """The linear maps of attention."""
-
 
 PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 """Every part that :func:`part_of` names."""

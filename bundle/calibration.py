@@ -40,7 +40,6 @@ from .strict_json import check_schema
 
 SCHEMA = 1
 
-
 LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
 """Ends of float32's normal numbers above 0: decisions are computed in these."""
 
@@ -50,7 +49,6 @@ Temperature = Annotated[float, Meta(ge=LEAST, le=MOST)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
 Numbers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
-
 
 Score = Literal[
     "confidence",
@@ -64,7 +62,6 @@ Score = Literal[
 
 SIDES: dict[str, str] = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
 """Scores that a threshold may stand on, and the side of it that is uncertain."""
-
 
 ABSTAIN, OOD = "abstain", "ood"
 

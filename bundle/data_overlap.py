@@ -34,7 +34,6 @@ USES = {
 }
 """Step → which of its data → what the bundle was, in words."""
 
-
 MOST = 0.9
 """Share of examples from which on an overlap is refused, since the result would not hold for fresh inputs."""
 

@@ -47,7 +47,6 @@ METADATA = "density"
 FLOAT32 = "F32"
 """The type of all its tensors, as safetensors calls it."""
 
-
 TENSORS = ("centre", "whitening", "means", "location", "scale")
 
 TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")

@@ -23,7 +23,6 @@ from .strict_json import check_schema, from_json_bytes, to_json_bytes
 
 SCHEMA = 1
 
-
 Keep = tuple[tuple[int, ...], ...]
 """One member's kept heads: ``keep[layer]`` is a sorted tuple of head indices."""
 

@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..data.specs import decode
+from ..data.specs import convert
 from ..errors import InputError, listing
 from .staging import alone_in, discard, flush, owned_folder, sweep
-from .strict_json import to_json_bytes
+from .strict_json import from_json_bytes, to_json_bytes
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +62,9 @@ class Checkpoint:
         """A JSON file, decoded as a kind that msgspec knows."""
         assert self.folder is not None
         try:
-            return decode((self.folder / name).read_bytes(), kind, self.folder / name, InputError)
-        except OSError as error:
-            raise InputError(f"cannot read {error.filename}: {error.strerror or error}; {self.remedy}") from error
-        except InputError as error:
+            decoded = from_json_bytes((self.folder / name).read_bytes(), self.folder / name, InputError)
+            return convert(decoded, kind, self.folder / name, InputError)
+        except (OSError, InputError) as error:
             raise InputError(f"{error}; {self.remedy}") from error
 
     def write(self, name: str, content: Any) -> None:
@@ -98,7 +97,7 @@ class Checkpoint:
                 (stage / DESCRIPTION).write_bytes(to_json_bytes(self._digest))
                 stage.replace(self.folder)
         except OSError as error:
-            raise InputError(f"cannot create {self.folder}: {error.strerror or error}") from error
+            raise InputError(f"cannot create {self.folder}: {error.strerror or error}; {self.remedy}") from error
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -28,7 +28,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Some = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Rate(Spec):
+class Rate(Spec, frozen=True):
     """How often something happened: ``count`` times of the ``n`` that it could have."""
 
     count: Count
@@ -44,7 +44,7 @@ class Rate(Spec):
         return self.count / self.n
 
 
-class Histogram(Spec):
+class Histogram(Spec, frozen=True):
     """How the values of one score are spread: E ascending edges between bins, and the values in each of E + 1 bins."""
 
     edges: tuple[float, ...]
@@ -57,7 +57,7 @@ class Histogram(Spec):
             raise ValueError("the edges of a histogram are finite and ascend")
 
 
-class TrafficReference(Spec):
+class TrafficReference(Spec, frozen=True):
     """What traffic is compared with.
 
     Attributes:

@@ -18,7 +18,6 @@ from .store import ENGINES, Bundle
 log = logging.getLogger(__name__)
 
 REPORT = "reports/verify.json"
-
 REMEDY = "run `hydrant verify` again"
 
 LONGEST = 200

@@ -55,28 +55,13 @@ from .strict_json import from_json_bytes, to_json_bytes
 from .traced import LACKS, AnyArchitecture, Traced, read_architecture
 
 WEIGHTS = "fused.safetensors"
-
-
 ARCHITECTURE = "config.json"
-
-
 PLAN = "plan.json"
-
-
 CALIBRATION = "calibration.json"
-
-
 DENSITY = "density.safetensors"
-
-
 PROCESSOR = "processor"
-
-
 ENGINES = "engines"
-
-
 TOKENIZER_GRAPH = "tokenizer.onnx"
-
 
 MEANWHILE = "was changed by another process meanwhile; run the command again"
 
@@ -397,9 +382,8 @@ class Bundle:
                 staged(self.path, stage, name, b"")
                 place = self.path / name
                 above = next(folder for folder in place.parents if folder.exists())
-                number = errno.EISDIR if place.is_dir() else 0 if os.access(above, os.W_OK) else errno.EACCES
-                if number := number if above.is_dir() else errno.ENOTDIR:
-                    raise OSError(number, os.strerror(number))
+                if place.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+                    raise PermissionError(errno.EACCES, f"{name} cannot have its place")
         except OSError as error:
             raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
 

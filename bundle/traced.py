@@ -17,9 +17,9 @@ from msgspec import Meta
 from ..data.spec import Modality
 from ..data.specs import convert
 from ..errors import BundleError, cut
+from ..tasks import ScoreActivation, TaskName
 from .architecture import Architecture
 from .strict_json import check_schema
-from .tasks import ScoreActivation, Task
 
 SCHEMA = 1
 
@@ -49,11 +49,8 @@ class Block:
     Attributes:
         output: name of the module that is its output projection; what that reads is the heads' outputs, side by side.
         owner: name of the module around the projections.
-        heads: H of this block.
         groups: heads of keys and values: H, or fewer where several heads share them (grouped queries).
-        head_width: of each head's output.
-        inputs: names of the linear maps to queries, keys and values.
-        stacked: whether these are one linear map.
+        inputs: names of the linear maps to queries, keys and values, of which one may be ``stacked``.
     """
 
     output: Name
@@ -77,18 +74,13 @@ class Traced:
         family: the ``model_type`` of its configuration.
         model_class: name of its class in transformers.
         form: of its members.
-        modality: what it reads.
-        classes: C.
         width: d of the vector that the classifier reads; 0 where that was not found, and there is no distance then.
         classifier: name of the module that is the classifier; empty where it was not found.
         inputs: names of its tensors.
         blocks: its attention blocks, in the order in which they run; a "layer" of its plan is one of these.
-        vocabulary, positions, token_types, padding_token: of texts; ``positions`` is the longest text, tokens.
-        channels, image_height, image_width: of images, pixels.
+        positions: longest text, tokens.
         shortest: of sounds, fewest samples.
         spectrogram: of sounds that are read as spectrograms, the shape of each; empty for waveforms and all else.
-        task: what it answers.
-        score_activation: of a model of one output.
         hidden_states: of a model that tags tokens, whether transformers hands out the vector of each token behind every
             block, as wide as the one that the classifier reads.
     """
@@ -109,7 +101,7 @@ class Traced:
     channels: Count = 0
     image_height: Count = 0
     image_width: Count = 0
-    task: Task = "classification"
+    task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
     shortest: Count = 0
     spectrogram: tuple[Count, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import inspect
 import json
 import sys
@@ -15,7 +14,6 @@ from ..bundle.plan import HeadPlan
 from ..bundle.staging import check_file, destination, write_atomically
 from ..calib.heads.methods import METHODS, Budget, Circuit, Random
 from ..calib.heads.planning import plan_heads
-from ..calib.heads.search_state import is_state
 from ..errors import InputError, cut, require
 from ..workflow.explore import Exploration, Grid, explore
 from ..workflow.picture import DRAWS, draw_exploration
@@ -80,14 +78,15 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(
             "--keep and --to-tune are given; expected one of them: the heads kept, or a plan within a budget"
         )
-    state = _state(options.output) if "circuit" in names else None
-    method = choose("--method", METHODS, names, options, **({} if state is None else {"state": state}))
+    state = options.output.with_name(f"{options.output.name}.part")  # keeps what a search finds
+    searches = "circuit" in names and destination(options.output) is not None
+    method = choose("--method", METHODS, names, options, **({"state": state} if searches else {}))
     given = {"keep": call(Budget, options)} if {"--budget", "--to-tune"} & set(asked) else {}
     model = shared.source(options.model, options)
     try:
         made = call(plan_heads, options, model=model, method=method, reading=shared.read_options(options), **given)
     except KeyboardInterrupt:
-        if state is not None and (state.exists() or _later(state)):
+        if searches and state.exists():
             print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
         raise
     made.save(options.output)
@@ -96,26 +95,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_beside(options.output, f"{plan_text(made)}\nwrote {options.output}")
     return 0
-
-
-def _state(output: Path) -> Path | None:
-    """The file that keeps what a circuit search finds, beside the plan; ``None`` where nothing can lie there.
-
-    Where it was deleted, so that the search starts anew, those of the searches after the first are deleted, too.
-    """
-    if destination(output) is None:
-        return None
-    state = output.with_name(f"{output.name}.part")
-    for later in [] if state.exists() else _later(state):
-        if is_state(later):
-            later.unlink(missing_ok=True)
-    return state
-
-
-def _later(state: Path) -> list[Path]:
-    """The states of the searches after the first, which have its name with a number behind it."""
-    found = state.parent.glob(f"{glob.escape(state.name)}*")
-    return [path for path in found if path.name.removeprefix(state.name).isdecimal()]
 
 
 def _explore(options: argparse.Namespace) -> int:

@@ -54,7 +54,7 @@ PYTHON_ONLY = {
         "--timing-cache": "hydrant.build.options.TensorRT(timing_cache=…)",
     },
     "fuse": {"--low-rank": "hydrant.fuse(low_rank=…)"},
-    "export": {"--attention": "hydrant.export.options.GraphForm(attention=…)"},
+    "export": {"--attention": "hydrant.GraphForm(attention=…)"},
     "profile": {"--iterations": "hydrant.evaluation.profile_report.Timing(iterations=…)"},
     "calibrate": {"--conformal-method": "hydrant.calib.decisions.targets.Conformal(method=…)"},
     "evaluate": {

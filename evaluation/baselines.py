@@ -39,7 +39,7 @@ from .dropout import KIND
 from .metric_names import BASELINES
 from .model_reports import detected
 from .models import Model
-from .options import Figures
+from .options import EvaluationOptions
 from .report import BaselineReport
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ UNFITTED = "needs features of training data; give these as well (fit=…, --fit)
 
 
 def read_training(
-    figures: Figures, bundle: Bundle, known: Examples, ood: Examples | None, reading: Reading
+    figures: EvaluationOptions, bundle: Bundle, known: Examples, ood: Examples | None, reading: Reading
 ) -> Examples | None:
     """The training data that baselines are fitted on; ``None`` where none are given."""
     if figures.baselines:
@@ -89,7 +89,7 @@ def measure_baselines(
     known: Examples,
     ood: Examples,
     training: Examples | None,
-    figures: Figures,
+    figures: EvaluationOptions,
     names: Sequence[str],
     batch_size: int,
     seed: int,
@@ -132,7 +132,7 @@ def measure_baselines(
                 likeliest = min(LIKELIEST, len(single.bias))
                 settings = {"gen": f"γ = {GAMMA:g}, the {likeliest} likeliest classes", **settings}
         title, sizes = f"resampling baselines of {model.name}", () if texts is None else (len(known), len(ood))
-        measured = detected(*scores, figures.bootstrap, seed, progress, title, texts, sizes)
+        measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title, texts, sizes)
         reports.append(BaselineReport(single_model_of(model), measured, settings, unfitted | dict(task.lacks)))
     return reports
 

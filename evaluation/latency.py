@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from ..bundle.store import Bundle
-from ..bundle.tasks import Precision
 from ..engines.metadata import LIBRARIES
 from ..errors import HydrantError
+from ..metrics.gates import Precision
 from ..metrics.timing import Rules, interleave
 from ..progress import Progress
 from ..runtime.backends.protocol import Backend

@@ -15,10 +15,10 @@ import numpy as np
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import Precision
 from ..cost.estimate import Cost, cost_of
 from ..data.check_inputs import full_batch
 from ..errors import BackendError, InputError, MissingExtraError
+from ..metrics.gates import Precision
 from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..progress import Progress, no_progress
 from ..runtime.backends.graph_file import graph_file

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bundle.tasks import Task
+from ..tasks import TaskName
 from ..version import __version__
 
 
@@ -136,7 +136,7 @@ class EvaluationReport:
     notes: list[str] = field(default_factory=list)
     fit: str | None = None
     fit_examples: int | None = None
-    task: Task = "classification"
+    task: TaskName = "classification"
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object: the fields of these classes by their names, ``null`` for what is not finite.

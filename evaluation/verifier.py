@@ -13,10 +13,9 @@ from ..bundle.original_check import repeat_preprocessing
 from ..bundle.reports import REPORT, report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import Precision
 from ..data.data_options import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
-from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
+from ..metrics.gates import TOLERANCES, Agreement, Gate, Precision, Tolerances
 from ..progress import Progress, no_progress
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons

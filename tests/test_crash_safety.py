@@ -19,7 +19,7 @@ import command
 import hydrant
 import numpy as np
 import pytest
-from hydrant.bundle import staging, store
+from hydrant.bundle import progress_checkpoint, staging, store
 from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE, write_atomically
 from hydrant.bundle.store import Bundle, new_bundle, staged
@@ -371,9 +371,9 @@ def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
     folder, digests = tmp_path / "out.make", {"model": "0"}
     with monkeypatch.context() as patch:
         patch.setattr(staging.shutil, "rmtree", lambda *_, **__: None)
-        patch.setattr(workspace, "write_atomically", killed)
+        patch.setattr(progress_checkpoint, "to_json_bytes", killed)
         with pytest.raises(SystemExit):
-            workspace.Workspace(folder, digests)
+            workspace.Workspace(folder, digests).stage("plan", lambda: {"heads": 3})
     assert not folder.exists()
     begun = workspace.Workspace(folder, digests)
     assert begun.stage("plan", lambda: {"heads": 3}) == {"heads": 3}

@@ -147,7 +147,7 @@ def test_no_address_in_data_is_asked_for(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     path = declared(tmp_path / "set" / "train.parquet", {"bytes": None, "path": place}, kind, nested)
     assert [row.input for row in named_rows(path)] == ["a text"]
-    said = "has a list under image" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
+    said = "the image of" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
     with pytest.raises(InputError, match=said) as told:
         list(named_rows(path, IMAGES))
     assert "\n" not in str(told.value)

@@ -26,7 +26,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ tasks architecture reference strict_json manifest staging plan traced store
+            __init__ architecture reference strict_json manifest staging plan traced store
             calibration density data_overlap graphs original_check progress_checkpoint reports signature
             weights
         """,
@@ -46,8 +46,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
-            lowering onnx_file islands quantize quantize_search folds rewrites wordpiece tokenizer_graph
-            tokenizer_test_texts word_graph tokenizer_onnx graph_form dead_rows traced_graph exporter
+            lowering onnx_file islands quantize quantize_search rewrites wordpiece tokenizer_graph
+            tokenizer_test_texts tokenizer_onnx graph_form dead_rows traced_graph exporter
             graph_export __init__ random_model recalibrate
         """,
         "fusion": """

@@ -261,18 +261,18 @@ def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[P
         assert (tmp_path / "out.jsonl.chunks").exists() is bool(begun), "a folder without a chunk is of no use"
     for name, changed in (("shard", {"shard": Shard(2, 2)}), ("chunk", {"chunk": 17})):
         other = Division(**{"output": output, "shard": Shard(1, 2), "chunk": 16, **changed})
-        with pytest.raises(InputError, match=f"differs in {name}"):
+        with pytest.raises(InputError, match=f"with other {name}"):
             predict_part(predictor, bundle, named(files), Scoring(), other)
     relabelled = shutil.copytree(bundle, tmp_path / "relabelled")
     manifest = json.loads((relabelled / "hydrant.json").read_bytes())
     manifest["labels"].reverse()
     (relabelled / "hydrant.json").write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="differs in bundle;"):
+    with pytest.raises(InputError, match="with other bundle;"):
         predict_part(predictor, relabelled, named(files), Scoring(), division)
-    with pytest.raises(InputError, match="differs in inputs, rows"):
+    with pytest.raises(InputError, match="with other inputs, rows"):
         predict_part(predictor, bundle, named(files[:2]), Scoring(), division)
     first, second = (kept(tmp_path / "a.jsonl", {}, range(3), 2) for _ in range(2))
-    with first, pytest.raises(InputError, match="another process works on"), second:
+    with first, pytest.raises(InputError, match="used by another process"), second:
         pass
     (tmp_path / "b.jsonl.chunks").mkdir()
     (tmp_path / "b.jsonl.chunks/mine.txt").write_text("x")
@@ -313,7 +313,7 @@ def test_failed_rows_are_kept_apart(predictor: Predictor, bundle: Path, tmp_path
     predict_part(predictor, bundle, sources, scoring, division)
     with division.output.open(newline="") as file:
         assert [bool(row["error"]) for row in csv.DictReader(file)] == [not (text or "").strip() for text in lines]
-    with pytest.raises(InputError, match=r"x\.jsonl, row 4 has no text"):
+    with pytest.raises(InputError, match=r"x\.jsonl, row 4"):
         predict_part(predictor, bundle, named([tmp_path / "x.jsonl"]), Scoring(), Division(output=tmp_path / "y"))
     assert not (tmp_path / "y.chunks").exists()
 

@@ -69,6 +69,7 @@ def expected_of(task: str, logits: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow
 def test_from_plan_to_prediction(task: str, tmp_path: Path, undrawn: None) -> None:
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     model = make(TASKS[task])

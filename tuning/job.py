@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 SCHEMA = 3
 """Version of a checkpoint's files, and of the order in which dropout draws."""
 
-
 Weights = dict[str, Tensor]
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..bundle.tasks import ScoreActivation
 from ..calib.decisions.temperature import averaged_nll, best_temperature
 from ..calib.losses import activated
 from ..data.batching import by_length
@@ -25,6 +24,7 @@ from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..progress import Progress
+from ..tasks import ScoreActivation
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
 from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
 from .tuning_data import Source, activations, epoch_batches, frozen, member_logits, on_device
@@ -102,8 +102,8 @@ def train(
     point = state.restore(module, prepared.optimizer)
     devices = [device] if device.type == "cuda" else []
     given = (module, settings.trunk, settings.batch_size, device, progress)
-    with torch.random.fork_rng(devices=devices), activations([known, held_out], *given) as sources:
-        run = _Run(module, prepared, *sources, settings, state, accelerator, progress, point, title, begin)
+    with torch.random.fork_rng(devices=devices), activations([known, held_out], *given) as (tuned, judges):
+        run = _Run(module, prepared, tuned, judges, settings, state, accelerator, progress, point, title, begin)
         while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()

@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 HELD_OUT = 10
 """One in this many examples of each class is held out where no validation data are given."""
 
-
 CHUNK = 64
 
 
@@ -126,7 +125,6 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
 
 MEMORY_BYTES = 1 << 30
 """Activations beyond this go to a memory-mapped temporary file."""
-
 
 HIDDEN, REAL = "hidden", "real"
 """Names of a batch's activations [B, T, d] and of its mask [B, T], in the place of token ids or pixels."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from ..bundle.tasks import Task
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..calib.heads.methods import Budget, Circuit, Dropout, Method, name_of
 from ..errors import InputError, check_plain, cut, is_whole
+from ..tasks import TaskName
 from ..tuning.settings import Jointly, MixedPrecision
 
 EVERY_TOKEN = 1.5
@@ -77,7 +77,7 @@ class Recipe:
             return self.budget
         return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
-    def methods(self, unknown: Any, task: Task, state: Path | None = None) -> Method | list[str | Method]:
+    def methods(self, unknown: Any, task: TaskName, state: Path | None = None) -> Method | list[str | Method]:
         """How heads are chosen: circuits that are asked for by name get data, and an objective that these allow.
 
         Args:

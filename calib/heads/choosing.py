@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...bundle.plan import Keep
+from ...bundle.staging import discard
 from ...bundle.traced import Block
 from ...data.data_options import Reading
 from ...data.examples import Examples
@@ -126,8 +127,8 @@ class Choice:
         self._forget()
 
     def _forget(self) -> None:
-        for state in self._states:
-            state.unlink(missing_ok=True)
+        for folder in self._states:
+            discard(folder, folder.stem)
 
     def _tables(self) -> np.ndarray:
         """Scores [M, L, H]; of circuits random ones, which stand for what is not known yet."""
@@ -176,15 +177,13 @@ class Choice:
             [list(row) for row in counts], method.objective, method.diversity, deviation(method), method.average,
             job.seed, method.masking,
         )  # fmt: skip
-        state = None if method.state is None else Path(method.state)
-        if state is not None and self._states:
-            state = state.with_name(f"{state.name}{len(self._states)}")  # one file for each search
+        state = None if method.state is None else Path(method.state) / f"search {len(self._states)}"
         found = find_circuits(
             job.model, job.scoring, job.unknown, job.processor, wanted,
             batch_size=job.reading.batch_size, state=state, keep_state=True, progress=job.progress,
         )  # fmt: skip
         if state is not None:
-            self._states.append(state)
+            self._states.append(state.parent)
         unknown = {} if job.unknown is None else {"ood": job.unknown.name, "ood_examples": len(job.unknown)}
         facts: dict[str, Any] = {
             "objective": method.objective,

@@ -61,7 +61,7 @@ class Circuit:
         max_accuracy_loss: percentage points of accuracy that the plan may lose on examples held out of the search (of
             a regression, per cent by which its RMSE may rise); beyond it more heads are kept, or members fork later.
             100 or more takes any circuit, and holds nothing out.
-        state: file that keeps what the search has found. If it exists the search goes on where it was interrupted;
+        state: folder that keeps what the search has found. If it exists the search goes on where it was interrupted;
             when the search is complete, or its circuits lose too much, it is deleted.
     """
 

@@ -1,43 +1,41 @@
-"""What a circuit search has found so far, in a file, so that an interrupted search goes on where it stopped.
-
-JSON, written whole after every scored layer::
-
-    {"schema": 1, "digest": "…", "layers": [{"keep": [[0, 3], …], "scores": [[…], …]}, …]}
-
-``keep`` lists the heads kept in the layers below the scored one, ``scores`` has one row of H numbers for each circuit.
-The digest is of settings, data and model: a state never mixes with another search.
-"""
+"""What a circuit search has found so far, in a checkpoint, so that an interrupted search goes on where it stopped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ...bundle.plan import Keep
-from ...bundle.staging import write_atomically
-from ...data.specs import Spec, decode
+from ...bundle.progress_checkpoint import Checkpoint
+from ...data.specs import Spec
 from ...errors import InputError
 
-log = logging.getLogger(__name__)
+SCORES = "scores.json"
+
+
+class Layer(Spec, frozen=True):
+    """Scores [circuits, H] of the layer above the heads that are kept below it."""
+
+    keep: Keep
+    scores: list[list[float]]
 
 
 class SearchState:
-    """Scores of layers by the heads kept below them; in a file where a path is given."""
+    """Scores of layers by the heads kept below them; in a folder where one is given."""
 
-    def __init__(self, path: Path | None, digest: str, shape: tuple[int, int]) -> None:
-        self._path = None if path is None else Path(os.path.realpath(path))  # a link stays one
-        self._digest = digest
-        self._found: dict[Keep, np.ndarray] = {}
-        if path is not None and path.exists():
-            self._found = _read(path, digest, shape)
-            log.warning("going on with the search in %s: %d layers are scored", path, len(self._found))
+    def __init__(self, folder: Path | None, digest: str, shape: tuple[int, int]) -> None:
+        self._checkpoint = Checkpoint(folder, {"settings, data or model": digest}, "search")
+        layers = self._checkpoint.read(SCORES, list[Layer]) if self._checkpoint.has(SCORES) else []
+        self._found = {layer.keep: np.array(layer.scores, np.float64) for layer in layers}
+        if any(table.shape != shape or not np.isfinite(table).all() for table in self._found.values()):
+            raise InputError(
+                f"{folder} holds no {shape[0]} × {shape[1]} finite scores of each layer; {self._checkpoint.remedy}"
+            )
 
     def __contains__(self, keep: Keep) -> bool:
         return keep in self._found
@@ -51,24 +49,12 @@ class SearchState:
     def add(self, keep: Keep, scores: np.ndarray) -> None:
         """Remember the scores [circuits, H] of the layer above ``keep``."""
         self._found[keep] = scores
-        if self._path is not None:
-            layers = [{"keep": keep, "scores": table.tolist()} for keep, table in self._found.items()]
-            text = json.dumps({"schema": 1, "digest": self._digest, "layers": layers})
-            write_atomically(self._path, text.encode())
+        if self._checkpoint.folder is not None:
+            self._checkpoint.write(SCORES, [Layer(keep, table.tolist()) for keep, table in self._found.items()])
 
     def remove(self) -> None:
-        """Delete the file: the search is complete."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-
-
-def is_state(path: Path) -> bool:
-    """Whether a file is the state of a search, whichever it was."""
-    try:
-        decode(path.read_bytes(), _State, path, InputError)
-    except (OSError, InputError):
-        return False
-    return True
+        """Delete the folder: the search is complete."""
+        self._checkpoint.remove()
 
 
 def digest_of(
@@ -82,32 +68,3 @@ def digest_of(
             digest.update(np.ascontiguousarray(tensor.numpy()).data)
     digest.update(np.ascontiguousarray(labels).data)
     return digest.hexdigest()
-
-
-class _Layer(Spec):
-    keep: Keep
-    scores: list[list[float]]
-
-
-class _State(Spec):
-    schema: Literal[1]
-    digest: str
-    layers: list[_Layer]
-
-
-def _read(path: Path, digest: str, shape: tuple[int, int]) -> dict[Keep, np.ndarray]:
-    remedy = f"delete {path} to start anew, or choose another output"
-    try:
-        state = decode(path.read_bytes(), _State, path, InputError)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
-    except InputError as error:
-        raise InputError(f"this is not the state of a circuit search: {error}; {remedy}") from error
-    if state.digest != digest:
-        raise InputError(
-            f"{path} holds an interrupted search with other settings, data or model; run the command that began it, "
-            f"or {remedy}"
-        )
-    if any([len(row) for row in layer.scores] != [shape[1]] * shape[0] for layer in state.layers):
-        raise InputError(f"{path} has scores of another size than {shape[0]} × {shape[1]}; {remedy}")
-    return {layer.keep: np.array(layer.scores, np.float64) for layer in state.layers}

@@ -6,23 +6,21 @@ absent. The folder also describes the work that its chunks belong to.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...bundle.staging import alone_in, discard, sweep, write_atomically
-from ...errors import InputError, listing
+from ...bundle.progress_checkpoint import DESCRIPTION, Checkpoint
+from ...bundle.staging import sweep, write_atomically
+from ...errors import InputError
 from .row_files import json_line
 from .scoring import Answer
 
 log = logging.getLogger(__name__)
-
-DESCRIPTION = "job.json"
 
 
 @dataclass(frozen=True)
@@ -96,65 +94,28 @@ def folder_of(output: Path) -> Path:
 def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterator[Chunks]:
     """The chunks of a run, including an interrupted run's; removed when the block ends."""
     folder = folder_of(output)
-    try:
-        sweep(output.parent, output.name)
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create {folder}: {error.strerror or error}; choose another output") from error
-    with _alone(folder):
-        described, wanted = folder / DESCRIPTION, {**job, "chunk": size}
-        if described.exists():
-            if changed := differences(_description(described), wanted):
-                raise InputError(
-                    f"{folder} holds chunks of another run, which differs in {listing(changed)}; run that command "
-                    "again to end it, or remove the folder, or choose another output"
-                )
-        elif any(not file.name.startswith(".") for file in folder.iterdir()):
-            raise InputError(f"{folder} exists and holds no {DESCRIPTION}; remove it, or choose another output")
-        else:
-            write_atomically(described, (json.dumps(wanted, indent=1) + "\n").encode())
-        chunks = Chunks(folder, rows, size)
+    checkpoint = Checkpoint(folder, {**job, "chunk": size}, "prediction")
+    with checkpoint.alone():
         try:
-            yield chunks
+            yield Chunks(folder, rows, size)
         except BaseException:
             if not any(folder.glob("chunk-*")):
-                discard(folder, output.name)  # nothing to go on from
+                checkpoint.remove()  # nothing to go on from
             raise
-        discard(folder, output.name)
+        checkpoint.remove()
 
 
 def drop(output: Path, job: Mapping[str, Any]) -> None:
     """Remove the chunks of a run that was interrupted when its output was whole already."""
     folder = folder_of(output)
-    with contextlib.suppress(OSError, InputError):  # litter that cannot be removed
+    with suppress(OSError, InputError, ValueError, LookupError, TypeError):  # of another run, or litter that stays
         sweep(output.parent, output.name)
-        with _alone(folder):
-            if set(differences(_description(folder / DESCRIPTION), job)) <= {"chunk"}:
-                discard(folder, output.name)
+        size = json.loads((folder / DESCRIPTION).read_bytes())["chunk"]
+        checkpoint = Checkpoint(folder, {**job, "chunk": size}, "prediction")
+        with checkpoint.alone():
+            checkpoint.remove()
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of what differs between two descriptions."""
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]
-
-
-def _description(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"cannot read {path} ({error}); remove its folder to begin anew") from error
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Refuse a folder in which another process works, where the system has advisory locks (not Windows)."""
-    with contextlib.ExitStack() as stack:
-        try:
-            free = stack.enter_context(alone_in(folder))
-        except FileNotFoundError as error:
-            raise InputError(
-                f"{folder} is gone: another process ended that run or removed it; run the command again"
-            ) from error
-        if not free:
-            raise InputError(f"another process works on the chunks in {folder}; wait for it, or choose another output")
-        yield
