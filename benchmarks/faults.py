@@ -220,7 +220,7 @@ FAULTS = [
           "mean = x[..., architecture.prefix_tokens :, :].mean(dim=-2)",
           "mean = x.mean(dim=-2)"),
     Fault("families-4", "families/lora.py", "test_lora.py::test_members_are_those_of_peft",
-          'alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)',
+          'alpha / (math.sqrt(rank) if config.use_rslora else rank)',
           "alpha / rank"),
     Fault("families-5", "families/zero_shot.py", "test_clip.py::test_logits_are_those_of_clip_model",
           "clip.logit_scale.detach().exp() * embeddings",

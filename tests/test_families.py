@@ -69,7 +69,7 @@ def test_an_alias_matches_the_oracle(checkpoint: Path, tmp_path: Path) -> None:
     assert_parity([model], ensemble, inputs, tmp_path / "bundle")
     opened = Bundle.open(tmp_path / "bundle")
     assert opened.family == opened.plan().family == opened.architecture().family == family
-    with pytest.raises(hydrant.HydrantError, match=f"made for a 'roberta' model, but this model is '{family}'"):
+    with pytest.raises(hydrant.HydrantError, match=f"'roberta' model.* is '{family}'"):
         fuse(checkpoint, random_plan("roberta", 2))
 
 
