@@ -8,203 +8,134 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__
 
-# From 1.29 on, ONNX Runtime tells its makers of the machine and the models that it opens, unless this is set before it
-# is imported; who wants that sets it to 0.
+# ONNX Runtime (1.29 and newer) sends telemetry unless this is set before it is imported; set it to 0 to allow that.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .build import build_engine
-    from .build.builder_options import TensorRT, TensorRTForRTX
     from .bundle.plan import HeadPlan
     from .bundle.signature import sign
     from .bundle.store import Bundle
     from .calib.decisions.calibrate_bundle import calibrate
-    from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
-    from .calib.heads.methods import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
-    from .cost.estimate import Cost
-    from .data.data_options import Reading
+    from .data.data_options import DataOptions
     from .errors import HydrantError
-    from .evaluation.cost_estimate import estimate_cost
-    from .evaluation.options import Figures
-    from .evaluation.profile_report import Timing
+    from .evaluation.options import EvaluationOptions
     from .evaluation.profiler import profile
     from .evaluation.run import evaluate
     from .evaluation.verifier import verify
     from .export import export_onnx
-    from .export.graph_form import GraphForm
-    from .families.zero_shot import load_zero_shot
-    from .fusion import (
-        FusedClassifier,
-        FusedOutput,
-        LabelOutput,
-        ScoreOutput,
-        fuse,
-        load_ensemble,
-        measure_drift,
-        save_bundle,
-    )
-    from .monitoring.drift_report import DriftReport, drift
-    from .runtime import Prediction, Predictor, Span, Words, load
+    from .fusion.ensemble import fuse
+    from .fusion.storage import save_bundle
+    from .monitoring.drift_report import drift
+    from .runtime.loading import load
     from .runtime.offline.offline_run import predict_files
-    from .runtime.offline.shard_parts import Part, merge_parts
-    from .runtime.pipeline import Pipeline, TokenPipeline, pipeline
-    from .serving.triton import TritonModels, TritonSettings, triton_repository
-    from .tuning import TuneReport, tune
-    from .tuning.settings import BatchEnsemble, Jointly, PerMember
-    from .workflow import explore, make
-    from .workflow.explore import Grid
-    from .workflow.recipe import Recipe
+    from .runtime.pipeline import pipeline
+    from .runtime.prediction import Prediction
+    from .runtime.predictor import Predictor
+    from .tuning import tune
+    from .workflow.make import make
 
 
 _HOMES = {
-    "BatchEnsemble": "tuning.settings",
-    "Budget": "calib.heads.methods",
     "build_engine": "build",
     "Bundle": "bundle.store",
     "calibrate": "calib.decisions.calibrate_bundle",
-    "Circuit": "calib.heads.methods",
-    "Conformal": "calib.decisions.targets",
-    "FalseAlarm": "calib.decisions.targets",
-    "Cost": "cost.estimate",
-    "Coverage": "calib.decisions.targets",
+    "DataOptions": "data.data_options",
     "drift": "monitoring.drift_report",
-    "DriftReport": "monitoring.drift_report",
-    "Dropout": "calib.heads.methods",
-    "estimate_cost": "evaluation.cost_estimate",
     "evaluate": "evaluation.run",
-    "explore": "workflow",
+    "EvaluationOptions": "evaluation.options",
     "export_onnx": "export",
-    "Figures": "evaluation.options",
-    "fuse": "fusion",
-    "FusedClassifier": "fusion",
-    "FusedOutput": "fusion",
-    "GraphForm": "export.graph_form",
-    "Grid": "workflow.explore",
+    "fuse": "fusion.ensemble",
     "HeadPlan": "bundle.plan",
     "HydrantError": "errors",
-    "Jointly": "tuning.settings",
-    "LabelOutput": "fusion",
-    "load": "runtime",
-    "load_ensemble": "fusion",
-    "load_zero_shot": "families.zero_shot",
-    "make": "workflow",
-    "measure_drift": "fusion",
-    "merge_parts": "runtime.offline.shard_parts",
-    "Part": "runtime.offline.shard_parts",
-    "PerMember": "tuning.settings",
-    "Pipeline": "runtime.pipeline",
+    "load": "runtime.loading",
+    "make": "workflow.make",
     "pipeline": "runtime.pipeline",
     "plan_heads": "calib.heads.planning",
     "predict_files": "runtime.offline.offline_run",
-    "Prediction": "runtime",
-    "Predictor": "runtime",
+    "Prediction": "runtime.prediction",
+    "Predictor": "runtime.predictor",
     "profile": "evaluation.profiler",
-    "Random": "calib.heads.methods",
-    "Reading": "data.data_options",
-    "Recipe": "workflow.recipe",
-    "Risk": "calib.decisions.targets",
-    "ScoreOutput": "fusion",
-    "save_bundle": "fusion",
+    "save_bundle": "fusion.storage",
     "sign": "bundle.signature",
-    "Span": "runtime",
-    "Taylor": "calib.heads.methods",
-    "TensorRT": "build",
-    "TensorRTForRTX": "build",
-    "Timing": "evaluation.profile_report",
-    "TokenPipeline": "runtime.pipeline",
-    "triton_repository": "serving.triton",
-    "TritonModels": "serving.triton",
-    "TritonSettings": "serving.triton",
     "tune": "tuning",
-    "TuneReport": "tuning",
     "verify": "evaluation.verifier",
-    "Words": "runtime",
 }
 
+_MOVED = {
+    **dict.fromkeys(
+        ("Budget", "Circuit", "Conformal", "Coverage", "Dropout", "FalseAlarm", "Random", "Risk", "Taylor"), "calib"
+    ),
+    **dict.fromkeys(("BatchEnsemble", "Jointly", "PerMember", "TuneReport"), "tuning"),
+    **dict.fromkeys(("Cost", "Timing", "estimate_cost"), "evaluation"),
+    **dict.fromkeys(("DriftReport",), "monitoring"),
+    **dict.fromkeys(("Grid", "Recipe", "explore"), "workflow"),
+    **dict.fromkeys(("GraphForm",), "export"),
+    **dict.fromkeys(("TensorRT", "TensorRTForRTX"), "build"),
+    **dict.fromkeys(("FusedClassifier", "FusedOutput", "LabelOutput", "ScoreOutput", "load_ensemble"), "fusion"),
+    **dict.fromkeys(("load_zero_shot",), "families.zero_shot"),
+    **dict.fromkeys(("Part", "Pipeline", "Span", "TokenPipeline", "Words", "merge_parts"), "runtime"),
+    **dict.fromkeys(("TritonModels", "TritonSettings", "triton_repository"), "serving.triton"),
+}
+"""Names that are imported from their rooms now; ``hydrant.NAME`` works for one version, with a warning."""
+
+_RENAMED = {
+    "Figures": ("evaluation.options", "EvaluationOptions"),
+    "Reading": ("data.data_options", "DataOptions"),
+    "measure_drift": ("fusion.merge_error", "measure_merge_error"),
+}
+"""Former name → module and name of today; likewise."""
 
 __all__ = [
-    "BatchEnsemble",
-    "Budget",
     "Bundle",
-    "Circuit",
-    "Conformal",
-    "Cost",
-    "Coverage",
-    "DriftReport",
-    "Dropout",
-    "FalseAlarm",
-    "Figures",
-    "FusedClassifier",
-    "FusedOutput",
-    "GraphForm",
-    "Grid",
+    "DataOptions",
+    "EvaluationOptions",
     "HeadPlan",
     "HydrantError",
-    "Jointly",
-    "LabelOutput",
-    "Part",
-    "PerMember",
-    "Pipeline",
     "Prediction",
     "Predictor",
-    "Random",
-    "Reading",
-    "Recipe",
-    "Risk",
-    "ScoreOutput",
-    "Span",
-    "Taylor",
-    "TensorRT",
-    "TensorRTForRTX",
-    "Timing",
-    "TokenPipeline",
-    "TritonModels",
-    "TritonSettings",
-    "TuneReport",
-    "Words",
     "__version__",
     "build_engine",
     "calibrate",
     "drift",
-    "estimate_cost",
     "evaluate",
-    "explore",
     "export_onnx",
     "fuse",
     "load",
-    "load_ensemble",
-    "load_zero_shot",
     "make",
-    "measure_drift",
-    "merge_parts",
     "pipeline",
     "plan_heads",
     "predict_files",
     "profile",
     "save_bundle",
     "sign",
-    "triton_repository",
     "tune",
     "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name in _HOMES:
+        home, target = _HOMES[name], name
+    elif name in _MOVED or name in _RENAMED:
+        home, target = _RENAMED.get(name) or (_MOVED[name], name)
+        warnings.warn(f"hydrant.{name} is now hydrant.{home}.{target}", DeprecationWarning, stacklevel=2)
+    else:
         raise AttributeError(f"module 'hydrant' has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+        return getattr(importlib.import_module(f".{home}", __name__), target)
     except ModuleNotFoundError as error:
         from .errors import missing_extra
 
-        if (told := missing_extra(error)) is None:
+        if (missing := missing_extra(error)) is None:
             raise
-        raise told from error
+        raise missing from error
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from .loading import load
+from .offline.shard_parts import Part, merge_parts
+from .pipeline import Pipeline, TokenPipeline
 from .prediction import Prediction
 from .predictor import Predictor
 from .words import Span, Words
 
-__all__ = ["Prediction", "Predictor", "Span", "Words", "load"]
+__all__ = ["Part", "Pipeline", "Prediction", "Predictor", "Span", "TokenPipeline", "Words", "load", "merge_parts"]

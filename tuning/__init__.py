@@ -11,7 +11,7 @@ from ..errors import require
 from ..progress import Progress, no_progress
 from .settings import BatchEnsemble, Jointly, PerMember, TuneReport
 
-__all__ = ["TuneReport", "tune"]
+__all__ = ["BatchEnsemble", "Jointly", "PerMember", "TuneReport", "tune"]
 
 
 def tune(

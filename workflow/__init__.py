@@ -1,6 +1,9 @@
 """All stages in one command: from a checkpoint and data to a bundle that is ready to ship."""
 
-from .explore import explore
-from .make import make
+from __future__ import annotations
 
-__all__ = ["explore", "make"]
+from .explore import Grid, explore
+from .make import make
+from .recipe import Recipe
+
+__all__ = ["Grid", "Recipe", "explore", "make"]
