@@ -61,7 +61,8 @@ def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivati
 
     Args:
         member_logits: [S, B, C]; S is 1 where all members are one. Of tokens [S, B, T, C].
-        labels: [B] int64; of tokens [B, T] (``data.label_encoding``), of which those count that have one; or which labels apply,
+        labels: [B] int64; of tokens [B, T] (``data.label_encoding``), of which those count that have one; or which
+            labels apply,
             [B, C] bool (``calib.losses``); with C = 1 the relevance, 0 or 1, or numbers [B] float
             (``calib.losses``).
     """
