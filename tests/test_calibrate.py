@@ -310,7 +310,7 @@ def test_tensors_only_bundles_say_so(data: dict[str, Path], tmp_path: Path) -> N
         ({"schema": 2}, "has schema '2'; this hydrant reads schema 1; a newer hydrant"),
         ({"schema": True}, "has schema 'True'; this hydrant reads schema 1; make it again"),
         ({"thresholds": [1]}, "thresholds"),
-        ({"thresholds": {"maybe": {}}}, "the threshold 'maybe'"),
+        ({"thresholds": {"maybe": {"score": "confidence", "value": 1}}}, "'maybe'"),
         ({"thresholds": {"abstain": {"score": "luck", "value": 1}}}, "a threshold on 'luck'"),
         ({"thresholds": {"abstain": {"score": "confidence", "value": float("nan")}}}, "NaN"),
         ({"thresholds": {"abstain": {"score": "confidence", "value": True}}}, "value"),
