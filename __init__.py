@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .bundle.store import Bundle
     from .calib.decisions.calibrate_bundle import calibrate
     from .calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
-    from .calib.heads.options import Budget, Circuit, Dropout, Random, Taylor
+    from .calib.heads.methods import Budget, Circuit, Dropout, Random, Taylor
     from .calib.heads.planning import plan_heads
     from .cost.estimate import Cost
     from .data.data_options import Reading
@@ -63,18 +63,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BatchEnsemble": "tuning.settings",
-    "Budget": "calib.heads.options",
+    "Budget": "calib.heads.methods",
     "build_engine": "build",
     "Bundle": "bundle.store",
     "calibrate": "calib.decisions.calibrate_bundle",
-    "Circuit": "calib.heads.options",
+    "Circuit": "calib.heads.methods",
     "Conformal": "calib.decisions.targets",
     "FalseAlarm": "calib.decisions.targets",
     "Cost": "cost.estimate",
     "Coverage": "calib.decisions.targets",
     "drift": "monitoring.drift_report",
     "DriftReport": "monitoring.drift_report",
-    "Dropout": "calib.heads.options",
+    "Dropout": "calib.heads.methods",
     "estimate_cost": "evaluation.cost_estimate",
     "evaluate": "evaluation.run",
     "explore": "workflow",
@@ -104,7 +104,7 @@ _HOMES = {
     "Prediction": "runtime",
     "Predictor": "runtime",
     "profile": "evaluation.profiler",
-    "Random": "calib.heads.options",
+    "Random": "calib.heads.methods",
     "Reading": "data.data_options",
     "Recipe": "workflow.recipe",
     "Risk": "calib.decisions.targets",
@@ -112,7 +112,7 @@ _HOMES = {
     "save_bundle": "fusion",
     "sign": "bundle.signature",
     "Span": "runtime",
-    "Taylor": "calib.heads.options",
+    "Taylor": "calib.heads.methods",
     "TensorRT": "build",
     "TensorRTForRTX": "build",
     "Timing": "evaluation.profile_report",

@@ -68,7 +68,7 @@ def _adapter(place: Path, file: str, deep: bool) -> Target:
     from hydrant.families.checkpoint import load_model
     from hydrant.families.lora import read_adapter
     from hydrant.families.registry import architecture_of, read_weights
-    from hydrant.fusion.lora import kept_updates, merged
+    from hydrant.fusion.low_rank import kept_updates, merged
 
     model = load_model(place / "checkpoint")
     base, shape = read_weights(model), architecture_of(model)

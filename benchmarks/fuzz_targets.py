@@ -32,19 +32,18 @@ from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.reports import REPORT
 from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
-from hydrant.bundle.tasks import TASKS
 from hydrant.bundle.traced import CHECKPOINT
 from hydrant.bundle.weights import check_fused
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
 from hydrant.cli.terminal import json_lines
-from hydrant.data.arrays import read_npz
 from hydrant.data.data_files import file_rows
 from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
 from hydrant.data.words import WordProcessor
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import BundleError
+from hydrant.tasks import TASKS
 
 GRAPH = "model.fp32.onnx"
 
@@ -317,8 +316,6 @@ def _rows(path: Path) -> Target:
             for _ in itertools.islice(file_rows(path, DataOptions()), ROWS):
                 pass
         if path.suffix == ".npz":
-            with may_refuse("read arrays"):
-                read_npz(path)
             return
         for task in (task for task in TASKS if (task == "tokens") in TAGS[path.suffix[1:]]):
             with may_refuse(f"read for {task}"):

@@ -17,7 +17,7 @@ import numpy as np
 from hydrant.bundle.plan import HeadPlan
 from hydrant.calib.density import standardised
 from hydrant.calib.features import Reference, by_set, standardised_by
-from hydrant.calib.heads.options import METHODS
+from hydrant.calib.heads.methods import METHODS
 from hydrant.calib.heads.selection import choose_heads
 from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples

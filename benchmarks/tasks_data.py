@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from clinc150_domains import DOMAIN_OF, DOMAINS
-from hydrant.bundle.tasks import Task
 from hydrant.data.examples import Examples
 from hydrant.data.label_encoding import IGNORED
+from hydrant.tasks import TaskName
 from study import Data
 
 SPLITS = ("train", "validation", "calibration", "test", "ood_test")
@@ -39,7 +39,7 @@ class TaskData:
         labels: names of the model's outputs, in their order.
     """
 
-    task: Task
+    task: TaskName
     data: Data
     calibration: Examples
     labels: tuple[str, ...]
@@ -245,6 +245,6 @@ def _tagged(sentences: Sequence[Sentence], names: Sequence[str], source: str) ->
     return Examples([words for words, _ in sentences], labels, source)
 
 
-def _task_data(task: Task, found: Mapping[str, Examples], labels: Sequence[str]) -> TaskData:
+def _task_data(task: TaskName, found: Mapping[str, Examples], labels: Sequence[str]) -> TaskData:
     data = Data(found["train"], found["validation"], None, found["test"], found["ood_test"])
     return TaskData(task, data, found["calibration"], tuple(labels))

@@ -15,7 +15,6 @@ from ..errors import BackendError, InputError, check_plain, cut, is_whole, requi
 OLDEST = (10, 12)
 """TensorRT from which strongly typed networks build what earlier versions needed builder flags for."""
 
-
 RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
 """GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
 
@@ -89,12 +88,6 @@ class TensorRTForRTX(Builder):
 
     compute_capability: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        asked = self.compute_capability
-        if not isinstance(asked, str | list | tuple) or not all(isinstance(each, str) for each in asked):
-            raise InputError(f"compute capability is {cut(asked)}; expected a list of texts, such as ['8.9']")
-
 
 LIBRARY_OPTIONS: dict[Library, type[TensorRT | TensorRTForRTX]] = {"tensorrt": TensorRT, "tensorrt-rtx": TensorRTForRTX}
 """By the names that stand for a library with its defaults."""
@@ -128,17 +121,14 @@ def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, .
     wanted = [wanted] if isinstance(wanted, str) else wanted
     known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
     targets = ", ".join(sorted(known - {TURING}, key=lambda target: [int(part) for part in target.split(".")]))
-    if TURING in wanted:
-        raise InputError(
-            f"compute capability {TURING} (Turing) runs no engine of hydrant: TensorRT-RTX (1.7; here is "
-            f"{trt.__version__}) compiles no float32 products for it, and those of pooler and classifier are float32 "
-            f"in every precision; expected {targets}; on a Turing GPU run the graph with --backend onnxruntime-cuda"
-        )
-    unknown = [target for target in wanted if target not in known]
-    if unknown:
-        hopper = " (9.0 is Hopper, a data-centre GPU: use --backend tensorrt on it)" if "9.0" in unknown else ""
-        raise InputError(
-            f"compute capability {cut(unknown[0])} is no target of TensorRT-RTX {trt.__version__}{hopper}; "
-            f"expected {targets}"
-        )
+    hints = {
+        TURING: " (Turing) for hydrant, whose graphs all have float32 products: use --backend onnxruntime-cuda on it",
+        "9.0": " (Hopper, a data-centre GPU: use --backend tensorrt on it)",
+    }
+    for target in wanted:
+        if target not in known or target == TURING:
+            raise InputError(
+                f"compute capability {cut(target)} is no target of TensorRT-RTX {trt.__version__}"
+                f"{hints.get(target, '')}; expected {targets}"
+            )
     return tuple(dict.fromkeys(wanted)) or tuple(target for target in RTX_TARGETS if target in known)

@@ -167,9 +167,8 @@ def _configuration(
     config.clear_flag(trt.BuilderFlag.TF32)  # FP32 means FP32
     flags = {"STRIP_PLAN": options.strip_weights, "REFIT": options.refit}
     if isinstance(options, TensorRT):
-        flags |= dict.fromkeys(
-            ("VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"), options.version_compatible
-        )  # no host code
+        own = ("VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME")  # the latter, since no engine host code runs
+        flags |= dict.fromkeys(own, options.version_compatible)
         _set_for_tensorrt(trt, config, options)
     else:
         config.num_compute_capabilities = len(options.compute_capability)  # 0 until set

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 _LOGGED = re.compile(r"^Name: (.*?), LayerType: \w+, ")
 
-
 _FUSED = re.compile(r"_(?:gemm|gemv)_mha_v\d+")
 
 

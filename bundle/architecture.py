@@ -17,7 +17,7 @@ from msgspec import Meta
 from ..data.spec import Modality
 from ..data.specs import convert
 from ..errors import BundleError, InputError, cut
-from .tasks import ScoreActivation, Task
+from ..tasks import ScoreActivation, TaskName
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -67,7 +67,7 @@ class Architecture:
         bias_free: of :data:`BIASES`, those that the model has not; classifiers have their own.
         first_norm: whether the first layer of a ``pre_norm`` model has a LayerNorm before its attention.
         pooler_norm: LayerNorm behind the dense layer before the classifier and its function.
-        task: of ``bundle.tasks``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
+        task: of ``tasks.task``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
             of ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
     """
 
@@ -111,7 +111,7 @@ class Architecture:
     bias_free: tuple[str, ...] = ()
     first_norm: bool = True
     pooler_norm: bool = False
-    task: Task = "classification"
+    task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
 
     @property
@@ -120,6 +120,16 @@ class Architecture:
         if self.modality == "image":
             return ("pixel_values",)
         return ("input_ids", "attention_mask", "token_type_ids")[: 3 if self.token_types > 1 else 2]
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether a family declares it: its cost is known, its graph is rewritten, and its weights are tuned."""
+        return True
+
+    @property
+    def heads_of_layers(self) -> tuple[int, ...]:
+        """Heads of each layer, [L]."""
+        return (self.heads,) * self.layers
 
     @property
     def shortest(self) -> int:

@@ -1,4 +1,4 @@
-"""A model that no family declares: its attention was found by running it (``tracing.blocks``).
+"""A model that no family declares: its attention was found by running it (``tracing.attention_blocks``).
 
 The bundle of such a model holds, beside plan, calibration and processor, the *whole* original: its weights
 (``fused.safetensors``, under the names of transformers), its configuration (``checkpoint.json``), and in
@@ -17,9 +17,9 @@ from msgspec import Meta
 from ..data.spec import Modality
 from ..data.specs import convert
 from ..errors import BundleError, cut
+from ..tasks import ScoreActivation, TaskName
 from .architecture import Architecture
 from .strict_json import check_schema
-from .tasks import ScoreActivation, Task
 
 SCHEMA = 1
 
@@ -101,7 +101,7 @@ class Traced:
     channels: Count = 0
     image_height: Count = 0
     image_width: Count = 0
-    task: Task = "classification"
+    task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
     shortest: Count = 0
     spectrogram: tuple[Count, ...] = ()
@@ -116,6 +116,16 @@ class Traced:
     def heads(self) -> int:
         """Heads of the block that has most."""
         return max(block.heads for block in self.blocks)
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether a family declares it; a traced bundle does without what :data:`LACKS` names."""
+        return False
+
+    @property
+    def heads_of_layers(self) -> tuple[int, ...]:
+        """Heads of each block, [L]."""
+        return tuple(block.heads for block in self.blocks)
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -25,12 +25,7 @@ class DensityFit:
         self._products = np.zeros((len(taps), width, width))
 
     def add(self, features: np.ndarray, labels: np.ndarray) -> None:
-        """Take further examples in.
-
-        Args:
-            features: [B, K, d].
-            labels: [B] class indices.
-        """
+        """Take further examples in, features [B, K, d] and class indices [B]."""
         self._counts += np.bincount(labels, minlength=len(self._counts))
         for tap in range(len(self.taps)):
             rows = unit(features[:, tap].astype(np.float64))
@@ -105,7 +100,7 @@ def whitened(covariance: np.ndarray) -> np.ndarray:
     return found
 
 
-MOST_RANK, LEAST_CLASSES = 64, 50
+MAX_RANK, MIN_CLASSES = 64, 50
 """Of :func:`usual_rank`; fewer classes, other than a handful, were not measured."""
 
 
@@ -113,12 +108,11 @@ def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int)
     """Numbers that a feature is brought to where none are asked for; ``None`` for the model's whole width.
 
     Where the trunk of a text model is read and many classes were seen, as many as part the classes, but no more than
-    are worth their cost beside a small model; docs/explanation/decisions.md has what that does to detection. The
-    members' last vectors alone lose by it, and cost little.
+    are worth their cost beside a small model (docs/explanation/decisions.md).
     """
-    rank = min(MOST_RANK, classes - 1)
+    rank = min(MAX_RANK, classes - 1)
     trunk = any(not tap.startswith(LAST) for tap in taps)
-    told_apart = architecture.task == "classification" and classes >= LEAST_CLASSES
+    told_apart = architecture.task == "classification" and classes >= MIN_CLASSES
     return rank if trunk and told_apart and architecture.modality == "text" and rank < architecture.width else None
 
 
@@ -133,10 +127,7 @@ def directions(apart: np.ndarray, rank: int, parting: int, tap: str) -> np.ndarr
 
     Those that part the classes most (linear discriminant analysis), and others drawn at random from the rest of the
     space, made longer by what that loses on average, so that squared lengths stay about the same (Johnson &
-    Lindenstrauss 1984).
-
-    Args:
-        apart: whitened class means [R, d] less the centre, each times the root of its class's share.
+    Lindenstrauss 1984). ``apart`` holds whitened class means [R, d] less the centre, each times the root of its share.
     """
     width, drawn = apart.shape[1], rank - parting
     first = np.linalg.eigh(apart.T @ apart)[1][:, width - parting :]  # [d, parting]

@@ -12,10 +12,10 @@ import numpy as np
 from ..bundle.data_overlap import FORMS, LEAST, MOST, seen_already
 from ..bundle.density import Density
 from ..bundle.store import Bundle
-from ..bundle.tasks import Task
 from ..data.examples import Examples
 from ..data.fingerprints import fingerprint_of, fingerprints
 from ..errors import InputError, cut, is_whole
+from ..tasks import TaskName
 from .density import standardised
 from .features import Distances, Reduced, Reference, Squared, best_set, by_set, standardised_by
 from .taps import named_taps
@@ -39,7 +39,7 @@ def check_options(fit: Any, taps: str | Sequence[int], rank: Any, width: int) ->
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
 
 
-def unseen_classes(bundle: Bundle, training: Examples, task: Task) -> list[str]:
+def unseen_classes(bundle: Bundle, training: Examples, task: TaskName) -> list[str]:
     """Say if classes have no training example: the distance to the nearest class passes them over."""
     assert training.labels is not None  # read_examples asks for them
     if task != "classification":

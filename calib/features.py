@@ -16,6 +16,7 @@ from ..metrics.classification import auroc
 from ..progress import Progress
 from ..runtime.backends.reference import TorchFeatures
 from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
+from ..tasks import TASKS
 from .density import TINY, DensityFit, squared_distances, standardised, usual_rank
 from .taps import tap_weights
 
@@ -59,7 +60,7 @@ class Reference:
     def _fit(self, examples: Examples, taps: Sequence[str]) -> DensityFit:
         """Sums over all examples."""
         assert examples.labels is not None  # read_examples asks for them
-        one = self._architecture.task in ("score", "multi_label")
+        one = not TASKS[self._architecture.task].one_class
         fit = DensityFit(taps, self._architecture.classes, self._architecture.width)
         with TorchFeatures(self.ensemble, taps) as model:
             given = model, self._processor(examples), self._architecture, examples.inputs
@@ -139,16 +140,16 @@ def squared_of(distances: Distances, kept: Mapping[str, np.ndarray]) -> Squared:
 def standardised_by(density: Density, known: np.ndarray) -> Density:
     """The distance with location and scale of in-distribution squared distances [N, K].
 
-    Where they hardly differ, as those of one text repeated do by rounding alone, the scale is :data:`LEAST_SPREAD` of
+    Where they hardly differ, as those of one text repeated do by rounding alone, the scale is :data:`MIN_SPREAD` of
     their mean: rounding must not become many standard deviations.
     """
     location = known.mean(axis=0)
-    scale = np.maximum(known.std(axis=0), LEAST_SPREAD * location)
+    scale = np.maximum(known.std(axis=0), MIN_SPREAD * location)
     scale = np.where(scale > TINY, scale, 1)
     return replace(density, location=location.astype(np.float32), scale=scale.astype(np.float32))
 
 
-LEAST_SPREAD = 1e-3
+MIN_SPREAD = 1e-3
 """Least standard deviation of squared distances, relative to their mean; of normal features in width d √(2 / d)."""
 
 

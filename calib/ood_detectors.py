@@ -24,11 +24,7 @@ MIN_RESIDUAL = 1e-6
 
 
 class Neighbours:
-    """Distance to the k-th nearest training example (Sun et al. 2022), searched exhaustively.
-
-    Args:
-        features: [N, d] float32 of the training data; a copy of length 1 is kept.
-    """
+    """Distance to the k-th nearest training example (Sun et al. 2022), searched exhaustively."""
 
     def __init__(self, features: np.ndarray, neighbours: int) -> None:
         search = require("sklearn.neighbors", "report", "find nearest neighbours")
@@ -54,10 +50,6 @@ class Gaussians:
         d_c = (f − μ_c)ᵀ Σ⁻¹ (f − μ_c)        d_0 = (f − μ_0)ᵀ Σ_0⁻¹ (f − μ_0)
 
     Both covariances are shrunk, since few examples leave them singular; with many it hardly shows.
-
-    Args:
-        features: [N, d] float32.
-        labels: [N] class indices; a class may have no example.
     """
 
     def __init__(self, features: np.ndarray, labels: np.ndarray) -> None:
@@ -108,14 +100,7 @@ class VirtualLogit:
 
         score = α ‖Pᵀ (f − o)‖ − log Σ_c exp z_c
 
-    Args:
-        features: [N, d] float32 of the training data: what the last linear map reads.
-        largest: [N], the largest logit of each.
-        weight: W, [d, C], of the last linear map.
-        bias: b, [C].
-
-    Attributes:
-        dimensions: D.
+    Training features [N, d] are what the last linear map reads, ``largest`` [N] the largest logit of each.
     """
 
     def __init__(self, features: np.ndarray, largest: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..evaluation.options import Figures
+from ..evaluation.options import EvaluationOptions
 from ..evaluation.report import EvaluationReport
 from ..evaluation.report_tables import evaluation_sections
 from ..evaluation.run import evaluate
@@ -24,11 +24,11 @@ def arguments(command: Command) -> None:
     command.take(evaluate, "compare", action="extend", nargs="+", metavar="MODEL")
     shared.data_options(command)
     command.heading("method")
-    command.take(Figures, "corruptions")
-    command.take(Figures, "bootstrap", metavar="N")
-    command.take(Figures, "latency")
-    command.take(Figures, "baselines")
-    command.take(Figures, "fit", metavar="FILE")
+    command.take(EvaluationOptions, "corruptions")
+    command.take(EvaluationOptions, "bootstrap", metavar="N")
+    command.take(EvaluationOptions, "latency")
+    command.take(EvaluationOptions, "baselines")
+    command.take(EvaluationOptions, "fit", metavar="FILE")
     shared.backend(command, evaluate)
     command.heading("output")
     command.take(evaluate, "html", metavar="FILE")
@@ -38,7 +38,7 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate, and show the figures."""
-    report = call(evaluate, options, figures=call(Figures, options), reading=shared.read_options(options))
+    report = call(evaluate, options, figures=call(EvaluationOptions, options), reading=shared.read_options(options))
     place = "" if value(evaluate, "report", options) else f" in {options.bundle}"
     show(options, report.to_json(), evaluation_text(report, place))
     return 0

@@ -203,11 +203,10 @@ def _judged(
     progress: Progress,
 ) -> dict[str, Any]:
     """The drift on some batches, if it may stand."""
-    from ..fusion import measure_drift
-    from ..fusion.merging import check_merged
+    from ..fusion.merge_error import check_merged, measure_merge_error
 
     pairs = zip(inputs, labels, strict=True)
-    drift = measure_drift(ensemble, unmerged, progress(pairs, len(inputs), "measuring drift"))
+    drift = measure_merge_error(ensemble, unmerged, progress(pairs, len(inputs), "measuring drift"))
     if not options.force:
         check_merged(models, ensemble, unmerged, drift, inputs, labels)
     return {"inputs": described, **drift.to_json()}

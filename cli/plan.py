@@ -12,7 +12,7 @@ from typing import Any
 
 from ..bundle.plan import HeadPlan
 from ..bundle.staging import check_file, destination, write_atomically
-from ..calib.heads.options import METHODS, Budget, Circuit, Random
+from ..calib.heads.methods import METHODS, Budget, Circuit, Random
 from ..calib.heads.planning import plan_heads
 from ..errors import InputError, cut, require
 from ..workflow.explore import Exploration, Grid, explore

@@ -23,12 +23,12 @@ KEPT = {("predict", "--batch-size")}
 
 PYTHON_ONLY = {
     "plan": {
-        "--diversity": "hydrant.calib.heads.options.Taylor(diversity=…)",
-        "--noise": "hydrant.calib.heads.options.Taylor(noise=…)",
-        "--rate": "hydrant.calib.heads.options.Dropout(rate=…)",
-        "--objective": "hydrant.calib.heads.options.Circuit(objective=…)",
-        "--masking": "hydrant.calib.heads.options.Circuit(masking=…)",
-        "--average": "hydrant.calib.heads.options.Circuit(average=True)",
+        "--diversity": "hydrant.calib.heads.methods.Taylor(diversity=…)",
+        "--noise": "hydrant.calib.heads.methods.Taylor(noise=…)",
+        "--rate": "hydrant.calib.heads.methods.Dropout(rate=…)",
+        "--objective": "hydrant.calib.heads.methods.Circuit(objective=…)",
+        "--masking": "hydrant.calib.heads.methods.Circuit(masking=…)",
+        "--average": "hydrant.calib.heads.methods.Circuit(average=True)",
         "--forks": "hydrant.workflow.explore.Grid(forks=…)",
         "--heads": "hydrant.workflow.explore.Grid(heads=…)",
         "--epochs": "hydrant.workflow.explore.Grid(tuning=…)",
@@ -54,7 +54,7 @@ PYTHON_ONLY = {
         "--timing-cache": "hydrant.build.options.TensorRT(timing_cache=…)",
     },
     "fuse": {"--low-rank": "hydrant.fuse(low_rank=…)"},
-    "export": {"--attention": "hydrant.export.options.GraphForm(attention=…)"},
+    "export": {"--attention": "hydrant.GraphForm(attention=…)"},
     "profile": {"--iterations": "hydrant.evaluation.profile_report.Timing(iterations=…)"},
     "calibrate": {"--conformal-method": "hydrant.calib.decisions.targets.Conformal(method=…)"},
     "evaluate": {

@@ -16,8 +16,7 @@ from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..errors import InputError, PlanError, cut, is_whole, literal
-from .matmuls import attention, products
-from .parameters import parameters
+from .graph_counts import attention, parameters, products
 from .sharing import Forms, Sharing
 
 OPERATIONS_PER_BYTE = 10

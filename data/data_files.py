@@ -89,8 +89,8 @@ def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Ro
             wanted = [name for name in (columns.text, columns.text_pair) if name is not None]
             absent = [name for name in wanted if name not in record]
             if absent and not patient:
-                names = listing(map(spaced, record))
-                raise InputError(f"{path} has the columns {names}; expected {absent[0]!r} (choose with --text-column)")
+                found = listing(map(spaced, record))
+                raise InputError(f"{path} has the columns {found}; expected {absent[0]!r} (or --read text=NAME)")
         where = f"{path}, row {number}"
         texts = tuple(_text(record.get(name), name, where, missing) for name in wanted)
         if columns.text == AUDIO and isinstance(texts[0], str | Path):
@@ -110,7 +110,7 @@ def _text(value: Any, column: str, where: str, missing: bool) -> Any:
     other = column != DataOptions.text and (is_words(value) or isinstance(value, Path | bytes))
     if missing or isinstance(value, str) or other:
         return value
-    reason = value.reason if isinstance(value, Unusable) else f"is {cut(value)}"
+    reason = value.reason if isinstance(value, Unusable) else "is missing" if value is None else f"is {cut(value)}"
     raise InputError(f"the {column} of {where} {reason}; expected a text")
 
 
@@ -151,31 +151,16 @@ def _check_whole(fields: Sequence[str], where: str) -> None:
 
 
 def _fields(path: Path, separator: str) -> Iterator[list[str]]:
-    """The rows of a CSV file, with fields as long as a row may be (a setting of the whole process, raised for good)."""
+    """The rows of a CSV file, with fields as long as a line may be, a setting of the whole process."""
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
-    length = count = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal length
-        for line in _lines(path):
-            length += len(line)
-            _check_length(length, f"data {path}, row {count}")
-            yield line
-
-    reader = csv.reader(counted(), delimiter=separator, strict=True)
-    while True:
-        length = 0
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise InputError(
-                f"cannot read data {path}, row {count}: {error}; expected a text that holds a quote or the "
-                'separator in quotes, with its own doubled ("""so"", he said")'
-            ) from error
-        if fields is None:
-            return
-        count += bool(fields)  # as rows are counted everywhere: blank lines are none
-        yield fields
+    reader = csv.reader(_lines(path), delimiter=separator, strict=True)
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise InputError(
+            f"cannot read data {path}, line {reader.line_num}: {error}; expected a text that holds a quote or the "
+            'separator in quotes, with its own doubled ("""so"", he said")'
+        ) from error
 
 
 def _json_lines(path: Path) -> Records:

@@ -175,7 +175,7 @@ def read_examples(
         hint += "; an example to which no label applies has []" if task == "multi_label" and where else ""
         raise InputError(
             f"data {source} has no label{where}; expected a column {columns.label!r}{names}, of words 'tags' or "
-            f"'ner_tags' (choose with --label-column, DataOptions(label=…)){hint}"
+            f"'ner_tags' (choose with --read label=NAME, DataOptions(label=…)){hint}"
         )
     encoded = isinstance(data, Examples)  # whose labels are indices
     return Examples(inputs, None if unlabelled else encode(kept, labels, task, encoded), source)

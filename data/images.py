@@ -288,7 +288,7 @@ def _from_array(image: np.ndarray, index: int) -> Any:
 def _size(value: Size, file: Path, edges: bool = True) -> dict[str, int]:
     """A size as ``{"height", "width"}`` or, where ``edges`` allows it, ``{"shortest_edge"}``."""
     given = {"height": value, "width": value} if isinstance(value, int) else value or {}
-    size = {key: given[key] for key in sorted(given) if given[key] is not None}
+    size = {key: edge for key, edge in sorted(given.items()) if edge is not None}
     if list(size) != ["height", "width"] and not (edges and list(size) == ["shortest_edge"]):
         raise InputError(
             f"{file} has a size of {cut(value)}; expected height and width, or to resize shortest_edge alone"

@@ -17,6 +17,7 @@ from .data_options import DataOptions
 from .label_encoding import class_names, plain
 from .raw_inputs import (
     AUDIO,
+    SPLITS,
     TENSORS,
     WORDS,
     Row,
@@ -41,9 +42,6 @@ TAGS = ("tags", "ner_tags")
 COLUMNS = {("datasets", "Column"), ("datasets", "IterableColumn")}
 """Columns that know their table."""
 
-SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
-"""Several tables under the names of their splits."""
-
 
 def given_inputs(
     given: Any, modality: Modality | None, text_column: str | None = None, text_pair_column: str | None = None
@@ -63,11 +61,6 @@ def given_inputs(
         as_input(item, columns, keys) if is_record(item, keys) else Unusable(f"is a {kind_of(item)}; {wanted}")
         for item in items
     )
-
-
-def are_tensors(given: Any) -> bool:
-    """Whether a caller gave a dict of ready tensors, or meant to."""
-    return isinstance(given, Mapping) and not is_record(given) and only_split(given) is given
 
 
 def ordered(given: Any, modality: Modality | None) -> Iterable[Any]:
@@ -173,8 +166,8 @@ def tags_column(columns: DataOptions, names: Sequence[Any]) -> str:
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value is one of :data:`TABLES`."""
-    return any(kind in TABLES for kind in kinds(value))
+    """Whether a value is a table of pandas, polars, pyarrow or datasets."""
+    return any(kind in TABLES or kind in DATASETS for kind in kinds(value))
 
 
 def column_names(table: Any) -> list[Any]:
@@ -209,23 +202,13 @@ def _cells(cells: Sequence[Any], columns: DataOptions, keys: Sequence[str]) -> A
 
 def _table_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
     """The values of some columns, row by row; a missing value is ``None``."""
-    return iter(next(TABLES[kind] for kind in kinds(table) if kind in TABLES)(table, names))
+    column = next((TABLES[kind] for kind in kinds(table) if kind in TABLES), None)
+    if column is None:
+        return _dataset_cells(table, names)
+    return zip(*(column(table, name) for name in names), strict=True)
 
 
-def _pandas_cells(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
-    columns = (table[name].astype(object) for name in names)
-    return zip(*(values.where(values.notna(), None) for values in columns), strict=True)
-
-
-def _polars_cells(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
-    return zip(*(table.get_column(name).to_list() for name in names), strict=True)
-
-
-def _arrow_cells(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
-    return zip(*(table.column(name).to_pylist() for name in names), strict=True)
-
-
-def _dataset_cells(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
+def _dataset_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
     table = unformatted(table)
     for record in table if _is_transformed(table) else table.select_columns(names):
         if absent := [name for name in names if name not in record]:
@@ -233,15 +216,25 @@ def _dataset_cells(table: Any, names: list[Any]) -> Iterable[tuple[Any, ...]]:
         yield tuple(record[name] for name in names)
 
 
-TABLES: dict[tuple[str, str], Callable[[Any, list[Any]], Iterable[tuple[Any, ...]]]] = {
-    ("pandas", "DataFrame"): _pandas_cells,
-    ("polars", "DataFrame"): _polars_cells,
-    ("pyarrow", "Table"): _arrow_cells,
-    ("pyarrow", "RecordBatch"): _arrow_cells,
-    ("datasets", "Dataset"): _dataset_cells,
-    ("datasets", "IterableDataset"): _dataset_cells,
+def _pandas_column(table: Any, name: Any) -> Any:
+    values = table[name].astype(object)
+    return values.where(values.notna(), None)
+
+
+def _arrow_column(table: Any, name: Any) -> Any:
+    return table.column(name).to_pylist()
+
+
+TABLES: dict[tuple[str, str], Callable[[Any, Any], Iterable[Any]]] = {
+    ("pandas", "DataFrame"): _pandas_column,
+    ("polars", "DataFrame"): lambda table, name: table.get_column(name).to_list(),
+    ("pyarrow", "Table"): _arrow_column,
+    ("pyarrow", "RecordBatch"): _arrow_column,
 }
-"""Library and class of a table → the values of some of its columns, row by row."""
+"""Library and class of a table in memory → one of its columns."""
+
+DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}
+"""Tables that are read row by row."""
 
 
 def _is_column(value: Any) -> bool:
@@ -265,7 +258,7 @@ def unformatted(value: Any) -> Any:
         if _is_transformed(source):  # older versions of datasets give it this column alone
             return [entry for (entry,) in _dataset_cells(source, [name])]
         return source[name]
-    if not any(TABLES.get(kind) is _dataset_cells for kind in kinds(value)) or _is_transformed(value):
+    if DATASETS.isdisjoint(kinds(value)) or _is_transformed(value):
         return value
     return value.with_format(None)
 

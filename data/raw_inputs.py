@@ -31,6 +31,10 @@ KEYS = ("text", "image", AUDIO, WORDS)
 """Keys and columns of inputs, of which the first that is there counts."""
 
 
+SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
+"""Several tables under the names of their splits."""
+
+
 @dataclass(frozen=True)
 class Sound:
     """Samples [samples] of one channel, and their rate."""
@@ -128,6 +132,11 @@ def is_record(value: Any, keys: Sequence[str] = KEYS) -> bool:
     if not isinstance(value, Mapping) or set(value) & set(TENSORS):
         return False
     return bool(set(value) & set(keys)) or not all(hasattr(each, "shape") for each in value.values())
+
+
+def are_tensors(given: Any) -> bool:
+    """Whether a caller gave a dict of ready tensors, or meant to."""
+    return isinstance(given, Mapping) and not is_record(given) and SPLITS.isdisjoint(kinds(given))
 
 
 def column_rows(given: Any, keys: Sequence[str]) -> Any:

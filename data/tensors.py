@@ -79,10 +79,11 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) 
     ``token_type_ids`` may be left out (zeros); for a family without token types it is accepted when
     all zero.
     """
-    return _tokens(inputs, spec, first) if spec.modality == "text" else _numbers(inputs, spec, first)
+    arrays = {name: as_array(value) for name, value in inputs.items()}
+    return _tokens(arrays, spec, first) if spec.modality == "text" else _numbers(arrays, spec, first)
 
 
-def _tokens(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
+def _tokens(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
     """Token ids [B, T], their mask and types."""
     _check_names(inputs, {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"})
     ids = _integers("input_ids", inputs["input_ids"], spec.vocabulary)
@@ -98,14 +99,14 @@ def _tokens(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str,
     return {name: tensors[name] for name in spec.input_names}
 
 
-def _numbers(inputs: Mapping[str, Any], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
+def _numbers(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
     """Pixels, spectrograms or samples [B, …] float32; where the model reads one a mask, all ones if it was left out."""
     name = spec.input_names[0]
     _check_names(inputs, {name}, set(spec.input_names))
     shape = spec.spectrogram
     if spec.modality == "image":
         shape = (spec.channels, spec.image_height, spec.image_width)
-    values = as_array(inputs[name])
+    values = inputs[name]
     fits = values.shape[1:] == tuple(shape) if shape else values.ndim == 2 and values.shape[1] >= spec.shortest
     if values.dtype.kind != "f" or not fits:
         axes = ", ".join(map(str, ("batch", *(shape or (f"{spec.shortest} or more samples",)))))
@@ -126,9 +127,8 @@ def _check_names(inputs: Mapping[str, Any], needed: set[str], allowed: set[str])
         raise InputError(f"tensors are named {listing(sorted(names))}; expected {listing(sorted(allowed))}")
 
 
-def _integers(name: str, value: Any, limit: int, like: np.ndarray | None = None) -> np.ndarray:
+def _integers(name: str, array: np.ndarray, limit: int, like: np.ndarray | None = None) -> np.ndarray:
     """Whole numbers [B, T] from 0 to below a limit, of the shape of another array."""
-    array = as_array(value)
     if array.dtype.kind not in "iub" or array.ndim != 2 or 0 in array.shape[1:]:
         raise InputError(f"{name} is {array.dtype} {list(array.shape)}; expected int64 [batch, sequence]")
     if like is not None and array.shape != like.shape:

@@ -114,7 +114,8 @@ class TextProcessor:
                     f"input {index}, {cut(text)}, has no token the model knows{' in one of its texts' * empty}; "
                     f"{UNREADABLE}"
                 )
-        return [self._shortened(encoding, index) for index, encoding in enumerate(encodings, start=first)]
+        pairs = enumerate(zip(texts, encodings, strict=True), start=first)
+        return [self._shortened(encoding, index, text) for index, (text, encoding) in pairs]
 
     def _encodings(self, texts: list[Any], indices: Sequence[int], **how: Any) -> list[Any]:
         """What the library makes of texts; the first one on which it fails is named."""
@@ -130,10 +131,10 @@ class TextProcessor:
         with tokenizing(f"the tokenizer fails on input {index}, {cut(text)}; {REMEDY}"):
             return self._tokenizer.encode_batch([text], **how)[0]
 
-    def _shortened(self, encoding: Any, index: int) -> EncodedText:
+    def _shortened(self, encoding: Any, index: int, item: Any) -> EncodedText:
         """A tokenised text, or pair, with as many tokens as the model reads."""
         places = self._kept(encoding, index)
-        made = self._made(encoding, places, len(places) < len(encoding.ids))
+        made = self._made(encoding, places, item)
         self._check_range("token id", max(made.ids), self._spec.vocabulary, index)
         if TYPES in self._spec.input_names:
             self._check_range("token type", max(made.types), self._spec.token_types, index)
@@ -172,13 +173,11 @@ class TextProcessor:
             raise InputError(f"input {index} is {empty}; expected at least one word")
         check_texts((item,) if isinstance(item, str) else item, index)
 
-    def _made(self, encoding: Any, places: Sequence[int], truncated: bool) -> EncodedText:
-        """The tokens at some places."""
-        ids, types = encoding.ids, self._types(encoding)
+    def _made(self, encoding: Any, places: Sequence[int], item: Any) -> EncodedText:  # noqa: ARG002 - of WordProcessor
+        """The tokens of an input at some places."""
+        ids, types = encoding.ids, encoding.type_ids if self.typed else [0] * len(encoding.ids)
+        truncated = len(places) < len(ids)
         return EncodedText([ids[place] for place in places], [types[place] for place in places], truncated)
-
-    def _types(self, encoding: Any) -> list[int]:
-        return list(encoding.type_ids) if self.typed else [0] * len(encoding.ids)
 
     def collate(self, items: Sequence[EncodedText]) -> dict[str, np.ndarray]:
         """``input_ids``, ``attention_mask`` and, where the model has it, ``token_type_ids``, each [B, T] int64."""

@@ -91,7 +91,7 @@ class WordProcessor(TextProcessor):
                     raise InputError(
                         f"input {first + place}, {cut(texts[place])}, has no token the model knows; {UNREADABLE}"
                     )
-                found[place] = _moved(self._shortened(encoding, first + place), texts[place])
+                found[place] = self._shortened(encoding, first + place, texts[place])
         return [found[place] for place in range(len(texts))]
 
     def pieces(self, text: Any, index: int = 0) -> list[Piece]:
@@ -144,29 +144,19 @@ class WordProcessor(TextProcessor):
             raise InputError(f"input {index} is a list of no words; expected at least one")
         check_texts(item, index)
 
-    def _made(self, encoding: Any, places: Sequence[int], truncated: bool) -> EncodedText:
-        ids, types, words, offsets = encoding.ids, self._types(encoding), encoding.word_ids, encoding.offsets
-        return EncodedWords(
-            [ids[place] for place in places],
-            [types[place] for place in places],
-            truncated,
-            [NO_WORD if words[place] is None else words[place] for place in places],
-            [offsets[place] for place in places],
-        )
-
-
-def _moved(found: EncodedText, item: Any) -> EncodedText:
-    """Offsets within words as offsets in the words joined by spaces; those of a text without the spaces around."""
-    assert isinstance(found, EncodedWords)
-    if isinstance(item, str):
-        offsets = [_trimmed(item, *ends) for ends in found.offsets]
-        return EncodedWords(found.ids, found.types, found.truncated, found.words, offsets)
-    starts = [0, *accumulate(len(word) + 1 for word in item)]
-    offsets = [
-        (0, 0) if word == NO_WORD else (starts[word] + start, starts[word] + end)
-        for word, (start, end) in zip(found.words, found.offsets, strict=True)
-    ]
-    return EncodedWords(found.ids, found.types, found.truncated, found.words, offsets)
+    def _made(self, encoding: Any, places: Sequence[int], item: Any) -> EncodedText:
+        """The tokens of an input; offsets in words of a list become those in these words joined by spaces."""
+        made, owners, ends = super()._made(encoding, places, item), encoding.word_ids, encoding.offsets
+        words = [NO_WORD if owners[place] is None else owners[place] for place in places]
+        if isinstance(item, str):
+            offsets = [_trimmed(item, *ends[place]) for place in places]
+        else:
+            starts = [0, *accumulate(len(word) + 1 for word in item)]
+            offsets = [
+                (0, 0) if word == NO_WORD else (starts[word] + ends[place][0], starts[word] + ends[place][1])
+                for word, place in zip(words, places, strict=True)
+            ]
+        return EncodedWords(made.ids, made.types, made.truncated, words, offsets)
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:

@@ -26,7 +26,6 @@ EnginePrecision = Literal["fp16", "bf16", "fp32"]
 PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)
 """Precisions that engines are built in and run in, the first choice first."""
 
-
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Library → its Python module."""
 

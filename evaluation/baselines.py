@@ -23,7 +23,6 @@ import numpy as np
 
 from ..bundle.data_overlap import LEAST
 from ..bundle.store import Bundle
-from ..bundle.traced import Traced
 from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
 from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, read_examples
@@ -40,7 +39,7 @@ from .dropout import KIND
 from .metric_names import BASELINES
 from .model_reports import detected
 from .models import Model
-from .options import Figures
+from .options import EvaluationOptions
 from .report import BaselineReport
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ UNFITTED = "needs features of training data; give these as well (fit=…, --fit)
 
 
 def read_training(
-    figures: Figures, bundle: Bundle, known: Examples, ood: Examples | None, reading: Reading
+    figures: EvaluationOptions, bundle: Bundle, known: Examples, ood: Examples | None, reading: Reading
 ) -> Examples | None:
     """The training data that baselines are fitted on; ``None`` where none are given."""
     if figures.baselines:
@@ -80,7 +79,7 @@ def read_training(
     if len(training) < figures.neighbours:
         raise InputError(
             f"neighbours is {figures.neighbours}, but {training.source} holds {len(training)} examples; give more of "
-            "them, or a smaller number (--neighbours)"
+            "them, or a smaller number of neighbours"
         )
     return training
 
@@ -90,7 +89,7 @@ def measure_baselines(
     known: Examples,
     ood: Examples,
     training: Examples | None,
-    figures: Figures,
+    figures: EvaluationOptions,
     names: Sequence[str],
     batch_size: int,
     seed: int,
@@ -133,7 +132,7 @@ def measure_baselines(
                 likeliest = min(LIKELIEST, len(single.bias))
                 settings = {"gen": f"γ = {GAMMA:g}, the {likeliest} likeliest classes", **settings}
         title, sizes = f"resampling baselines of {model.name}", () if texts is None else (len(known), len(ood))
-        measured = detected(*scores, figures.bootstrap, seed, progress, title, texts, sizes)
+        measured = detected(scores[0], scores[1], figures.bootstrap, seed, progress, title, texts, sizes)
         reports.append(BaselineReport(single_model_of(model), measured, settings, unfitted | dict(task.lacks)))
     return reports
 
@@ -181,7 +180,7 @@ def _outputs(
 
 
 def _read(outputs: Arrays) -> np.ndarray:
-    """What the last linear map reads: behind a pooler, where there is one."""
+    """Input of the last linear map: behind a pooler, where there is one."""
     return outputs["penultimate"] if "penultimate" in outputs else outputs["features"]
 
 
@@ -230,7 +229,7 @@ WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, wi
 
 
 def single_model_of(model: Model) -> str:
-    """Which single model the baselines of a model are computed from, in words."""
+    """The single model that the baselines of a model are computed from, in words."""
     if model.kind in WHOLE:
         return WHOLE[model.kind]
     members, heads, counts = len(model.plan.members), model.plan.heads, model.plan.head_counts()[0]
@@ -242,16 +241,15 @@ def single_model_of(model: Model) -> str:
 
 
 def is_whole_model(model: Model) -> bool:
-    """Whether it is one model with all its heads."""
+    """True for one model with all its heads."""
     shape, plan = model.architecture, model.plan
-    heads = [block.heads for block in shape.blocks] if isinstance(shape, Traced) else [plan.heads] * plan.layers
-    return model.kind in WHOLE or plan.head_counts() == [heads]
+    return model.kind in WHOLE or plan.head_counts() == [list(shape.heads_of_layers)]
 
 
 def baseline_notes(
     models: Sequence[Model], bundle: Bundle, known: Examples, ood: Examples, training: Examples | None
 ) -> list[str]:
-    """What to know when reading baselines: whether any is of a whole model, and what data are used twice."""
+    """Notes for reading baselines: whether any is of a whole model, and which data are used twice."""
     notes = []
     if not any(is_whole_model(model) for model in models):
         notes.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,15 +17,7 @@ SHOWN = 15
 
 @dataclass(frozen=True)
 class ClassFacts:
-    """What models say of the examples of one class.
-
-    Attributes:
-        name: of the class.
-        examples: how many it has.
-        accuracy: share of right answers, of each model.
-        disagreement: share of the first model's members that disagree with it, mean over the examples.
-        mutual_information: of the first model, nats, likewise.
-    """
+    """One class: accuracy of each model, and means of the first model's disagreement and mutual information, nats."""
 
     name: str
     examples: int
@@ -35,14 +28,7 @@ class ClassFacts:
 
 @dataclass(frozen=True)
 class Confusion:
-    """A class taken for another.
-
-    Attributes:
-        label: the true class.
-        said: the predicted class.
-        examples: of the true class.
-        counts: how many of them each model confuses so.
-    """
+    """A class taken for another: by how many of its examples each model confuses so."""
 
     label: str
     said: str
@@ -88,22 +74,17 @@ def largest_confusions(evidence: Evidence, limit: int = SHOWN) -> list[Confusion
     """The first model's most frequent confusions of two classes, the largest first."""
     names = evidence.labels
     sizes = np.bincount(_labels(evidence), minlength=len(names))
-    found = [_counts(evidence, seen) for seen in evidence.seen]
+    found = [Counter(_codes(evidence, seen).tolist()) for seen in evidence.seen]
     wrong = [code for code in found[0] if code // len(names) != code % len(names)]
     return [
         Confusion(
             label=names[code // len(names)],
             said=names[code % len(names)],
             examples=int(sizes[code // len(names)]),
-            counts=tuple(counts.get(code, 0) for counts in found),
+            counts=tuple(counts[code] for counts in found),
         )
-        for code in sorted(wrong, key=lambda code: -found[0][code])[:limit]
+        for code in sorted(wrong, key=lambda code: (-found[0][code], code))[:limit]
     ]
-
-
-def _counts(evidence: Evidence, seen: Observation) -> dict[int, int]:
-    codes, counts = np.unique(_codes(evidence, seen), return_counts=True)
-    return dict(zip(codes.tolist(), counts.tolist(), strict=True))
 
 
 def _codes(evidence: Evidence, seen: Observation) -> np.ndarray:

@@ -37,7 +37,7 @@ class Asked:
 
 
 def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
-    """What a competitor's name asks for; ``None`` where it is that of a checkpoint or bundle, or of a folder."""
+    """MC dropout by a competitor's name; ``None`` for the name of a checkpoint, bundle or folder."""
     word, *rest = str(source).split(":", 2)
     if word != KIND or Path(source).exists():
         return None
@@ -78,9 +78,7 @@ class DropoutPasses:
         """All passes as members (``fusion.FusedOutput``, or that of another task), from tensors of a batch [B, …]."""
         import torch
 
-        from ..fusion.label_head import summarize_labels
-        from ..fusion.score_head import summarize_scores
-        from ..fusion.uncertainty_head import summarize
+        from ..fusion.output_heads import summarize_task
 
         found = []
         with self._lock, torch.random.fork_rng(devices=[]):
@@ -93,11 +91,7 @@ class DropoutPasses:
             tokens = inputs["input_ids"].shape[1]
             found = [torch.nn.functional.pad(each, (0, 0, 0, tokens - each.shape[1])) for each in found]
         logits = torch.stack(found, dim=1)
-        if self.architecture.task == "score":
-            return summarize_scores(logits, self.architecture.score_activation)
-        if self.architecture.task == "multi_label":
-            return summarize_labels(logits)
-        return summarize(logits, 1.0, None)
+        return summarize_task(self.architecture, logits)
 
     def _seed_of(self, tensors: dict[str, Any]) -> int:
         """A number that follows from the seed and an input's own tensors."""

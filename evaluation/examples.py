@@ -23,14 +23,9 @@ THUMBNAIL = 96
 
 @dataclass(frozen=True)
 class Example:
-    """One input as a report shows it.
+    """One input as a report shows it: a text or the name of an image, and the ``data:`` address of its thumbnail.
 
-    Attributes:
-        text: of a text input, or the name of an image.
-        image: ``data:`` address of a thumbnail, or ``None`` for texts.
-        label: the true class, or ``None`` where there is none.
-        said: the predicted class.
-        confidence, predictive_entropy, mutual_information: of the evaluated bundle; entropies in nats.
+    ``label`` is the true class where there is one, ``said`` the predicted one; entropies are in nats.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""How long the models under evaluation take, all on one backend: times on different ones tell nothing of the models."""
+"""Latency of the models under evaluation, all on one backend: times on different ones do not compare models."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from ..bundle.store import Bundle
-from ..bundle.tasks import Precision
-from ..bundle.traced import Traced
 from ..engines.metadata import LIBRARIES
 from ..errors import HydrantError
+from ..metrics.gates import Precision
 from ..metrics.timing import Rules, interleave
 from ..progress import Progress
 from ..runtime.backends.protocol import Backend
@@ -73,7 +72,7 @@ def _exported(model: Model, beside: Backend, folder: Path, opened: ExitStack) ->
     assert model.as_bundle is not None  # only checkpoints come here
     precision = cast(Precision, "fp32" if beside.precision == "int8" else beside.precision)
     path = Path(tempfile.mkdtemp(dir=folder)) / "bundle"
-    form = GraphForm(without=() if isinstance(model.architecture, Traced) else PLAIN)
+    form = GraphForm(without=PLAIN if model.architecture.is_declared else ())
     model.as_bundle(path)
     export(path, "fp32" if beside.name == "openvino" else precision, form)
     return opened.enter_context(open_backend(Bundle.open(path), beside.name, precision=precision)[0])

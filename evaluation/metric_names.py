@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from ..tasks.task import Column, share
@@ -83,16 +82,6 @@ DECISIONS = {
     "set_coverage": share("prediction sets that hold the label", better="high"),
     "set_size": Column("classes in a prediction set", "{:.2f}"),
 }
-
-
-def shown(figure: Figure | None, column: Column, interval: bool = True) -> str:
-    """A figure with its interval, or a dash where it has no value."""
-    if figure is None or not math.isfinite(figure.value):
-        return "–"
-    value = column.text(figure.value)
-    if not interval or not math.isfinite(figure.low):
-        return value
-    return f"{value} ({ranged(figure, column)})"
 
 
 def ranged(figure: Figure, column: Column) -> str:

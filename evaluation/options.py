@@ -10,7 +10,7 @@ from ..errors import InputError, check_plain, cut, is_whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class EvaluationOptions:
     """What to measure beside quality and detection, and how sure to be of it.
 
     Attributes:
@@ -55,3 +55,7 @@ class Figures:
                 "training data are given (fit=…, --fit), but nothing is fitted on them; ask for the baselines as well "
                 "(baselines=True, --baselines), or leave them out"
             )
+
+
+Figures = EvaluationOptions
+"""The name of :class:`EvaluationOptions` up to version 0.2."""

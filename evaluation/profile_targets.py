@@ -1,4 +1,4 @@
-"""What is profiled: the bundle and its baselines, and how each is opened."""
+"""The models that are profiled: the bundle and its baselines, and how each is opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..runtime.backends.registry import RUNS_GRAPHS, open_backend, open_graph
 FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
 
 BASELINES = (SINGLE, DEEP_ENSEMBLE)
-"""What can be asked for; ``"single"`` also brings the single model with the exact rewrites."""
+"""Baselines by name; ``"single"`` also brings the single model with the exact rewrites."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Subject:
             return open_backend(bundle, self.backend, threads, self.precision)[0]
         architecture = bundle.any_architecture()
         tokens = architecture.max_sequence if architecture.modality == "image" else None
-        microbatch = Microbatch.of(bundle) if isinstance(architecture, Traced) else Microbatch(tokens, 1.0)
+        microbatch = Microbatch(tokens, 1.0) if architecture.is_declared else Microbatch.of(bundle)
         with ExitStack() as opened:
             backends = [
                 opened.enter_context(open_graph(self.graph, self.backend, self.precision, microbatch, threads))

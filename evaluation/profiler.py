@@ -15,11 +15,10 @@ import numpy as np
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import Precision
-from ..bundle.traced import Traced
 from ..cost.estimate import Cost, cost_of
 from ..data.check_inputs import full_batch
 from ..errors import BackendError, InputError, MissingExtraError
+from ..metrics.gates import Precision
 from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..progress import Progress, no_progress
 from ..runtime.backends.graph_file import graph_file
@@ -122,7 +121,7 @@ def profile(
     warnings += [text for case in cases if (text := run.host_bound(case))]
     notes = []
     if baselines:
-        notes.append(ORIGINAL if isinstance(bundle.any_architecture(), Traced) else RANDOM_WEIGHTS)
+        notes.append(RANDOM_WEIGHTS if bundle.any_architecture().is_declared else ORIGINAL)
         if low := {subject.precision for subject, _ in fused} - {"fp32", "bf16"}:
             notes.append(f"the baselines run in fp32, beside a bundle in {', '.join(sorted(low))}")
     found = ProfileReport(
@@ -163,7 +162,7 @@ class _Run:
         architecture = self.bundle.any_architecture()
         inputs = full_batch(architecture, batch, sequence, self.settings.seed)
         tokens = sequence if architecture.modality == "text" else None
-        cost = None if isinstance(architecture, Traced) else cost_of(self.bundle, batch=batch, sequence=tokens)
+        cost = cost_of(self.bundle, batch=batch, sequence=tokens) if architecture.is_declared else None
         for name in dict.fromkeys(subject.backend for subject, _ in opened):
             group = {subject: backend for subject, backend in opened if subject.backend == name}
             runs = [partial(backend.run, inputs) for backend in group.values()]

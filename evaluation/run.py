@@ -16,11 +16,11 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import Precision
 from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality
 from ..errors import InputError, check_seed, require
+from ..metrics.gates import Precision
 from ..progress import Progress, no_progress
 from ..tasks import TASKS
 from .baselines import baseline_notes, measure_baselines, read_training
@@ -29,7 +29,7 @@ from .model_reports import model_reports
 from .models import Model, open_models
 from .noise import sweep
 from .observation import Evidence, observe
-from .options import Figures
+from .options import EvaluationOptions
 from .plots import pictures
 from .report import EvaluationReport
 from .report_page import page
@@ -44,7 +44,7 @@ def evaluate(
     ood: Any = None,
     *,
     compare: Sequence[str | Path] = (),
-    figures: Figures = Figures(),
+    figures: EvaluationOptions = EvaluationOptions(),
     backend: str = "torch",
     precision: Precision | None = None,
     html: str | Path | None = None,
@@ -100,7 +100,7 @@ def evaluate(
         raise InputError(
             f"caution is {figures.caution:g}, by which scores of documents are ranked, but data {known.source} hold no "
             f"rankings for a model that gives {TASKS[task].gives}; a reranker needs pairs of texts, two or more with "
-            "the same first text and one of them with a label above 0 (--text-pair-column); or leave --caution out"
+            "the same first text and one of them with a label above 0 (--read text_pair=NAME); or leave caution out"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
@@ -114,8 +114,8 @@ def evaluate(
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
-        reports, found = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
-        notes += found
+        reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
+        notes += remarks
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             given = (models, known, ood, training, figures, bundle.labels)

@@ -13,10 +13,9 @@ from ..bundle.original_check import repeat_preprocessing
 from ..bundle.reports import REPORT, report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.tasks import Precision
 from ..data.data_options import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
-from ..metrics.gates import TOLERANCES, Agreement, Gate, Tolerances
+from ..metrics.gates import TOLERANCES, Agreement, Gate, Precision, Tolerances
 from ..progress import Progress, no_progress
 from ..runtime.backends.protocol import Backend
 from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons
@@ -45,13 +44,13 @@ class BackendReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every gate holds."""
+        """True if every gate holds."""
         return all(gate.passed for gate in self.gates)
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What ``verify`` found.
+    """Results of ``verify``.
 
     Attributes:
         files: SHA-256 of every file of the bundle but the reports, as it was verified.
@@ -69,7 +68,7 @@ class VerifyReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every backend passed every gate, and raw inputs are prepared as when the bundle was made."""
+        """True if every backend passed every gate, and raw inputs are prepared as when the bundle was made."""
         return all(report.passed for report in self.backends) and not (self.preprocessing or {}).get("different")
 
     def to_json(self) -> dict[str, Any]:

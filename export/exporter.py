@@ -12,11 +12,11 @@ from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.staging import PURPOSE, owned_folder
 from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
-from ..bundle.tasks import PRECISIONS, Precision
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import Reading
 from ..errors import InputError, cut
+from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
 from .graph_form import Export, GraphForm

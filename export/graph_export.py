@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.store import PROCESSOR, TOKENIZER_GRAPH, Bundle, resolve
-from ..bundle.tasks import Precision
 from ..data.data_options import Reading
 from ..errors import require
+from ..metrics.gates import Precision
 from ..progress import Progress, no_progress
 from .graph_form import Export, GraphForm
 

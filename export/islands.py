@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
 from ..errors import InputError
@@ -18,14 +17,11 @@ from .onnx_file import open_graph
 RESIDUAL_LIMIT = 512.0
 """A residual sum above this loses the small activations beside it in FP16, whose spacing there is 0.5."""
 
-
 SCORE_LIMIT = 128.0
 """Attention scores above this are too coarse in FP16, whose spacing there is 1/8: they stand in an exponential."""
 
-
 LARGEST = 65504.0
 """Largest finite number of FP16."""
-
 
 HEADROOM = 4.0
 """Measured maxima may be exceeded this many times by other inputs."""
@@ -105,19 +101,13 @@ def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict
         names += [f"{own}.mlp.gated"] if blocks.architecture.gated_mlp else []
     model = lower(blocks, 1.0, {}, Form("grouped"))
     names += [node.name for node in model.graph.node if node.name.endswith(".low_rank.down")]
-    model = _with_maxima(model, names)
+    for name in names:
+        model.graph.node.append(helper.make_node("Abs", [name], [f"magnitude.{name}"]))
+        model.graph.node.append(helper.make_node("ReduceMax", [f"magnitude.{name}"], [f"largest.{name}"], keepdims=0))
+        model.graph.output.append(helper.make_tensor_value_info(f"largest.{name}", TensorProto.FLOAT, []))
     session = open_graph(model, "measure activations for an FP16 graph")
     outputs = [f"largest.{name}" for name in names]
     largest = np.zeros(len(names))
     for batch in batches:
         largest = np.maximum(largest, [float(value) for value in session.run(outputs, dict(batch))])
     return dict(zip(names, largest.tolist(), strict=True))
-
-
-def _with_maxima(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The model with an output ``largest.NAME``, a scalar, for each value."""
-    for name in names:
-        model.graph.node.append(helper.make_node("Abs", [name], [f"magnitude.{name}"]))
-        model.graph.node.append(helper.make_node("ReduceMax", [f"magnitude.{name}"], [f"largest.{name}"], keepdims=0))
-        model.graph.output.append(helper.make_tensor_value_info(f"largest.{name}", TensorProto.FLOAT, []))
-    return model

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
@@ -22,14 +21,18 @@ from .fused_blocks import Blocks, read_blocks
 
 DENSITY_KEY = "hydrant.density_sha256"
 
-
 EXTERNAL_DATA_BYTES = 1_800_000_000
-"""Above this size weights go to a file beside the graph: protobuf ends at 2 GiB."""
+"""Above this size weights go to a file beside the graph, also in memory: protobuf ends at 2 GiB."""
 
 
 def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
     """The bundle's weights as blocks, after they were checked against its plan and labels."""
-    weights, plan = _weights(bundle), bundle.plan()
+    path: Any = bundle.file(WEIGHTS)
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
+    plan = bundle.plan()
     shapes = {key: tensor.shape for key, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
     return read_blocks(architecture, plan, weights)
@@ -66,11 +69,7 @@ def calibration_metadata(calibration: Calibration, density: str | None) -> dict[
 
 
 def write_model(model: onnx.ModelProto, path: Path) -> dict[str, bytes | Path]:
-    """Write a model, with its weights in a file beside it when they are large, and check it.
-
-    Returns:
-        File name → file, of one or two files.
-    """
+    """Write a model, with its weights in a file beside it when they are large, and check it: name → file."""
     save(model, path, external=weights_bytes(model) > EXTERNAL_DATA_BYTES)
     onnx.checker.check_model(str(path), full_check=True)
     return {file.name: file for file in sorted(path.parent.iterdir())}
@@ -91,25 +90,13 @@ def save(model: onnx.ModelProto, path: Path, external: bool) -> None:
     onnx.save_model(copy, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
 
-def _weights(bundle: Bundle) -> dict[str, np.ndarray]:
-    path: Any = bundle.file(WEIGHTS)
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
-
-
-INLINE_BYTES = 1_800_000_000
-"""Above this size a model cannot be handed over in memory: protobuf ends at 2 GiB."""
-
-
 def open_graph(model: onnx.ModelProto, purpose: str) -> Any:
     """An ONNX Runtime session on the CPU."""
     ort = require("onnxruntime", "onnxruntime", purpose)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     providers = ["CPUExecutionProvider"]
-    if weights_bytes(model) <= INLINE_BYTES:
+    if weights_bytes(model) <= EXTERNAL_DATA_BYTES:
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
         path = Path(folder) / "model.onnx"

@@ -6,7 +6,6 @@ weights, so the single model and the members of a Deep Ensemble are stood in for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 import numpy as np
@@ -22,10 +21,7 @@ from .rewrites import REWRITES, left_out, rewrite
 
 
 def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) -> Weights:
-    """Fused tensors as one randomly initialised checkpoint pruned by ``plan`` would give them.
-
-    Linear maps and tables are normal with standard deviation 0.02 and biases 0, LayerNorms 1 and 0.
-    """
+    """Fused tensors as one randomly initialised checkpoint pruned by ``plan`` would give them."""
     rng = np.random.default_rng(seed)
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     weights: dict[str, np.ndarray] = {}
@@ -57,10 +53,7 @@ def random_model(
     lowering: str = "unrolled",
     without: Collection[str] = (),
 ) -> onnx.ModelProto:
-    """The graph of a random model, exported as a bundle of the same plan would be.
-
-    Its activations are small: in FP16 none has to stay float32.
-    """
+    """The graph of a random model, exported as a bundle of the same plan would be; FP16 needs no islands."""
     plan = plan or HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
     weights = random_weights(architecture, plan)
     blocks, _ = rewrite(read_blocks(architecture, plan, weights), left_out(without, lowering, precision))
@@ -77,6 +70,5 @@ def _pruned(array: np.ndarray, keep: tuple[int, ...], width: int, slots: int, ax
     """The kept heads along an axis of ``parts`` × heads × d_h, zero-padded to ``slots`` heads."""
     moved = np.moveaxis(array, axis, 0)
     heads = moved.reshape(parts, -1, width, *moved.shape[1:])[:, list(keep)]
-    padding = np.zeros((parts, slots - len(keep), *heads.shape[2:]), np.float32)
-    joined = np.concatenate([heads, padding], axis=1)
-    return np.moveaxis(joined.reshape(math.prod(joined.shape[:3]), *moved.shape[1:]), 0, axis)
+    padded = np.pad(heads, [(0, 0), (0, slots - len(keep)), *[(0, 0)] * (heads.ndim - 2)])
+    return np.moveaxis(padded.reshape(-1, *moved.shape[1:]), 0, axis)

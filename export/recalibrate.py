@@ -15,9 +15,9 @@ from onnx import helper, numpy_helper
 from ..bundle.calibration import Calibration
 from ..bundle.density import Density
 from ..bundle.store import Bundle, onnx_name
-from ..bundle.tasks import PRECISIONS
 from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError
+from ..metrics.gates import PRECISIONS
 from .distance_head import with_distance
 from .onnx_file import DENSITY_KEY, calibration_metadata
 from .task_heads import TEMPERATURE
@@ -60,13 +60,9 @@ def _read(path: Path) -> onnx.ModelProto:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises several kinds
         raise BundleError(f"{path} is not an ONNX file ({error}); export it again with `hydrant export`") from error
-    if any(output.name == "score" for output in model.graph.output):
-        return model  # has no temperature; intervals stand in its metadata
-    found = [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
-    fits = len(found) == 1 and len(found[0].dims) == 1 and found[0].data_type == onnx.TensorProto.FLOAT
-    if fits and not any(output.name == "label_entropy" for output in model.graph.output):
-        fits = list(found[0].dims) == [1]
-    if not fits or not any(output.name == "energy" for output in model.graph.output):
+    outputs = {output.name for output in model.graph.output}
+    found = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
+    if "score" not in outputs and (found != [1] or "energy" not in outputs):  # a score has no temperature
         raise BundleError(
             f"{path} holds no temperature that could be set, or gives no energy: an older hydrant wrote it; "
             "export it again with `hydrant export`"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..bundle.tasks import MEMBER_OUTPUTS, OUTPUTS, PER_CLASS, ScoreActivation
 from ..bundle.traced import AnyArchitecture
 from ..metrics.uncertainty import highest_entropy
+from ..tasks import PER_CLASS, TASKS, ScoreActivation
 from .graph import FLOAT, Graph
 
 Outputs = dict[str, tuple[int, Sequence[int | str]]]
@@ -46,10 +46,10 @@ def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:
     """Outputs of a graph; ``members`` is M if it emits each member's."""
     task, classes = architecture.task, [] if architecture.task == "score" else [architecture.classes]
     tokens = ["sequence"] if architecture.every_token else []
-    outputs: Outputs = dict.fromkeys(OUTPUTS[task], (FLOAT, ("batch", *tokens)))
+    outputs: Outputs = dict.fromkeys(TASKS[task].outputs, (FLOAT, ("batch", *tokens)))
     outputs |= {name: (FLOAT, ("batch", *tokens, *classes)) for name in PER_CLASS if name in outputs}
     if members is not None:
-        outputs[MEMBER_OUTPUTS[task]] = (FLOAT, ("batch", members, *tokens, *classes))
+        outputs[TASKS[task].member_output] = (FLOAT, ("batch", members, *tokens, *classes))
     return outputs
 
 
@@ -91,7 +91,7 @@ def uncertainty_head(
     other = graph.node("Cast", [graph.node("Not", [same], "members.differ")], "members.differ.float", to=FLOAT)
     _mean(graph, other, "disagreement")
     if emit:
-        _emit(graph, probabilities, streams, members, MEMBER_OUTPUTS["classification"], 4 if tokens else 3)
+        _emit(graph, probabilities, streams, members, TASKS["classification"].member_output, 4 if tokens else 3)
 
 
 def label_head(
@@ -126,7 +126,7 @@ def label_head(
         total = graph.node("ReduceSum", [value, labels], f"{name}.sum", keepdims=0)  # [B]
         graph.node("Min", [total, together], name)
     if emit:
-        _emit(graph, probabilities, streams, members, MEMBER_OUTPUTS["multi_label"], 3)
+        _emit(graph, probabilities, streams, members, TASKS["multi_label"].member_output, 3)
 
 
 def score_head(graph: Graph, logits: str, streams: int, members: int, activation: ScoreActivation, emit: bool) -> None:
@@ -138,7 +138,7 @@ def score_head(graph: Graph, logits: str, streams: int, members: int, activation
     apart = graph.node("Sub", [scores, mean], "members.apart")
     _mean(graph, graph.node("Mul", [apart, apart], "members.squared"), "score_variance")
     if emit:
-        _emit(graph, scores, streams, members, MEMBER_OUTPUTS["score"], 2)
+        _emit(graph, scores, streams, members, TASKS["score"].member_output, 2)
 
 
 def _mean(graph: Graph, value: str, name: str, *axes: int) -> str:

@@ -16,9 +16,8 @@ from ..bundle.store import Bundle
 from ..data.text import TextProcessor
 from ..data.words import NO_WORD, EncodedWords, WordProcessor
 from ..errors import InputError, cut, require
-from .tokenizer_graph import tokenizer_graph
+from .tokenizer_graph import tokenizer_graph, word_graph
 from .tokenizer_test_texts import fuzzed_texts
-from .word_graph import word_graph
 
 TEXTS = 2000
 """On which the graph is compared with the tokenizer; half as many pairs of them beside, or as many lists of words."""

@@ -79,7 +79,7 @@ def _read(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
     elif words == ["a", *(word for point in points for word in (chr(point), "a"))]:
         changes |= {point: f" {chr(point)} " for point in points}
     elif len(points) == 1:
-        changes[points[0]] = " ".join(words)[1:-1]
+        changes |= {point: new for point in points if (new := " ".join(words)[1:-1]) != chr(point)}
     else:
         half = len(points) // 2
         _read(tokenizer, points[:half], changes)

@@ -1,7 +1,7 @@
-"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ELECTRA: post-norm text encoders; a dense layer reads the first token.
+"""BERT, DistilBERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA: post-norm; a dense layer reads the first token.
 
 XLM-RoBERTa and CamemBERT are RoBERTa by another name. ELECTRA's dense layer has GELU for tanh, and its tables may be
-narrower than its layers.
+narrower than its layers. DistilBERT has no token types, and ReLU for tanh.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..bundle.architecture import Architecture, Pooling
-from .config import activation, classes, encoder_only, head_width
-from .layout import Layout, linear
+from .layout import Layout, activation, classes, encoder_only, head_width, linear
 
 LAYER_NAMES = (
     "attention.self.query",
@@ -94,12 +93,9 @@ def _roberta(family: str, model_class: str) -> Layout:
 
 ROBERTA = _roberta("roberta", "RobertaForSequenceClassification")
 
-
 XLM_ROBERTA = _roberta("xlm-roberta", "XLMRobertaForSequenceClassification")
 
-
 CAMEMBERT = _roberta("camembert", "CamembertForSequenceClassification")
-
 
 ELECTRA = Layout(
     family="electra",
@@ -113,4 +109,54 @@ ELECTRA = Layout(
         **linear("classifier", "classifier.out_proj"),
     },
     architecture=lambda config: _architecture(config, pooling="gelu"),
+)
+
+
+def _distilbert(config: Any) -> Architecture:
+    encoder_only(config)
+    return Architecture(
+        family=config.model_type,
+        modality="text",
+        layers=config.n_layers,
+        heads=config.n_heads,
+        head_width=head_width(config, config.dim, config.n_heads),
+        width=config.dim,
+        mlp_width=config.hidden_dim,
+        activation=activation(config, config.activation),
+        pre_norm=False,
+        norm_eps=1e-12,  # fixed in the transformers class
+        qkv_bias=True,
+        pooling="relu",
+        classes=classes(config),
+        hidden_dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        classifier_dropout=config.seq_classif_dropout,
+        vocabulary=config.vocab_size,
+        positions=config.max_position_embeddings,
+        padding_token=config.pad_token_id or 0,
+    )
+
+
+DISTILBERT = Layout(
+    family="distilbert",
+    model_class="DistilBertForSequenceClassification",
+    layer="distilbert.transformer.layer.{l}",
+    layer_names=(
+        "attention.q_lin",
+        "attention.k_lin",
+        "attention.v_lin",
+        "attention.out_lin",
+        "sa_layer_norm",
+        "ffn.lin1",
+        "ffn.lin2",
+        "output_layer_norm",
+    ),
+    other_names={
+        "embeddings.word": "distilbert.embeddings.word_embeddings.weight",
+        "embeddings.position": "distilbert.embeddings.position_embeddings.weight",
+        **linear("embeddings.norm", "distilbert.embeddings.LayerNorm"),
+        **linear("pooler", "pre_classifier"),
+        **linear("classifier", "classifier"),
+    },
+    architecture=_distilbert,
 )

@@ -14,21 +14,28 @@ from typing import Any
 from ..data.label_encoding import unique_names
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
-from .config import refuse
 from .cross_encoder import max_tokens, with_activation
+from .layout import refuse
 from .lora import classifier_of
+from .refusals import (
+    check_not_quantised,
+    check_pulled,
+    incomplete,
+    other_shape,
+    siblings,
+    unknown_to_transformers,
+    unread,
+    unsupported,
+    wrapper_prefix,
+)
 from .registry import DECLARED, LAYOUTS, without_classes
-from .unsupported import siblings, unknown_to_transformers, unsupported
-from .weight_files import check_not_quantised, check_pulled, incomplete, other_shape, unread, wrapper_prefix
 
 log = logging.getLogger(__name__)
 
 READS = "fuse", "read a checkpoint"
 """The extra that brings PyTorch and transformers, and what for."""
 
-
 CONFIG = "config.json"
-
 
 MAX_CONFIG_BYTES = 2**24
 
@@ -228,7 +235,7 @@ def load_config(name: str) -> Any:
     try:
         with quiet():
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-            return with_activation(asking_nowhere(config), name)
+            return with_activation(without_remote_code(config), name)
     except (UnsupportedModelError, InputError):
         raise
     except Exception as error:  # as in load_model
@@ -247,7 +254,7 @@ def load_config(name: str) -> Any:
         ) from error
 
 
-def asking_nowhere(config: Any) -> Any:
+def without_remote_code(config: Any) -> Any:
     """The same configuration, by which nothing is looked for elsewhere.
 
     Of the attention that it names it is freed: that may be code of a hub, which would be run. timm's models may name a

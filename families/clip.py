@@ -1,8 +1,10 @@
-"""CLIP's image tower: pre-norm, LayerNorm behind the embeddings; zero-shot, or with a classifier that was trained.
+"""The image towers of CLIP and SigLIP: pre-norm; zero-shot, or with a classifier that was trained.
 
-Zero-shot, a projection to unit length reads the first token behind the final LayerNorm, and the classifier is made of
-the text tower's embeddings of class prompts (``zero_shot``); state-dict names are those of ``ZeroShotClassifier``. A
-trained classifier (``CLIPForImageClassification``) reads the mean of all patches as the last layer leaves them.
+CLIP has a learned token, and a LayerNorm behind the embeddings. Zero-shot, a projection to unit length reads that token
+behind the final LayerNorm, and the classifier is made of the text tower's embeddings of class prompts (``zero_shot``);
+state-dict names are those of ``ZeroShotClassifier``. A trained classifier (``CLIPForImageClassification``) reads the
+mean of all patches as the last layer leaves them; SigLIP's, behind the final LayerNorm. The attention head that pools
+SigLIP's tower for zero-shot answers is in the checkpoint, and nothing here reads it.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from .config import activation, classes, head_width, refuse
-from .layout import Layout, linear
+from .layout import Layout, activation, classes, head_width, linear, pair, refuse
 
 
 def _tower(config: Any) -> Architecture:
-    """The image tower, and a classifier that reads its first token as it is."""
+    """The image tower, and a classifier that reads its first token as it is; of SigLIP without what is CLIP's own."""
     tower = config.vision_config
-    if tower.image_size < tower.patch_size:
-        raise refuse(tower, "patch_size", tower.patch_size, f"at most the image size, {tower.image_size}")
+    height, width = pair(tower.image_size)
+    patch_height, patch_width = pair(tower.patch_size)
+    if height != width or patch_height != patch_width or height < patch_height:
+        raise refuse(tower, "image_size", tower.image_size, "a square of one square patch or more")
+    clip = config.model_type == "clip"
     return Architecture(
         family=config.model_type,
         modality="image",
@@ -35,19 +39,19 @@ def _tower(config: Any) -> Architecture:
         pooling="none",
         classes=classes(config),
         attention_dropout=tower.attention_dropout,
-        image_height=tower.image_size,
-        image_width=tower.image_size,
+        image_height=height,
+        image_width=width,
         channels=tower.num_channels,
-        patch_height=tower.patch_size,
-        patch_width=tower.patch_size,
-        prefix_tokens=1,
-        patch_bias=False,
-        patch_norm=True,
+        patch_height=patch_height,
+        patch_width=patch_width,
+        prefix_tokens=1 if clip else 0,
+        patch_bias=not clip,
+        patch_norm=clip,
+        token_pooling="first" if clip else "mean",
     )
 
 
 LAYER = "vision_model.encoder.layers.{l}"
-
 
 LAYER_NAMES = (
     "self_attn.q_proj",
@@ -60,14 +64,12 @@ LAYER_NAMES = (
     "layer_norm2",
 )
 
-
 EMBEDDINGS = {
     "embeddings.patch.weight": "vision_model.embeddings.patch_embedding.weight",
     "embeddings.first_token": "vision_model.embeddings.class_embedding",
     "embeddings.position": "vision_model.embeddings.position_embedding.weight",
     **linear("embeddings.norm", "vision_model.pre_layrnorm"),
 }
-
 
 CLIP = Layout(
     family="clip",
@@ -84,7 +86,6 @@ CLIP = Layout(
     wrapper="ZeroShotClassifier",
 )
 
-
 CLIP_CLASSIFIER = Layout(
     family="clip",
     model_class="CLIPForImageClassification",
@@ -92,4 +93,18 @@ CLIP_CLASSIFIER = Layout(
     layer_names=LAYER_NAMES,
     other_names={**EMBEDDINGS, **linear("classifier", "classifier")},
     architecture=lambda config: replace(_tower(config), token_pooling="mean", final_norm=False),
+)
+
+SIGLIP = Layout(
+    family="siglip",
+    model_class="SiglipForImageClassification",
+    layer=LAYER,
+    layer_names=LAYER_NAMES,
+    other_names={
+        **linear("embeddings.patch", "vision_model.embeddings.patch_embedding"),
+        "embeddings.position": "vision_model.embeddings.position_embedding.weight",
+        **linear("final_norm", "vision_model.post_layernorm"),
+        **linear("classifier", "classifier"),
+    },
+    architecture=_tower,
 )

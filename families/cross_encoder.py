@@ -10,19 +10,16 @@ from typing import Any
 
 from ..data.specs import processor_settings
 from ..errors import InputError, UnsupportedModelError, cut, listing
-from .tasks import activation_path, task_of
+from .layout import activation_path, task_of
 
 MAIN, MODULES, MODULE = "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"
-
 
 LENGTHS = ("processing_kwargs.text.max_length", "processor_kwargs.model_max_length", "tokenizer_args.model_max_length",
            "max_seq_length")  # fmt: skip
 """Settings of the module that limit the tokens of an input; the first one wins."""
 
-
 UNUSED = ("unpad_inputs", "query_length", "document_length", "query_expansion")
 """Settings of the module that ``CrossEncoder.predict`` does not use; those of a query expansion are nested."""
-
 
 EXPECTED: dict[str, tuple[Any, ...]] = {
     "do_lower_case": (False,),

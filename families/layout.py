@@ -1,4 +1,4 @@
-"""Where a family keeps its weights: canonical names against the names in its state dict."""
+"""What a family declares: where its weights lie in a state dict, and how its configuration reads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.architecture import Architecture
+from ..bundle.architecture import Activation, Architecture
+from ..errors import UnsupportedModelError
+from ..tasks import ScoreActivation
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 STACKED = ("attention.query", "attention.key", "attention.value")
 """The parts that one linear map may hold, one below the other."""
-
 
 LAYER_PARTS = ("attention.query", "attention.key", "attention.value", "attention.output",
                "attention_norm", "mlp.up", "mlp.down", "mlp_norm")  # fmt: skip
@@ -87,3 +88,121 @@ def _part(canonical: str) -> str:
 def linear(canonical: str, source: str) -> dict[str, str]:
     """Names of the weight and bias of one module."""
     return {f"{canonical}.{kind}": f"{source}.{kind}" for kind in ("weight", "bias")}
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+MULTI_LABEL = "multi_label_classification"
+"""What transformers calls a model whose labels do not exclude each other, each with a sigmoid of its own."""
+
+
+def refuse(config: Any, setting: str, found: object, supported: str) -> UnsupportedModelError:
+    """The error for one unsupported setting of a configuration."""
+    return UnsupportedModelError(
+        f"{config.model_type} model has {setting} = {found!r}, which hydrant does not support; supported: {supported}"
+    )
+
+
+def activation(config: Any, name: object) -> Activation:
+    """Canonical activation for a configuration's ``hidden_act``."""
+    if name not in ACTIVATIONS:
+        raise refuse(config, "hidden_act", name, ", ".join(ACTIVATIONS))
+    return ACTIVATIONS[str(name)]
+
+
+def classes(config: Any) -> int:
+    """Number of classes or labels of a classifier; 1 for a model that gives a score (:func:`task_of`)."""
+    if config.num_labels < 1:
+        raise refuse(config, "num_labels", config.num_labels, "1 (a score), or 2 or more (classes)")
+    asked, expected = getattr(config, "problem_type", None), ["single_label_classification", MULTI_LABEL]
+    if config.num_labels == 1:
+        expected = ["regression"]
+    if asked not in (None, *expected):
+        raise refuse(config, "problem_type", asked, f"{' or '.join(expected)} where num_labels is {config.num_labels}")
+    return int(config.num_labels)
+
+
+def head_width(config: Any, width: int, heads: int) -> int:
+    """Width of one attention head."""
+    if width % heads:
+        raise refuse(config, "hidden_size", width, f"a multiple of the {heads} attention heads")
+    return width // heads
+
+
+def encoder_only(config: Any) -> None:
+    """Refuse decoders, cross-attention and relative positions."""
+    if getattr(config, "is_decoder", False):
+        raise refuse(config, "is_decoder", True, "is_decoder = False (an encoder)")
+    if getattr(config, "add_cross_attention", False):
+        raise refuse(config, "add_cross_attention", True, "add_cross_attention = False (self-attention only)")
+    positions = getattr(config, "position_embedding_type", None)
+    if positions not in (None, "absolute"):
+        raise refuse(config, "position_embedding_type", positions, "'absolute'")
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """Height and width from a number or a pair."""
+    return (int(value[0]), int(value[1])) if isinstance(value, list | tuple) else (int(value), int(value))
+
+
+SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
+"""PyTorch's name of a score's activation → ours."""
+
+SHOWN = {
+    "score": tuple(SCORE_ACTIVATIONS),
+    "multi_label": ("Identity", "Sigmoid"),
+    "classification": ("Identity", "Softmax"),
+}
+"""Task → the activations of sentence-transformers of which hydrant gives the values, or the logits that they are of."""
+
+
+def task_of(config: Any) -> dict[str, Any]:
+    """The fields of an ``Architecture`` that tell the task; none for a classifier of one class."""
+    labels = getattr(config, "problem_type", None) == MULTI_LABEL
+    task = "score" if config.num_labels == 1 else "multi_label" if labels else "classification"
+    name = _activation(config, task)
+    if task == "score":
+        return {"task": task, "score_activation": SCORE_ACTIVATIONS[name]}
+    return {"task": task} if labels else {}
+
+
+def _activation(config: Any, task: str) -> str:
+    """PyTorch's name of the activation; a checkpoint without one gives its logits, as transformers does."""
+    path = activation_path(config)
+    package, _, name = str(path or "torch.nn.Identity").rpartition(".")
+    if name not in SHOWN[task] or package.partition(".")[0] != "torch":
+        supported = f"{' or '.join(SHOWN[task])} of torch.nn for num_labels = {config.num_labels}"
+        if task == "classification" and name == "Sigmoid":
+            supported += f", and Sigmoid with problem_type = {MULTI_LABEL!r}"
+        raise refuse(config, "activation_fn", path, supported)
+    return name
+
+
+def activation_path(config: Any) -> str | None:
+    """The path of the activation class of PyTorch that sentence-transformers stores in a configuration.
+
+    The key is ``sentence_transformers.activation_fn``, and was ``sbert_ce_default_activation_function`` before its
+    version 4; ``families.cross_encoder`` brings the one of version 5.4 and newer here.
+    """
+    stored = getattr(config, "sentence_transformers", None)
+    path = stored.get("activation_fn") if isinstance(stored, Mapping) else None
+    return path or getattr(config, "sbert_ce_default_activation_function", None)
+
+
+def problem_of(config: Any) -> dict[str, str]:
+    """What a checkpoint of one output says of itself, where it says that it is a regression.
+
+    Pipelines of transformers show the logit of such a checkpoint, and of any other of one output its sigmoid.
+    """
+    regression = config.num_labels == 1 and getattr(config, "problem_type", None) == "regression"
+    return {"problem_type": "regression"} if regression else {}

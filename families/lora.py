@@ -7,22 +7,23 @@ LoRA, Kalajdzievski 2023). Whatever would change the result in another way is re
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
 
 from ..bundle.architecture import part_of
 from ..bundle.staging import sha256_of
+from ..data.specs import decode
 from ..errors import InputError, cut, listing
 from .cross_encoder import check_adapter
+from .refusals import check_pulled
 from .registry import LAYOUTS, architecture_of, layout_of
-from .weight_files import check_pulled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,23 +32,17 @@ if TYPE_CHECKING:
 LowRank = Literal["auto", "merge", "keep"]
 """What may be asked of low-rank updates of attention."""
 
-
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
 
 MAX_CONFIG_BYTES = 2**20
 
-
 PREFIX = "base_model.model."
-
 
 LINEAR_PARTS = ("attention", "mlp", "pooler", "classifier")
 """Parts whose linear maps may have an update."""
 
-
 REPLACED_PARTS = ("pooler", "classifier")
 """Parts that an adapter may bring whole (``modules_to_save``)."""
-
 
 PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of ``init_lora_weights`` that leave the base model's weights as they are."""
@@ -92,7 +87,6 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     folder = Path(source)
     config = _config(folder)
     check_pulled(folder)
-    _check_method(config, folder)
     check_adapter(folder, model.config)
     tensors = _tensors(folder)
     layout = layout_of(model)
@@ -105,8 +99,7 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
                for canonical, name in stored.items() if name in found}  # fmt: skip
     updates = {canonical: _scaled(update, layout.scale_of(canonical), model) for canonical, update in updates.items()}
     _check_complete(config, names, halves, replaced, folder)
-    named = config.get("base_model_name_or_path")
-    base = _writable(Path(named).name) if isinstance(named, str) else ""
+    base = _writable(Path(config.base_model_name_or_path or "").name)
     return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base or None, updates,
                    {names[name]: tensor for name, tensor in replaced.items()})  # fmt: skip
 
@@ -133,20 +126,38 @@ def _writable(name: str) -> str:
     return name.encode(errors="replace").decode()
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise InputError(f"adapter {cut(folder, 120)} is not a folder; expected one written by PEFT's save_pretrained")
+class AdapterConfig(msgspec.Struct, frozen=True):
+    """The settings of PEFT's that decide what an adapter adds; others may stand beside them."""
+
+    r: Annotated[float, msgspec.Meta(gt=0)] = 8
+    lora_alpha: float = 8
+    rank_pattern: dict[str, Annotated[float, msgspec.Meta(gt=0)]] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    use_rslora: bool | None = False
+    modules_to_save: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
+    target_modules: list[str] | str | None = None
+    base_model_name_or_path: str | None = None
+    peft_type: Any = None
+    task_type: Any = None
+    bias: Any = "none"
+    init_lora_weights: Any = True
+    layers_to_transform: Any = None
+    layers_pattern: Any = None
+    exclude_modules: Any = None
+
+
+def _config(folder: Path) -> AdapterConfig:
+    """The configuration of an adapter that is merged exactly."""
     file = folder / CONFIG
     if not file.is_file():
-        raise InputError(f"adapter {folder} holds no {CONFIG}; expected a folder written by PEFT's save_pretrained")
+        raise InputError(
+            f"adapter {cut(folder, 120)} is not a folder with {CONFIG}, as PEFT's save_pretrained writes it"
+        )
     if file.stat().st_size > MAX_CONFIG_BYTES:
         raise InputError(f"{file} is larger than {MAX_CONFIG_BYTES} bytes; this is no configuration of PEFT's")
-    try:
-        config = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file} is not JSON ({error}); save the adapter again with PEFT's save_pretrained") from error
-    if not isinstance(config, dict):
-        raise InputError(f"{file} is a JSON {type(config).__name__}; expected an object with 'peft_type', 'r', …")
+    content = file.read_bytes()
+    config = decode(content, AdapterConfig, file, InputError)
+    _check_method(config, decode(content, dict[str, Any], file, InputError), folder)
     return config
 
 
@@ -179,31 +190,24 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_method(config: Mapping[str, Any], folder: Path) -> None:
+def _check_method(config: AdapterConfig, every: Mapping[str, Any], folder: Path) -> None:
     """Refuse every setting that makes the member something else than W + s · B A."""
-
-    def refuse(found: str, expected: str) -> InputError:
-        return InputError(f"adapter {folder} has {found}, which cannot be merged exactly; expected {expected}")
-
-    if config.get("peft_type") != "LORA":
-        raise refuse(f"peft_type = {cut(config.get('peft_type'))}", "LORA")
-    if config.get("task_type") not in (None, "SEQ_CLS", "FEATURE_EXTRACTION"):
+    expected: dict[str, tuple[Any, ...]] = {
+        "peft_type": ("LORA",),
+        "task_type": (None, "SEQ_CLS", "FEATURE_EXTRACTION"),
+        "bias": ("none",),
+        "init_lora_weights": PLAIN_STARTS,
+    }
+    found = {name: getattr(config, name) for name in expected if getattr(config, name) not in expected[name]}
+    for name, value in every.items():
+        variant = (name.startswith("use_") and name != "use_rslora") or name in VARIANTS
+        if variant and value not in (None, False, {}, []):
+            found[name] = value
+    for name, value in found.items():
         raise InputError(
-            f"adapter {folder} was tuned for task_type = {cut(config['task_type'])}; expected SEQ_CLS, or none (images)"
+            f"adapter {folder} has {name} = {cut(value)}, which cannot be merged exactly; expected "
+            f"{' or '.join(map(str, expected[name])) if name in expected else f'plain LoRA without {name}'}"
         )
-    if config.get("bias", "none") != "none":
-        raise refuse(f"bias = {cut(config['bias'])}", "bias = 'none': biases are shared by the members")
-    start = config.get("init_lora_weights", True)
-    if start not in PLAIN_STARTS:
-        raise refuse(
-            f"init_lora_weights = {cut(start)}, a start that changes the base model's weights or the method",
-            "plain LoRA (PEFT's save_pretrained converts with path_initial_model_for_weight_conversion)",
-        )
-    plain = {"bias", "init_lora_weights", "peft_type", "task_type", "use_rslora"}
-    for name, value in config.items():
-        variant = name.startswith("use_") or name in VARIANTS
-        if variant and name not in plain and value not in (None, False, {}, []):
-            raise refuse(f"{name} = {cut(value)}", f"plain LoRA without {name}")
 
 
 VARIANTS = frozenset({
@@ -244,14 +248,14 @@ def _sorted(
 def _update(
     module: str,
     pair: Mapping[str, Tensor],
-    config: Mapping[str, Any],
+    config: AdapterConfig,
     shapes: Mapping[str, Sequence[int]],
     folder: Path,
 ) -> Update:
     """The update of one module, its shapes held against the base model and the configuration."""
     if set(pair) != {"A", "B"}:
         raise InputError(f"adapter {folder}: {module} has lora_{next(iter(pair))} alone; expected lora_A and lora_B")
-    rank = _number(config, "r", "rank_pattern", module, folder)
+    rank = _number(config.r, config.rank_pattern, "rank_pattern", module, folder)
     out, inner = shapes[f"{module}.weight"]
     found = [list(pair["A"].shape), list(pair["B"].shape)]
     if rank != int(rank) or found != [[int(rank), inner], [out, int(rank)]]:
@@ -259,8 +263,8 @@ def _update(
             f"adapter {folder}: {module} has lora_A {found[0]} and lora_B {found[1]}; for rank {rank:g} and this base "
             f"model expected [{rank:g}, {inner}] and [{out}, {rank:g}]"
         )
-    alpha = _number(config, "lora_alpha", "alpha_pattern", module, folder)
-    return Update(pair["A"], pair["B"], alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+    alpha = _number(config.lora_alpha, config.alpha_pattern, "alpha_pattern", module, folder)
+    return Update(pair["A"], pair["B"], alpha / (math.sqrt(rank) if config.use_rslora else rank))
 
 
 def _scaled(update: Update, scale: str | None, model: Any) -> Update:
@@ -271,21 +275,13 @@ def _scaled(update: Update, scale: str | None, model: Any) -> Update:
     return replace(update, up=(factor[:, None] * update.up.double()).float())
 
 
-def _number(config: Mapping[str, Any], name: str, pattern: str, module: str, folder: Path) -> float:
+def _number(value: float, patterns: Mapping[str, float] | None, name: str, module: str, folder: Path) -> float:
     """A setting of one module; the first pattern that matches the end of its name decides, as in PEFT."""
-    value = config.get(name, 8)
-    patterns = config.get(pattern) or {}
+    _check_patterns(patterns := patterns or {}, name, folder)
     try:
-        _check_patterns(patterns, pattern, folder)
-        matching = (key for key in patterns if _pattern(key).match(module))
-        value = patterns.get(next(matching, None), value)
-    except (re.error, AttributeError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError(f"adapter {folder} has {pattern} = {cut(patterns)}; expected names and numbers") from error
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    if not number or (name == "r" and value <= 0):
-        expected = "a number above 0" if name == "r" else "a finite number"
-        raise InputError(f"adapter {folder} has {name} = {cut(value)} for {module}; expected {expected}")
-    return float(value)
+        return next((own for key, own in patterns.items() if _pattern(key).match(module)), value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(f"adapter {folder} has {name} = {cut(patterns)}; expected names and numbers") from error
 
 
 def _check_patterns(patterns: Mapping[str, Any], name: str, folder: Path) -> None:
@@ -306,7 +302,6 @@ def _check_patterns(patterns: Mapping[str, Any], name: str, folder: Path) -> Non
 MOST_PATTERNS, MOST_REPEATING, MOST_CHOICES = 1000, 20, 3
 """Entries of a pattern, those among them that match in several ways, and choices in one of these."""
 
-
 CHOICE, REPEATED_GROUP = re.compile(r"[*+{|]|(?<!\()\?"), re.compile(r"\)[*+?{]")
 """What lets a regular expression match in several ways; a group that is repeated takes exponential time."""
 
@@ -318,7 +313,7 @@ def _pattern(key: str) -> re.Pattern[str]:
 
 
 def _check_complete(
-    config: Mapping[str, Any],
+    config: AdapterConfig,
     names: Mapping[str, str],
     halves: Mapping[str, object],
     replaced: Mapping[str, object],
@@ -327,17 +322,15 @@ def _check_complete(
     """Every module that the configuration names in all layers has its tensors."""
     if not halves:
         raise InputError(f"adapter {folder} holds no LoRA tensors (lora_A, lora_B); expected at least one update")
-    saved = config.get("modules_to_save") or []
-    if not isinstance(saved, list) or not all(isinstance(name, str) and name for name in saved):
-        raise InputError(f"adapter {folder} has modules_to_save = {cut(saved)}; expected a list of names")
+    saved = tuple(config.modules_to_save or ())
     lacking = [
         name
         for name, canonical in names.items()
-        if part_of(canonical) in REPLACED_PARTS and _saved(name, tuple(saved)) and name not in replaced
+        if part_of(canonical) in REPLACED_PARTS and _saved(name, saved) and name not in replaced
     ]
-    targets = config.get("target_modules")
+    targets = config.target_modules
     some = any(
-        config.get(key) not in (None, []) for key in ("layers_to_transform", "layers_pattern", "exclude_modules")
+        given not in (None, []) for given in (config.layers_to_transform, config.layers_pattern, config.exclude_modules)
     )
     if isinstance(targets, list) and not some:
         ends = tuple(f".{target}" for target in targets)

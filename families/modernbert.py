@@ -10,15 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..bundle.architecture import Architecture, Pooling, TokenPooling
-from .config import activation, classes, head_width, refuse
-from .layout import Layout, linear
+from .layout import Layout, activation, classes, head_width, linear, refuse
 
 POOLINGS: dict[str, Pooling] = {"gelu": "gelu", "tanh": "tanh", "relu": "relu"}
 """Functions of the dense layer before the classifier."""
 
-
 TOKENS: dict[str, TokenPooling] = {"cls": "first", "mean": "mean"}
-
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

@@ -14,7 +14,6 @@ from ..errors import InputError, cut, listing
 TEMPLATES = ("a photo of a {}.",)
 """Where no template is given (Radford et al. 2021)."""
 
-
 FORMS = (
     'names separated by commas, a .txt file with one name a line, or JSON in a .json file: ["cat", "dog"], '
     '{"classes": ["cat", "dog"], "templates": ["a photo of a {}."]} or {"cat": "a cat", "dog": ["a dog", "a puppy"]}'
@@ -51,15 +50,12 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
     found = classes.to_json() if isinstance(classes, Prompts) else classes
     where = "classes"
     if isinstance(found, str | Path):
-        where = f"classes {found}" if _is_file(found) else where
-        found = _from_file(Path(found)) if _is_file(found) else str(found).split(",")
+        is_file = isinstance(found, Path) or found.endswith((".json", ".txt"))
+        where = f"classes {found}" if is_file else where
+        found = _from_file(Path(found)) if is_file else str(found).split(",")
     if isinstance(found, Mapping) and isinstance(found.get("classes"), list):
-        unknown = sorted(set(found) - {"classes", "templates"})
-        if unknown:
-            raise InputError(
-                f"{where} are an object of classes and {listing(unknown, 3)}; expected classes and templates alone, or "
-                "a prompt for each class"
-            )
+        if unknown := sorted(set(found) - {"classes", "templates"}):
+            raise InputError(f"{where} have {listing(unknown, 3)} beside classes and templates; expected these alone")
         if "templates" in found and templates is not None:
             raise InputError(f"{where} bring their own templates, and others are given; expected one of them; drop one")
         found, templates = found["classes"], found.get("templates", templates)
@@ -68,16 +64,14 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
             raise InputError(
                 f"{where} bring a prompt for each class, used as it is, and templates are given; drop the templates"
             )
-        return _checked(where, _names(where, list(found)), (), [_texts(where, *entry) for entry in found.items()])
+        texts = [_texts(f"{where}: {name}", given) for name, given in found.items()]
+        return _checked(where, _names(where, list(found)), (), texts)
     if not isinstance(found, list | tuple):
         raise InputError(f"{where} are a {type(found).__name__}; expected {FORMS}")
-    names, chosen = _names(where, found), _templates(templates)
+    names, chosen = _names(where, found), _texts("templates", TEMPLATES if templates is None else templates)
+    if lacking := [template for template in chosen if "{}" not in template]:
+        raise InputError(f"template {cut(lacking[0])} has no {{}} for the class name; expected one as {TEMPLATES[0]!r}")
     return _checked(where, names, chosen, [tuple(form.replace("{}", name) for form in chosen) for name in names])
-
-
-def _is_file(value: str | Path) -> bool:
-    """Whether a file is meant, and not names."""
-    return isinstance(value, Path) or value.endswith((".json", ".txt"))
 
 
 def _from_file(path: Path) -> Any:
@@ -127,26 +121,12 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
-def _texts(where: str, name: str, texts: Any) -> tuple[str, ...]:
-    """Prompts of one class, given as they are."""
+def _texts(where: str, texts: Any) -> tuple[str, ...]:
+    """One text or more."""
     found = [texts] if isinstance(texts, str) else texts
     if not isinstance(found, list | tuple) or not found or not all(map(_is_text, found)):
-        raise InputError(f"{where} have {cut(texts)} for {cut(name)}; expected a prompt, or a list of prompts")
+        raise InputError(f"{where} are {cut(texts)}; expected one text or more, such as {TEMPLATES[0]!r}")
     return tuple(found)
-
-
-def _templates(templates: Any) -> tuple[str, ...]:
-    given = TEMPLATES if templates is None else [templates] if isinstance(templates, str) else templates
-    if not isinstance(given, list | tuple) or not given:
-        raise InputError(f"templates are {cut(given)}; expected one text or more, such as {TEMPLATES[0]!r}")
-    for template in given:
-        if not _is_text(template):
-            raise InputError(f"templates hold {cut(template)}; expected texts such as {TEMPLATES[0]!r}")
-        if "{}" not in template:
-            raise InputError(
-                f"template {cut(template)} has no {{}} for the class name; expected a text such as {TEMPLATES[0]!r}"
-            )
-    return tuple(given)
 
 
 def _checked(

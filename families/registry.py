@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.plan import HeadPlan
+from ..bundle.traced import AnyArchitecture, Block, Traced
 from ..bundle.weights import Shape, fused_shapes
 from ..errors import InputError, UnsupportedModelError, cut
-from .bert import BERT, CAMEMBERT, ELECTRA, ROBERTA, XLM_ROBERTA
-from .clip import CLIP, CLIP_CLASSIFIER
-from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS, OLDER
-from .distilbert import DISTILBERT
-from .layout import Layout
+from .bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from .clip import CLIP, CLIP_CLASSIFIER, SIGLIP
+from .layout import Layout, linear, refuse, task_of
 from .modernbert import MODERNBERT
-from .siglip import SIGLIP
-from .tasks import task_of
-from .tokens import TOKEN_LAYOUTS
-from .unsupported import rewritten, unsupported
-from .vit import DEIT, VIT
+from .refusals import rewritten, unsupported
+from .vit import DEIT, DINOV2, DINOV2_WITH_REGISTERS, OLDER, VIT
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, pooler: bool = False) -> Layout:
+    """The layout of a family's token classifier: one linear map on every token.
+
+    No pooler comes before it; ModernBERT alone keeps its dense layer and the LayerNorm behind it, on every token.
+    """
+
+    def architecture(config: Any) -> Architecture:
+        if config.num_labels < 2:
+            raise refuse(config, "num_labels", config.num_labels, "2 or more (classes of a token)")
+        found = replace(layout.architecture(config), task="tokens", token_pooling="first")
+        if not pooler:
+            found = replace(found, pooling="none")
+        return found if dropout is None else replace(found, classifier_dropout=dropout(config))
+
+    left_out = () if pooler else ("pooler",)
+    names = {key: name for key, name in layout.other_names.items() if key.partition(".")[0] not in left_out}
+    return replace(
+        layout,
+        model_class=layout.model_class.removesuffix("ForSequenceClassification") + "ForTokenClassification",
+        other_names={**names, **linear("classifier", "classifier")},
+        architecture=architecture,
+    )
+
+
+TOKEN_LAYOUTS = (
+    _tokens(BERT),
+    _tokens(ROBERTA),
+    _tokens(XLM_ROBERTA),
+    _tokens(CAMEMBERT),
+    _tokens(DISTILBERT, dropout=lambda config: float(config.dropout)),
+    _tokens(ELECTRA),
+    _tokens(MODERNBERT, pooler=True),
+)
 
 LAYOUTS: tuple[Layout, ...] = (
     BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ELECTRA, MODERNBERT, VIT, DEIT, DINOV2, DINOV2_WITH_REGISTERS,
@@ -77,6 +108,17 @@ def architecture_of(model: Any) -> Architecture:
     check_weights(model)
     found = layout_of(model).architecture(model.config)
     return found if found.every_token else replace(found, **task_of(model.config))
+
+
+def blocks_of(model: Any, architecture: AnyArchitecture) -> tuple[Block, ...]:
+    """The attention blocks of a model: declared by its layout, or found by running it."""
+    if isinstance(architecture, Traced):
+        return architecture.blocks
+    heads, layout = architecture.heads, layout_of(model)
+    return tuple(
+        Block(layout.output_projection(layer), "", heads, heads, architecture.head_width, (), False)
+        for layer in range(architecture.layers)
+    )
 
 
 def check_weights(model: Any) -> None:

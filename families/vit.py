@@ -1,12 +1,17 @@
-"""ViT and DeiT: pre-norm image encoders; the classifier reads the first token after a final LayerNorm."""
+"""ViT, DeiT and DINOv2: pre-norm image encoders.
+
+Of ViT and DeiT the classifier reads the first token after a final LayerNorm; of DINOv2 that and the mean of all
+patches, side by side. What DINOv2's attention and MLP add to the stream is scaled channel by channel (layer scale,
+Touvron et al. 2021); each scale is multiplied into the linear map before it when a checkpoint is read. Registers
+(Darcet et al. 2024) are learned tokens without a position, behind the first.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from .config import activation, classes, head_width, pair, refuse
-from .layout import Layout, linear
+from .layout import Layout, activation, classes, head_width, linear, pair, refuse
 
 
 def _architecture(config: Any, prefix_tokens: int) -> Architecture:
@@ -72,5 +77,115 @@ def _layout(family: str, model_class: str, prefix_tokens: int) -> Layout:
 
 VIT = _layout("vit", "ViTForImageClassification", prefix_tokens=1)
 
-
 DEIT = _layout("deit", "DeiTForImageClassification", prefix_tokens=2)
+
+
+def _dinov2(config: Any) -> Architecture:
+    registers = _registers(config)
+    height, width = pair(config.image_size)
+    patch_height, patch_width = pair(config.patch_size)
+    if height != width or height < patch_height or width < patch_width:
+        raise refuse(config, "image_size", config.image_size, "a square of one patch or more")
+    if config.use_swiglu_ffn:
+        raise refuse(config, "use_swiglu_ffn", True, "use_swiglu_ffn = False (an MLP without a gate)")
+    if config.hidden_dropout_prob:
+        raise refuse(config, "hidden_dropout_prob", config.hidden_dropout_prob, "0.0, as DINOv2 was trained")
+    heads = config.num_attention_heads
+    own_width = getattr(config, "head_dim", None)
+    return Architecture(
+        family=config.model_type,
+        modality="image",
+        layers=config.num_hidden_layers,
+        heads=heads,
+        head_width=own_width or head_width(config, config.hidden_size, heads),
+        width=config.hidden_size,
+        mlp_width=int(config.hidden_size * config.mlp_ratio),
+        activation=activation(config, config.hidden_act),
+        pre_norm=True,
+        norm_eps=config.layer_norm_eps,
+        qkv_bias=config.qkv_bias,
+        pooling="none",
+        classes=classes(config),
+        attention_dropout=config.attention_probs_dropout_prob,
+        image_height=height,
+        image_width=width,
+        channels=config.num_channels,
+        patch_height=patch_height,
+        patch_width=patch_width,
+        prefix_tokens=1 + registers,
+        token_pooling="first_and_mean",
+        registers=registers,
+    )
+
+
+def _registers(config: Any) -> int:
+    """How many there are; a family without has none."""
+    count = getattr(config, "num_register_tokens", None)
+    if count is not None and count < 1:
+        raise refuse(config, "num_register_tokens", count, "1 or more (Dinov2ForImageClassification has none)")
+    return count or 0
+
+
+def resize(model: Any, side: int) -> None:
+    """Bring the table of positions to images of another size, once, as the model itself would for every image."""
+    import torch
+
+    config = model.config
+    if pair(config.image_size) == (side, side):
+        return
+    embeddings = getattr(model, config.model_type).embeddings
+    patch_height, patch_width = pair(config.patch_size)
+    patches = (side // patch_height) * (side // patch_width)
+    with torch.no_grad():
+        table = embeddings.interpolate_pos_encoding(torch.empty(1, 1 + patches, config.hidden_size), side, side)
+    embeddings.position_embeddings = torch.nn.Parameter(table.clone())
+    config.image_size = side
+
+
+def drop_path_of(config: Any) -> dict[str, float]:
+    """What a checkpoint says of stochastic depth, whole branches that training drops at random, where it has some.
+
+    No member drops any, which changes nothing but tuning; there it is said.
+    """
+    rate = getattr(config, "drop_path_rate", 0.0)
+    return {"drop_path_rate": float(rate)} if rate else {}
+
+
+ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
+
+OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "attention.attention.value",
+                   "attention.output.dense")  # fmt: skip
+"""As transformers 5.12 names them."""
+
+
+def _dinov2_layout(family: str, model_class: str, attention: tuple[str, ...] = ATTENTION) -> Layout:
+    registers = family.endswith("registers")
+    own = {"embeddings.registers": f"{family}.embeddings.register_tokens"} if registers else {}
+    return Layout(
+        family=family,
+        model_class=model_class,
+        layer=f"{family}.encoder.layer.{{l}}",
+        layer_names=(*attention, "norm1", "mlp.fc1", "mlp.fc2", "norm2"),
+        other_names={
+            **linear("embeddings.patch", f"{family}.embeddings.patch_embeddings.projection"),
+            "embeddings.first_token": f"{family}.embeddings.cls_token",
+            **own,
+            "embeddings.position": f"{family}.embeddings.position_embeddings",
+            **linear("final_norm", f"{family}.layernorm"),
+            **linear("classifier", "classifier"),
+        },
+        architecture=_dinov2,
+        scales={"attention.output": "layer_scale1.lambda1", "mlp.down": "layer_scale2.lambda1"},
+        resize=resize,
+    )
+
+
+NAMES = {
+    "dinov2": "Dinov2ForImageClassification",
+    "dinov2_with_registers": "Dinov2WithRegistersForImageClassification",
+}
+
+DINOV2, DINOV2_WITH_REGISTERS = (_dinov2_layout(family, name) for family, name in NAMES.items())
+
+OLDER = {name: _dinov2_layout(family, name, OLDER_ATTENTION) for family, name in NAMES.items()}
+"""Class → where its weights lay in older releases of transformers."""

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ..errors import InputError, cut
 from ..progress import Progress, no_progress
-from .activations import POOLERS
 from .checkpoint import load_dual_encoder, load_processor, quiet
+from .functions import POOLERS
 from .prompts import Prompts, read_prompts
 
 BATCH = 64

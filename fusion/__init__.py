@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from .drift import Drift, measure_drift
 from .ensemble import fuse
-from .label_head import LabelOutput
+from .merge_error import MergeReport, measure_drift, measure_merge_error
 from .module import FusedClassifier
-from .preprocessing import common_processor
-from .score_head import ScoreOutput
+from .output_heads import FusedOutput, LabelOutput, ScoreOutput
+from .parity import common_processor
 from .storage import load_ensemble, load_reference, save_bundle
-from .traced import TracedClassifier
-from .uncertainty_head import FusedOutput
+from .traced_ensemble import TracedClassifier
 
 __all__ = [
-    "Drift",
     "FusedClassifier",
     "FusedOutput",
     "LabelOutput",
+    "MergeReport",
     "ScoreOutput",
     "TracedClassifier",
     "common_processor",
@@ -24,5 +22,6 @@ __all__ = [
     "load_ensemble",
     "load_reference",
     "measure_drift",
+    "measure_merge_error",
     "save_bundle",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 from weakref import WeakKeyDictionary
@@ -16,18 +15,17 @@ from torch import Tensor
 from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_of
 from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
-from ..errors import InputError, cut, is_whole
+from ..errors import InputError, cut
 from ..families.checkpoint import load_model, model_labels, own_processor
-from ..families.dinov2 import drop_path_of
+from ..families.layout import problem_of
 from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
-from ..families.tasks import problem_of
-from .grouped import mean_of_members, stack_heads
-from .lora import FORMS, choose_forms, kept_updates, merged
+from ..families.vit import drop_path_of
+from .grouped import GroupedLinear, mean_of_members, stack_heads
+from .low_rank import FORMS, choose_forms, kept_updates, merged
 from .module import FusedClassifier
-from .parity import compare_with_original
-from .preprocessing import common_processor
-from .traced import TracedClassifier, fuse_traced
+from .parity import common_processor, compare_with_original
+from .traced_ensemble import TracedClassifier, fuse_traced
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +99,16 @@ def fuse(
         PlanError: the plan does not fit the models.
         UnsupportedModelError: the architecture is not supported.
     """
-    sources = _sources(models)
-    if plan is not None and not isinstance(plan, HeadPlan):
-        raise InputError(f"plan is {cut(plan)}; expected a HeadPlan, such as HeadPlan.load(path) reads")
+    one = isinstance(models, str | Path | torch.nn.Module) or not isinstance(models, Sequence | Iterator)
+    sources: list[Any] = [models] if one else list(models)
+    if not sources:
+        raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
     adapters = [adapters] if isinstance(adapters, str | Path) else adapters
     separate = check_parts(keep_separate)
-    if traced:
-        return _fuse_traced(sources, plan, members, [*adapters, *separate, *([low_rank] if low_rank != "auto" else [])])
     if members is not None:
         _check_members(members, len(sources), plan, adapters)
+    if traced:
+        return _fuse_traced(sources, plan, members, [*adapters, *separate, *([low_rank] if low_rank != "auto" else [])])
     if adapters or low_rank != "auto":
         _check_adapters(len(sources), adapters, low_rank, separate)
     loaded = [load_model(source, adapters) if isinstance(source, str | Path) else source for source in sources]
@@ -132,61 +131,54 @@ def fuse(
     if separate and len(loaded) == 1:
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
     read = [read_weights(model) for model in loaded]
-    checked = _original_check(sources[0], loaded[0], architecture, read[0], labels)
+    checked = _original_check(sources[0], loaded[0], read[0])
     weights = fuse_weights(architecture, plan, read, separate)
-    provenance = {
-        "checkpoints": len(loaded),
-        "separate": sorted(separate),
-        **prompts_of(loaded),
-        **problem_of(loaded[0].config),
-        **drop_path_of(loaded[0].config),
-    }
+    provenance = {"checkpoints": len(loaded), "separate": sorted(separate), **_facts(loaded)}
     ensemble = FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
     ensemble.original_check = checked
     return _told(ensemble, planned)
 
 
-def _original_check(
-    source: Any, model: Any, architecture: Architecture, weights: dict[str, Tensor], labels: list[str]
-) -> OriginalCheck | None:
+def _facts(models: Sequence[Any]) -> dict[str, Any]:
+    """What a bundle records of the checkpoints' own settings."""
+    return {**prompts_of(models), **problem_of(models[0].config), **drop_path_of(models[0].config)}
+
+
+def whole_model(model: Any, device: str = "cpu") -> FusedClassifier:
+    """A classifier of transformers as a module of one member that keeps every head, for inference."""
+    module = _whole(model, read_weights(model)).requires_grad_(False).to(device)
+    for each in module.modules():
+        if device == "cpu" and isinstance(each, GroupedLinear):
+            each.pack()
+    return module
+
+
+def _whole(model: Any, weights: dict[str, Tensor]) -> FusedClassifier:
+    architecture = architecture_of(model)
+    plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads)
+    fused = fuse_weights(architecture, plan, [weights], frozenset())
+    return FusedClassifier(architecture, plan, fused, model_labels(model.config)).eval()
+
+
+def _original_check(source: Any, model: Any, weights: dict[str, Tensor]) -> OriginalCheck | None:
     """Compare the whole model in hydrant's form with transformers; ``None`` without a processor for raw inputs."""
     if model not in _CHECKED:
         _CHECKED[model] = None
-        processor = own_processor(source, architecture.modality)
-        if processor is not None:
-            plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, 1)
-            fused = fuse_weights(architecture, plan, [weights], frozenset())
-            whole = FusedClassifier(architecture, plan, fused, labels).eval()
-            run = partial(_logits, whole)
+        whole = _whole(model, weights)
+        if (processor := own_processor(source, whole.architecture.modality)) is not None:
+
+            def run(inputs: Mapping[str, Tensor]) -> Tensor:
+                return whole.features((), **inputs)[0][0]
+
             try:
-                _CHECKED[model] = compare_with_original(model, processor, architecture, run)
+                _CHECKED[model] = compare_with_original(model, processor, whole.architecture, run)
             except InputError as error:
                 log.info("not compared with transformers on raw inputs, whose processor does not fit: %s", error)
     return _CHECKED[model]
 
 
-def _logits(whole: FusedClassifier, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Logits [B, C] of a module of one member."""
-    return whole.features((), **inputs)[0][0]
-
-
 _CHECKED: WeakKeyDictionary[Any, OriginalCheck | None] = WeakKeyDictionary()
 """Models that were compared already: plans of one model are tried one after the other."""
-
-
-def _sources(models: Any) -> list[Any]:
-    """One model, or some, each a module or the name of a checkpoint."""
-    one = isinstance(models, str | Path | torch.nn.Module)
-    sources = [models] if one else list(models) if isinstance(models, Sequence | Iterator) else [models]
-    if not sources:
-        raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
-    for source in sources:
-        if not isinstance(source, str | Path | torch.nn.Module):
-            raise InputError(
-                f"a model is {cut(type(source).__name__)}; expected a classifier of transformers, the folder or hub "
-                "name of one, or a list of these"
-            )
-    return sources
 
 
 def _fuse_traced(
@@ -195,11 +187,9 @@ def _fuse_traced(
     """Traced members, for which the other options mean nothing."""
     if others:
         raise InputError(
-            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank (--low-rank) and "
+            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank and "
             "keep_separate (--keep-separate) out"
         )
-    if plan is not None and members is not None:
-        _check_members(members, 1, plan, ())
     ensemble = fuse_traced(sources, plan, members)
     keeps = ensemble.plan.members
     _tell_alike(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
@@ -263,36 +253,24 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
     weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
     weights |= kept_updates(architecture, plan, adapters, kept)
-    provenance = {
-        "checkpoints": 1,
-        "separate": sorted(separate),
-        "adapters": sources,
-        "adapted": forms,
-        **prompts_of([model]),
-        **problem_of(model.config),
-        **drop_path_of(model.config),
-    }
+    provenance = {"checkpoints": 1, "separate": sorted(separate), "adapters": sources, "adapted": forms}
+    provenance |= _facts([model])
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
 
 
-def _check_members(members: Any, models: int, plan: HeadPlan | None, adapters: Sequence[str | Path]) -> None:
-    if not is_whole(members, 1):
-        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
+def _check_members(members: int, models: int, plan: HeadPlan | None, adapters: Sequence[str | Path]) -> None:
+    if members < 1:
+        raise InputError(f"members is {members}; expected a whole number, 1 or more")
     others = {"a plan": plan is not None, "adapters": bool(adapters), f"{models} models": models > 1}
-    for name, given in others.items():
-        if given:
-            raise InputError(
-                f"members is {members} beside {name}, from which their number follows; leave members (--members) out"
-            )
+    for name in [name for name, given in others.items() if given]:
+        raise InputError(
+            f"members is {members} beside {name}, from which their number follows; leave members (--members) out"
+        )
 
 
 def _check_adapters(models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str]) -> None:
-    if not isinstance(adapters, Sequence) or not all(isinstance(folder, str | Path) for folder in adapters):
-        raise InputError(f"adapters is {cut(adapters)}; expected a list of folders, one for each member")
     if not adapters:
-        raise InputError(
-            f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it (--low-rank) out"
-        )
+        raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it out")
     if low_rank not in FORMS:
         raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(FORMS)}")
     if models > 1:

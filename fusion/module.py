@@ -13,18 +13,15 @@ from ..bundle.density import Density
 from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..errors import InputError
-from ..families.activations import ACTIVATIONS, POOLERS, pooled_tokens
-from .distance import FeatureDistance
-from .dropout import dropout
-from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank
-from .label_head import LabelOutput, summarize_labels
-from .score_head import ScoreOutput, summarize_scores
-from .uncertainty_head import FusedOutput, summarize
+from ..families.functions import ACTIVATIONS, POOLERS, pooled_tokens
+from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank, dropout
+from .output_heads import Ensemble, Output
+from .parity import settings
 
 Weights = Mapping[str, Tensor]
 
 
-class FusedClassifier(nn.Module):
+class FusedClassifier(Ensemble):
     """M pruned members of one transformer classifier in one module.
 
     Attention projections are grouped by member; every other part is shared by the members or
@@ -53,13 +50,7 @@ class FusedClassifier(nn.Module):
         density: Density | None = None,
         label_temperatures: Sequence[float] | None = None,
     ) -> None:
-        super().__init__()
-        self.architecture = architecture
-        self.plan = plan
-        self.labels = labels
-        self.temperature = temperature
-        self.label_temperatures = None if label_temperatures is None else tuple(label_temperatures)
-        self.provenance = dict(provenance or {})
+        super().__init__(architecture, plan, labels, temperature, provenance, density, label_temperatures)
         self.embeddings: TextEmbeddings | PatchEmbeddings = (
             TextEmbeddings(architecture, weights)
             if architecture.modality == "text"
@@ -70,7 +61,6 @@ class FusedClassifier(nn.Module):
         self.pooler = _linear(weights, "pooler") if architecture.pooling != "none" else None
         self.pooler_norm = _norm(architecture, weights, "pooler_norm") if architecture.pooler_norm else None
         self.classifier = _linear(weights, "classifier")
-        self.distance = None if density is None else FeatureDistance(density)
         self.original_check: OriginalCheck | None = None
 
     @property
@@ -80,18 +70,13 @@ class FusedClassifier(nn.Module):
         same = [all(bool((part == part[:1]).all()) for part in state.values()) for state in states]
         return same.index(False) - 1 if False in same[1:] and same[0] else len(self.layers) if same[0] else 0
 
-    @property
-    def members(self) -> int:
-        """Number of members M."""
-        return len(self.plan.members)
-
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
-    ) -> FusedOutput | ScoreOutput | LabelOutput:
+    ) -> Output:
         """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
 
         Of tokens everything has an axis T behind B; what stands at padding says nothing.
@@ -105,20 +90,14 @@ class FusedClassifier(nn.Module):
         Raises:
             InputError: the inputs of the other modality were given, or their shape does not fit.
         """
-        taps = () if self.distance is None else self.distance.density.taps
         logits, features, _ = self._run(
-            taps,
+            self.taps,
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             pixel_values=pixel_values,
         )
-        distance = None if self.distance is None else self.distance(features)
-        if self.architecture.task == "score":
-            return summarize_scores(logits, self.architecture.score_activation, distance)
-        if self.architecture.task == "multi_label":
-            return summarize_labels(logits, self.label_temperatures or (self.temperature,), distance)
-        return summarize(logits, self.temperature, distance)
+        return self.answer(logits, features)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
@@ -147,20 +126,37 @@ class FusedClassifier(nn.Module):
         return logits, last
 
     def _run(self, taps: Sequence[str], **inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        x, mask = self._embedded(**inputs)
+        x, mask = self.embedded(**inputs)
         found: dict[str, Tensor] = {}
-        end = f"layers.{len(self.layers) - 1}"
-        first = self.architecture.first_token_only and not {f"{end}.mean", f"{end}.token"} & set(taps)
-        for index, layer in enumerate(self.layers):
-            x = layer(x, mask, first and f"layers.{index}" == end)  # [S, B, T, d], or of the first token [S, B, 1, d]
+        last_layer = f"layers.{len(self.layers) - 1}"
+        whole = bool({f"{last_layer}.mean", f"{last_layer}.token"} & set(taps))
+        for index in range(len(self.layers)):
+            x = self.through(index, x, mask, whole=whole)
             found |= _tapped(x[0], mask, f"layers.{index}", taps)
         last = self._last(x, mask)
-        for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[0]):
-            found[f"last.{member}"] = vectors
-        for member, vectors in enumerate(last.split(self.architecture.width, dim=-1)[-1]):
-            found[f"last.{member}.mean"] = vectors
+        vectors = last.split(self.architecture.width, dim=-1)
+        found |= {f"last.{member}": each for member, each in enumerate(vectors[0])}
+        found |= {f"last.{member}.mean": each for member, each in enumerate(vectors[-1])}
         kept = torch.stack([found[tap] for tap in taps]) if taps else last.new_zeros(0)
         return self._classify(last), kept, last
+
+    def through(
+        self, layer: int, x: Tensor, mask: Tensor | None, gate: Tensor | None = None, whole: bool = False
+    ) -> Tensor:
+        """One layer: [S, B, T, d] → [M, B, T, d], or behind the last one the tokens that are read, [M, B, 1, d].
+
+        Args:
+            mask: boolean [B, 1, 1, T], true where a key may be seen; ``None`` for everywhere.
+            gate: what each head's output is multiplied by, [V, h]: V streams of one.
+            whole: give all tokens behind the last layer, too.
+        """
+        first = self.architecture.first_token_only and layer == len(self.layers) - 1 and not whole
+        found: Tensor = self.layers[layer](x, mask, first, gate)
+        return found
+
+    def classified(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits [S or M, B, C] from what leaves the last layer."""
+        return self._classify(self._last(x, mask))
 
     @torch.no_grad()
     def trunk_output(self, layers: int, **inputs: Tensor) -> Tensor:
@@ -172,9 +168,9 @@ class FusedClassifier(nn.Module):
         """
         training = self.training
         self.eval()
-        x, mask = self._embedded(**inputs)
-        for layer in self.layers[:layers]:
-            x = layer(x, mask)
+        x, mask = self.embedded(**inputs)
+        for layer in range(layers):
+            x = self.through(layer, x, mask, whole=True)
         self.train(training)
         return x[0]
 
@@ -187,12 +183,12 @@ class FusedClassifier(nn.Module):
             real: [B, T] bool, which tokens count.
         """
         mask = real[:, None, None, :] if self.architecture.modality == "text" else None
-        x, first = hidden[None], self.architecture.first_token_only
-        for layer in self.layers[layers:]:
-            x = layer(x, mask, first and layer is self.layers[-1])
-        return self._classify(self._last(x, mask))
+        x = hidden[None]
+        for layer in range(layers, len(self.layers)):
+            x = self.through(layer, x, mask)
+        return self.classified(x, mask)
 
-    def _embedded(
+    def embedded(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -212,12 +208,23 @@ class FusedClassifier(nn.Module):
     def _last(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[S, B, T, d] → each member's vector that the classifier, or the pooler before it, reads: [M, B, d or 2·d].
 
-        Of tokens all of them, [M, B, T, d].
+        Of tokens all of them, [M, B, T, d]. Streams may be more than members: variants of one.
         """
         normed: Tensor = x if self.final_norm is None else self.final_norm(x)
-        if self.architecture.every_token:
-            return normed.expand(self.members, -1, -1, -1)
-        return pooled_tokens(self.architecture, normed, mask).expand(self.members, -1, -1)
+        read = normed if self.architecture.every_token else pooled_tokens(self.architecture, normed, mask)
+        return read.expand(max(self.members, len(read)), *read.shape[1:])
+
+    def stored_weights(self) -> dict[str, Tensor]:
+        """The tensors that a bundle stores."""
+        return {name: tensor.detach().float().cpu().contiguous() for name, tensor in self.state_dict().items()}
+
+    def checkpoint_configuration(self) -> None:
+        """None: a bundle of a declared family says all in its architecture."""
+
+    def checked_with(self, processor: Any) -> OriginalCheck | None:
+        """The comparison with transformers that :func:`fuse` made, if it was through this processor."""
+        check = self.original_check
+        return check if check is not None and settings(processor, self.architecture) == check.settings else None
 
     def penultimate(self, last: Tensor) -> Tensor:
         """What the last linear map reads, [M, B, d'], from each member's last vector (:meth:`last_vectors`).
@@ -272,17 +279,15 @@ class FusedLayer(nn.Module):
         self.activation = ACTIVATIONS[architecture.activation]
         self.gated = architecture.gated_mlp
 
-    def forward(self, x: Tensor, mask: Tensor | None, first: bool = False) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, first: bool = False, gate: Tensor | None = None) -> Tensor:
         """[S, B, T, d] → [M, B, T, d], or [M, B, 1, d] of the first token alone."""
         own = x[:, :, :1] if first else x
+        attended = self.attention(self.attention_norm(x) if self.pre_norm else x, mask, first, gate)
+        x = own + _dropout(attended, self.attention_output_dropout, self.training)
         if self.pre_norm:
-            x = own + self._attended(self.attention_norm(x), mask, first)
             return x + self._drop(self._mlp(self.mlp_norm(x)))
-        x = self.attention_norm(own + self._attended(x, mask, first))
+        x = self.attention_norm(x)
         return self.mlp_norm(x + self._drop(self._mlp(x)))
-
-    def _attended(self, x: Tensor, mask: Tensor | None, first: bool) -> Tensor:
-        return _dropout(self.attention(x, mask, first), self.attention_output_dropout, self.training)
 
     def _mlp(self, x: Tensor) -> Tensor:
         hidden = self.mlp["up"](x)

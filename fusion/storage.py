@@ -15,17 +15,17 @@ from safetensors.torch import load_file, save_file
 
 from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
 from ..bundle.density import Density
-from ..bundle.original_check import ORIGINAL_CHECK, OriginalCheck, check_to_json
+from ..bundle.original_check import ORIGINAL_CHECK, check_to_json
 from ..bundle.store import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, new_bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import CHECKPOINT, Traced
 from ..bundle.weights import check_fused
 from ..data.processor import load_processor, save_processor
 from ..errors import BundleError, InputError
+from ..tracing.stored import load_original
 from ..version import __version__
 from .module import FusedClassifier
-from .preprocessing import settings
-from .traced import TracedClassifier, load_traced_ensemble
+from .traced_ensemble import TracedClassifier
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ def save_bundle(
         )  # fmt: skip
     elif processor is not None and tensors_only:
         raise InputError("tensors_only is given with a processor; leave one of them out")
-    check = None if processor is None else _original_check(ensemble, processor)
-    weights = ensemble.checkpoint_weights() if isinstance(ensemble, TracedClassifier) else _fused_weights(ensemble)
+    check = None if processor is None else ensemble.checked_with(processor)
+    weights = ensemble.stored_weights()
     for name, tensor in weights.items():
         if not bool(torch.isfinite(tensor).all()):
             raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair it before saving")
@@ -78,8 +78,8 @@ def save_bundle(
         save_file(weights, folder / WEIGHTS)
         (folder / PLAN).write_bytes(to_json_bytes(ensemble.plan.to_json()))
         shutil.copymode(folder / PLAN, folder / WEIGHTS)  # safetensors makes its files readable by the owner alone
-        if isinstance(ensemble, TracedClassifier):
-            (folder / CHECKPOINT).write_bytes(to_json_bytes(ensemble.checkpoint_configuration()))
+        if (configuration := ensemble.checkpoint_configuration()) is not None:
+            (folder / CHECKPOINT).write_bytes(to_json_bytes(configuration))
         (folder / ARCHITECTURE).write_bytes(to_json_bytes(ensemble.architecture.to_json()))
         (folder / CALIBRATION).write_bytes(to_json_bytes(_calibration(ensemble)))
         if check is not None:
@@ -91,15 +91,6 @@ def save_bundle(
     return Bundle.open(path)
 
 
-def _original_check(ensemble: FusedClassifier | TracedClassifier, processor: Any) -> OriginalCheck | None:
-    """The comparison with the original through this processor; made now of a traced model, which holds its original."""
-    if isinstance(ensemble, TracedClassifier):
-        return ensemble.compare_with_original(processor)
-    check = ensemble.original_check
-    same = check is not None and settings(processor, ensemble.architecture) == check.settings
-    return check if same else None
-
-
 def _calibration(ensemble: FusedClassifier | TracedClassifier) -> dict[str, Any]:
     """What is known of it: the temperatures that the ensemble had."""
     found = {"schema": 1, "temperature": ensemble.temperature, "thresholds": {}, "fitted": None}
@@ -107,10 +98,6 @@ def _calibration(ensemble: FusedClassifier | TracedClassifier) -> dict[str, Any]
     if every is not None:
         found["labels"] = LabelDecisions(every, (UNFITTED,) * len(every)).to_json()
     return found
-
-
-def _fused_weights(ensemble: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().float().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
 
 
 def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
@@ -129,23 +116,25 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
     architecture, plan = bundle.architecture(), bundle.plan()
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
-    calibration = Calibration.of(bundle)
-    labels = calibration.labels
-    ensemble = FusedClassifier(
-        architecture,
-        plan,
-        weights,
-        bundle.labels,
-        temperature=calibration.temperature,
-        provenance=bundle.manifest.get("fusion"),
-        density=Density.of(bundle),
-        label_temperatures=None if labels is None else labels.temperatures,
-    )
-    return ensemble.eval()
+    return FusedClassifier(architecture, plan, weights, bundle.labels, **_fitted(bundle)).eval()
 
 
 def load_reference(bundle: Bundle | str | Path) -> FusedClassifier | TracedClassifier:
     """What a bundle holds, fused or traced, in evaluation mode, float32 on the CPU."""
     bundle = resolve(bundle)
-    traced = isinstance(bundle.any_architecture(), Traced)
-    return load_traced_ensemble(bundle) if traced else load_ensemble(bundle)
+    architecture = bundle.any_architecture()
+    if not isinstance(architecture, Traced):
+        return load_ensemble(bundle)
+    original = load_original(bundle, architecture)
+    return TracedClassifier(architecture, bundle.plan(), original, bundle.labels, **_fitted(bundle))
+
+
+def _fitted(bundle: Bundle) -> dict[str, Any]:
+    """Arguments of an ensemble that calibration and tuning decide."""
+    calibration = Calibration.of(bundle)
+    return {
+        "temperature": calibration.temperature,
+        "provenance": bundle.manifest.get("fusion"),
+        "density": Density.of(bundle),
+        "label_temperatures": None if calibration.labels is None else calibration.labels.temperatures,
+    }

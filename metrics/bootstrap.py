@@ -22,9 +22,7 @@ def resampled(
 ) -> dict[str, np.ndarray]:
     """The metrics of each resample, [R] each; the same seed and sizes draw the same ones, so that models pair.
 
-    Args:
-        statistic: counts of each group, how often each of r resamples holds every example, [r, size] each → metrics,
-            [r] each.
+    The statistic takes the counts of each group: how often each of r resamples holds every example, [r, size].
     """
     rng = np.random.default_rng(seed)
     rows = max(1, BLOCK // sum(sizes))

@@ -76,11 +76,7 @@ def calibration_gaps(confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
 
 
 def risk_coverage(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The risk–coverage curve: after each input, most certain first, the share answered and the errors among it.
-
-    Returns:
-        Coverage [N], rising to 1, and risk [N], ending at the error rate.
-    """
+    """The risk–coverage curve, [N] each: after each input, most certain first, the share answered and its errors."""
     order = np.argsort(scores, kind="stable")
     ends = np.append(0, _tie_ends(scores[order]) + 1)
     answers = np.arange(1, len(scores) + 1)
@@ -127,9 +123,7 @@ def fpr95(negative: np.ndarray, positive: np.ndarray) -> float:
 class ClassMetrics:
     """Accuracy, NLL, Brier score and ECE of resamples.
 
-    Args:
-        units: [N], the drawn unit that each example belongs to, as words belong to texts; without it each is its own.
-        size: number of units.
+    ``units`` [N] are what is drawn, ``size`` of them, as texts are of words; without them each example is its own.
     """
 
     def __init__(
@@ -232,10 +226,8 @@ class Detector:
 class ScoreDetection:
     """Detection metrics of every score, for wrong answers and for out-of-distribution inputs, in resamples.
 
-    Args:
-        scores, ood_scores: by name, [N] and [K]; without OOD examples the latter is empty.
-        wrong: [N] bool; ``None`` where an answer is not right or wrong.
-        units, ood_units: [N] and [K], as for :class:`ClassMetrics`.
+    Scores are [N] and [K] by name, without OOD examples none of the latter; ``wrong`` [N] is ``None`` where an answer
+    is not right or wrong. Units as for :class:`ClassMetrics`.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -18,23 +18,16 @@ FURTHER_SCORES = ("energy", "distance")
 
 Outputs = Mapping[str, np.ndarray]
 
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+
 
 @dataclass(frozen=True)
 class Tolerances:
-    """What a backend of one precision may differ by from the float32 PyTorch reference.
+    """What a backend of one precision may differ by from the float32 PyTorch reference; entropies in nats.
 
-    Attributes:
-        probability: max |Δp| over examples and classes.
-        entropy: max |Δ predictive entropy|, nats.
-        mutual_information: max |Δ mutual information|, nats.
-        energy: max |Δ energy|, nats.
-        distance: max |Δ distance| ÷ max(1, |distance|), the distance in standard deviations of validation data.
-        label_flips: number of inputs whose label may change, those aside whose two best reference
-            probabilities lie within twice ``probability``.
-        disagreement_changes: share of inputs whose disagreement may change (a member's near tie),
-            rounded up to a whole input.
-        spearman: least rank correlation of a score, where the score varies enough to rank and there
-            are enough inputs that a swap of two near-equal ones does not matter.
+    Distances differ relative to themselves beyond 1. Labels may flip where the two best reference probabilities lie
+    within twice ``probability``; ``disagreement_changes`` is a share of inputs. ``spearman`` is the least correlation.
     """
 
     probability: float

@@ -11,7 +11,7 @@ from ..errors import literal
 
 log = logging.getLogger(__name__)
 
-LEAST_CHANCE = 1e-6
+MAX_CHANCE = 1e-6
 """Probability that unrelated labels would agree as well, below which another order is reported."""
 
 
@@ -19,10 +19,6 @@ def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names:
     """A note, also logged, where the labels fit the predictions in another order of the classes only.
 
     The order is fitted on every second example and judged on the others.
-
-    Args:
-        probabilities: [N, C].
-        labels: [N] class indices.
     """
     predicted = probabilities.argmax(axis=1)
     order = fitted_order(predicted[::2], labels[::2], len(names))
@@ -31,7 +27,7 @@ def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names:
         return []
     plain, chance, _ = agreement(predicted, labels, len(names))
     other, _, improbable = agreement(order[predicted], labels, len(names))
-    if improbable >= LEAST_CHANCE or not (plain < chance or 2 * plain <= other):
+    if improbable >= MAX_CHANCE or not (plain < chance or 2 * plain <= other):
         return []
     first = next(index for index in np.unique(predicted) if order[index] not in (-1, index))
     note = (
@@ -45,10 +41,7 @@ def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names:
 
 
 def fitted_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
-    """The label that each predicted class stands for, [C] int64, each label once; −1 where nothing tells.
-
-    Most frequent pairs are matched first.
-    """
+    """The label that each predicted class stands for, [C], each label once; most frequent pairs first, −1 for none."""
     pairs, counts = np.unique(predicted * classes + labels, return_counts=True)
     order, taken = np.full(classes, -1), np.zeros(classes, bool)
     for pair in pairs[np.argsort(-counts, kind="stable")]:
@@ -59,11 +52,9 @@ def fitted_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.
 
 
 def agreement(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[float, float, float]:
-    """How often predictions [N], −1 for none, are the labels [N].
+    """How often predictions, −1 for none, are the labels; how often unrelated ones of the same frequencies would be.
 
-    Returns:
-        The share; that of unrelated predictions and labels which are each as frequent; and a bound on the probability
-        that these agree as often (Chernoff; 1 for a share that is not above theirs).
+    The third is a bound on the probability that these agree as often (Chernoff), 1 for a share not above theirs.
     """
     frequencies = [np.bincount(array[array >= 0], minlength=classes) / len(labels) for array in (predicted, labels)]
     share, chance = float((predicted == labels).mean()), float(frequencies[0] @ frequencies[1])

@@ -14,15 +14,9 @@ def label_pairs(logits: np.ndarray) -> np.ndarray:
 
 
 def summarise_labels(member_logits: np.ndarray, temperatures: np.ndarray) -> dict[str, np.ndarray]:
-    """What the label head computes (``fusion.label_head``), in float64.
+    """What the label head computes from member logits [N, M, C] and temperatures [C] or [1], in float64.
 
-    Args:
-        member_logits: [N, M, C], before the temperatures.
-        temperatures: T > 0 of each label, [C] or [1].
-
-    Returns:
-        ``probabilities`` [N, C], and ``predictive_entropy``, ``expected_entropy``, ``mutual_information`` and
-        ``energy`` [N], float32.
+    ``probabilities`` [N, C], and the entropies, ``mutual_information`` and ``energy`` [N], float32.
     """
     parts = [_summarised(member_logits[part].astype(np.float64), temperatures) for part in blocks(member_logits)]
     return {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
@@ -93,9 +87,6 @@ def label_f1(counts: np.ndarray, assigned: np.ndarray, labels: np.ndarray) -> di
 
     F1 is 2·TP / (2·TP + FP + FN): of all labels together, or the mean over the labels that an example has. It is not a
     number where no label is assigned or applies at all, or where no example has any.
-
-    Args:
-        counts: how often each of R resamples holds every example, [R, N].
     """
     drawn = counts.astype(np.float64)
     hits, given, having = (drawn @ part.astype(np.float64) for part in (assigned & labels, assigned, labels))  # [R, C]
@@ -108,12 +99,7 @@ def label_f1(counts: np.ndarray, assigned: np.ndarray, labels: np.ndarray) -> di
 
 
 def best_f1_threshold(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """The threshold above which a label is assigned with the best F1, half way between two probabilities.
-
-    Args:
-        probabilities: [N] float32 of one label.
-        labels: [N] bool; some are true.
-    """
+    """The threshold above which a label is assigned with the best F1, half way between two probabilities [N]."""
     order = np.argsort(-probabilities, kind="stable")
     ordered, hits = probabilities[order], np.cumsum(labels[order])
     ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # the last of each tie: all of it or nothing

@@ -19,12 +19,7 @@ STEPS = tuple(range(-20, 21))
 
 @dataclass(frozen=True)
 class Scale:
-    """From members' variances to those of errors.
-
-    Attributes:
-        factor: a > 0.
-        floor: ε > 0.
-    """
+    """From members' variances to those of errors: a and ε, both above 0."""
 
     factor: float
     floor: float
@@ -39,11 +34,7 @@ def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
 
     For a given ε the best a is the mean of error² ÷ (v + ε); ε is the best of :data:`STEPS`, the larger on a tie. One
     example is added, of which the members agree entirely and are wrong by the mean error²: where no example says how
-    wrong they may be together, ε does not shrink to nothing.
-
-    Args:
-        errors: [N], label − score.
-        variance: [N], ≥ 0.
+    wrong they may be together, ε does not shrink to nothing. Errors are label − score, [N], and variances [N].
     """
     squares, spread = np.asarray(errors, np.float64) ** 2, np.asarray(variance, np.float64)
     mean = float(spread.mean())
@@ -85,11 +76,7 @@ def is_binary(labels: np.ndarray) -> bool:
 def interval(
     score: np.ndarray, variance: np.ndarray, quantile: float, floor: float, bounds: tuple[float, float] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of score ± quantile · √(variance + floor), [B] float32 each, computed in float32 in every runtime.
-
-    Args:
-        score, variance: [B] float32.
-    """
+    """Ends of score ± quantile · √(variance + floor), [B] float32 each, computed in float32 in every runtime."""
     half = np.float32(quantile) * np.sqrt(np.asarray(variance, np.float32) + np.float32(floor))
     low, high = np.asarray(score, np.float32) - half, np.asarray(score, np.float32) + half
     if bounds is None:
@@ -118,12 +105,9 @@ DEPTH = 10
 
 
 def groups_of(queries: Sequence[Hashable], relevance: np.ndarray) -> list[np.ndarray]:
-    """Places of each query's documents, in the order in which queries first occur.
+    """Places of each query's documents, of relevance [N] ≥ 0, in the order in which queries first occur.
 
     Queries with one document, or with none that is relevant, have no order to judge and are left out.
-
-    Args:
-        relevance: [N], ≥ 0; relevant above 0.
     """
     places: dict[Hashable, list[int]] = {}
     for place, query in enumerate(queries):

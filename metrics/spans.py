@@ -99,13 +99,7 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Span:
-    """A span among the words of many texts, one behind the other.
-
-    Attributes:
-        text: index of its text.
-        kind: its type.
-        first, last: places of its first and last word among all words.
-    """
+    """A span among the words of many texts, one behind the other: index of its text, type, first and last word."""
 
     text: int
     kind: str
@@ -114,11 +108,7 @@ class Span:
 
 
 def spans_in(texts: np.ndarray, tags: Sequence[str]) -> list[Span]:
-    """The spans of many texts.
-
-    Args:
-        texts: [N], index of each word's text, ascending.
-    """
+    """The spans of many texts, from the index of each word's text, ascending, [N]."""
     ends: list[int] = (np.flatnonzero(np.diff(texts, append=-1)) + 1).tolist()
     found = []
     for start, end in zip([0, *ends], ends, strict=False):
@@ -128,11 +118,7 @@ def spans_in(texts: np.ndarray, tags: Sequence[str]) -> list[Span]:
 
 
 def span_scores(spans: Sequence[Span], scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Scores [S] of spans from those of N words: the largest, and of ``confidence`` the least.
-
-    Args:
-        scores: by name, [N].
-    """
+    """Scores [S] of spans from those of N words: the largest, and of ``confidence`` the least."""
     return {
         name: np.array(
             [(np.min if name == "confidence" else np.max)(values[span.first : span.last + 1]) for span in spans],

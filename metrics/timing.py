@@ -14,14 +14,11 @@ from ..progress import Progress, no_progress
 STEADY = 0.025
 """Largest coefficient of variation that goes without a warning, as in trtexec."""
 
-
 LEVEL = 0.05
 """Largest difference between the medians of the first and the second half that goes without a warning."""
 
-
 Clock = Callable[[], float]
 """A clock in seconds."""
-
 
 Run = Callable[[], object]
 """One run of a case."""
@@ -29,13 +26,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Rules:
-    """How long to measure.
-
-    Attributes:
-        seconds: that every case runs at least, all repetitions together.
-        iterations: of every case, at least.
-        warm_up: seconds that every case runs before, at least.
-    """
+    """How long to measure every case, at least: seconds and iterations, and seconds before that."""
 
     seconds: float = 3.0
     iterations: int = 30
@@ -95,14 +86,11 @@ def _warm_up(run: Run, seconds: float, clock: Clock) -> None:
 
 @dataclass(frozen=True)
 class Latency:
-    """Times of one case, in milliseconds.
+    """Times of one case, in milliseconds; percentiles are linear between neighbours.
 
     Attributes:
-        p50, p90, p95, p99: percentiles, linear between neighbours.
-        mean: of all repetitions.
         variation: standard deviation ÷ mean.
         drift: median of the second half of the repetitions ÷ that of the first, − 1.
-        iterations: how many repetitions.
     """
 
     p50: float
@@ -126,12 +114,9 @@ class Latency:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of a case ÷ that of a baseline.
+    """Time of a case ÷ that of a baseline: ratio of the medians, and percentiles of the ratios of single rounds.
 
-    Attributes:
-        median: ratio of the two medians.
-        p5, p95: percentiles of the ratios of the single rounds. In a round both ran within moments of
-            each other, so this spread tells noise that hits one of the two from speed changes that hit both.
+    In a round both ran within moments of each other, so that their spread leaves speed changes out that hit both.
     """
 
     median: float
@@ -146,24 +131,16 @@ class Ratio:
 
 
 def instabilities(cases: Mapping[str, Latency]) -> list[str]:
-    """What was unstable, one sentence for each sign of it."""
+    """A sentence for each sign that a measurement was unstable."""
     signs = (
-        (
-            {name: case.variation for name, case in cases.items()},
-            STEADY,
-            "the times varied (standard deviation ÷ mean)",
-            "close other programs, or measure longer with --seconds",
-        ),
-        (
-            {name: abs(case.drift) for name, case in cases.items()},
-            LEVEL,
-            "the medians of the first and the second half differ",
-            "the machine was changing its speed; measure again",
-        ),
-    )
+        ("variation", STEADY, "the times varied (standard deviation ÷ mean)",
+         "close other programs, or measure longer with --seconds"),
+        ("drift", LEVEL, "the medians of the first and the second half differ",
+         "the machine was changing its speed; measure again"),
+    )  # fmt: skip
     found = []
-    for values, limit, what, remedy in signs:
-        over = {name: value for name, value in values.items() if value > limit}
+    for field, limit, what, remedy in signs:
+        over = {name: size for name, case in cases.items() if (size := abs(getattr(case, field))) > limit}
         if over:
             worst = max(over, key=lambda name: over[name])
             found.append(

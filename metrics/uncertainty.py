@@ -10,14 +10,9 @@ import numpy as np
 
 
 def summarise(member_logits: np.ndarray, temperature: float) -> dict[str, np.ndarray]:
-    """The fields of a ``Prediction`` that thresholds may stand on.
+    """The fields of a ``Prediction`` that thresholds may stand on, from member logits [N, M, C]; float32.
 
-    Args:
-        member_logits: [N, M, C], before the temperature.
-
-    Returns:
-        ``probabilities`` [N, C], ``confidence``, ``predictive_entropy``, ``expected_entropy``,
-        ``mutual_information`` and ``energy`` [N], float32.
+    ``probabilities`` [N, C], ``confidence``, the entropies, ``mutual_information`` and ``energy`` [N].
     """
     parts = [_summarised(member_logits[part].astype(np.float64) / temperature) for part in blocks(member_logits)]
     found = {name: np.concatenate([part[name] for part in parts]).astype(np.float32) for name in parts[0]}
@@ -87,11 +82,7 @@ METHODS: tuple[str, ...] = get_args(Method)
 
 
 def class_scores(probabilities: np.ndarray, method: str) -> np.ndarray:
-    """Nonconformity of every class, [N, C] float32; higher means less conforming.
-
-    Args:
-        probabilities: [N, C].
-    """
+    """Nonconformity of every class from probabilities [N, C], float32; higher means less conforming."""
     if method == "lac":
         return (1 - probabilities.astype(np.float64)).astype(np.float32)
     order = np.argsort(-probabilities, axis=1, kind="stable")
@@ -103,11 +94,7 @@ def class_scores(probabilities: np.ndarray, method: str) -> np.ndarray:
 
 
 def prediction_sets(probabilities: np.ndarray, quantile: float, method: str) -> np.ndarray:
-    """Which classes are in each input's set, [N, C] bool.
-
-    Args:
-        probabilities: [N, C].
-    """
+    """Which classes are in each input's set, [N, C] bool."""
     inside = class_scores(probabilities, method) <= np.float32(quantile)
     if method == "aps":
         inside[np.arange(len(inside)), probabilities.argmax(axis=1)] = True
@@ -115,11 +102,7 @@ def prediction_sets(probabilities: np.ndarray, quantile: float, method: str) -> 
 
 
 def pairwise_divergence(member_probabilities: np.ndarray) -> np.ndarray:
-    """Mean Kullback–Leibler divergence over ordered pairs of members, [N], nats; zeros for one member.
-
-    Args:
-        member_probabilities: [N, M, C].
-    """
+    """Mean Kullback–Leibler divergence over ordered pairs of members [N, M, C], [N] nats; zeros for one member."""
     members = member_probabilities.shape[1]
     if members == 1:
         return np.zeros(len(member_probabilities))

@@ -11,9 +11,10 @@ from ..bundle.graphs import check_all_graphs
 from ..bundle.reports import REMEDY, Verification
 from ..bundle.signature import check_signature
 from ..bundle.store import Bundle, resolve
-from ..bundle.tasks import GIVES, Precision
 from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError, HydrantError, InputError, is_whole
+from ..metrics.gates import Precision
+from ..tasks import TASKS
 from .backends.registry import open_backend
 from .predictor import Predictor
 
@@ -55,39 +56,25 @@ def load(
             contradicts it.
         InputError: ``threads`` or ``trust`` cannot be used.
     """
-    predictor, failure = _as_it_is(bundle, backend, checked_threads(threads), precision, trust)
-    if failure:
-        log.warning("%s", failure, extra={"always": True})  # of each bundle, whatever was said of another
-    return predictor
-
-
-def _as_it_is(
-    bundle: Bundle | str | Path,
-    backend: str,
-    threads: int | None,
-    precision: Precision | None,
-    trust: str | Path | None,
-) -> tuple[Predictor, str]:
-    """A bundle that other processes may write meanwhile, opened: its files before, or after, not of both."""
-    before = resolve(bundle).state()
-    found = resolve(bundle)
+    options = backend, checked_threads(threads), precision, trust
+    before, found = resolve(bundle).state(), resolve(bundle)
     try:
-        opened = _opened(found, backend, threads, precision, trust)
+        predictor = _opened(found, *options)
     except HydrantError:
         if found.state() == before:
             raise
     else:
         if found.state() == before:
-            return opened
-        opened[0].close()  # another process gave files other contents meanwhile: some may be of each kind
+            return predictor
+        predictor.close()  # another process gave files other contents meanwhile: some may be of each kind
     with found.kept() as still:
-        return _opened(still, backend, threads, precision, trust)
+        return _opened(still, *options)
 
 
 def _opened(
     bundle: Bundle, backend: str, threads: int | None, precision: Precision | None, trust: str | Path | None
-) -> tuple[Predictor, str]:
-    """A predictor of a bundle as its manifest was read, and what its last verification has against it, in words."""
+) -> Predictor:
+    """A predictor of a bundle as its manifest was read; warns if it failed its last verification."""
     if trust is not None:
         check_signature(bundle, trust)
     architecture = bundle.any_architecture()
@@ -100,30 +87,33 @@ def _opened(
     check_all_graphs(bundle)
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
-        return Predictor(bundle, architecture, opened, fallbacks), _failure(bundle, f"{opened.name} {opened.precision}")
+        predictor = Predictor(bundle, architecture, opened, fallbacks)
+        if failure := _failure(bundle, f"{opened.name} {opened.precision}"):
+            log.warning("%s", failure, extra={"always": True})  # of each bundle, whatever was said of another
+        return predictor
     except BaseException:
         opened.close()
         raise
 
 
 def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
-    """Refuse a calibration that speaks of what a model of this task does not give."""
+    """Refuse a calibration for another task."""
     calibration, task = Calibration.of(bundle), architecture.task
-    given = {
+    fitted = {
         "prediction sets": ("classification", calibration.conformal),
         "intervals": ("score", calibration.intervals),
         "thresholds of labels": ("multi_label", calibration.labels),
     }
-    for words, (of, found) in given.items():
+    for words, (of, found) in fitted.items():
         if found is not None and task != of:
             raise BundleError(
-                f"bundle {bundle.path} gives {GIVES[task]}, but its calibration.json has {words}; calibrate again with "
-                "`hydrant calibrate`"
+                f"bundle {bundle.path} gives {TASKS[task].gives}, but its calibration.json has {words}; calibrate "
+                "again with `hydrant calibrate`"
             )
 
 
 def _failure(bundle: Bundle, opened: str) -> str:
-    """That a backend and its precision did not pass the last verification of these files; nothing where they did."""
+    """A warning if a backend and its precision did not pass the last verification of these files."""
     try:
         found = Verification.of(bundle)
     except BundleError:

@@ -16,11 +16,12 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES, Precision
 from ..data.python_inputs import given_inputs
 from ..data.raw_inputs import image_array, is_pair, is_record, is_tensor, is_words
 from ..data.words import Piece
 from ..errors import InputError, cut, is_whole
+from ..metrics.gates import Precision
+from ..tasks import TASKS
 from .loading import load
 from .prediction import Prediction, shortest
 from .predictor import BATCH_SIZE, Predictor
@@ -95,7 +96,7 @@ def pipeline(
         if aggregation_strategy != "none" or ignore_labels is not None:
             raise InputError(
                 "aggregation_strategy and ignore_labels are for models that tag tokens, and this bundle gives "
-                f"{GIVES[predictor.task]}; leave them out"
+                f"{TASKS[predictor.task].gives}; leave them out"
             )
         return Pipeline(predictor, top_k, batch_size, function_to_apply)
     except BaseException:
@@ -167,7 +168,7 @@ class Pipeline(_Pipeline):
         _check_top_k(top_k)
         if predictor.task not in FUNCTIONS:
             raise InputError(
-                f"this pipeline classifies whole inputs, and this bundle gives {GIVES[predictor.task]}; use "
+                f"this pipeline classifies whole inputs, and this bundle gives {TASKS[predictor.task].gives}; use "
                 "hydrant.pipeline or TokenPipeline"
             )
         self.task = f"{predictor.modality}-classification"
@@ -306,7 +307,8 @@ class TokenPipeline(_Pipeline):
     ) -> None:
         super().__init__(predictor, batch_size)
         if predictor.task != "tokens":
-            raise InputError(f"this pipeline needs a model that tags tokens, and this gives {GIVES[predictor.task]}")
+            gives = TASKS[predictor.task].gives
+            raise InputError(f"this pipeline needs a model that tags tokens, and this gives {gives}")
         self._strategy, self._ignored = _strategy(aggregation_strategy), _ignored(ignore_labels)
 
     def __call__(

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
-from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS, Task
 from ..data.raw_inputs import is_pair
 from ..errors import BackendError, InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
+from ..tasks import DISTANCE, TASKS, TaskName
 
-SCORE_FIELDS = OUTPUTS["score"]
+SCORE_FIELDS = TASKS["score"].outputs
 
-MEMBERS = MEMBER_OUTPUTS["tokens"]
+MEMBERS = TASKS["tokens"].member_output
 """Of tokens, the one field whose second axis is not theirs."""
-FIGURES = tuple(dict.fromkeys([*(name for names in OUTPUTS.values() for name in names), DISTANCE]))
+FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
 """What graphs of any task give of an input, but what members say each for themselves."""
 
 Given = np.ndarray | Any
@@ -133,7 +133,7 @@ class Prediction:
         return f"Prediction({', '.join(parts)})"
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskName:
         """What was asked, by the fields that are there."""
         if self.score is not None:
             return "score"
@@ -181,10 +181,9 @@ class Prediction:
 
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
-        """From the outputs of a graph or backend (``bundle.tasks``), with or without those of the members."""
-        names = [field.name for field in fields(cls)]
-        arrays: dict[str, Any] = dict.fromkeys(names[:7])  # those without a default
-        arrays |= {name: np.asarray(outputs[name], np.float32) for name in names if name in outputs}
+        """From the outputs of a graph or backend (``tasks.task``), with or without those of the members."""
+        arrays: dict[str, Any] = dict.fromkeys(NAMES[:7])  # those without a default
+        arrays |= {name: np.asarray(outputs[name], np.float32) for name in NAMES if name in outputs}
         if "score" not in outputs and "label_entropy" not in outputs:
             probabilities = arrays["probabilities"]
             arrays["label"] = probabilities.argmax(axis=-1).astype(np.int64)
@@ -212,17 +211,20 @@ class Prediction:
         joined: dict[str, Any] = {}
         for name in vars(parts[0]):
             arrays = [getattr(part, name) for part in parts]
-            like = next((array for array in arrays if array is not None), None)
+            there = [array for array in arrays if array is not None]
+            if len(there) == len(parts) or not there:  # as it is of nearly every field
+                joined[name] = np.concatenate(there) if there else None
+                continue
             absent = [part for part, array in zip(parts, arrays, strict=True) if array is None]
-            blank = name == "error" or all(part.failed.all() for part in absent)
-            joined[name] = None
-            if like is not None and (not absent or blank):
-                joined[name] = np.concatenate(
-                    [
-                        _blank(name, like, len(part)) if array is None else array
-                        for part, array in zip(parts, arrays, strict=True)
-                    ]
-                )
+            if name != "error" and not all(part.failed.all() for part in absent):
+                joined[name] = None
+                continue
+            joined[name] = np.concatenate(
+                [
+                    _blank(name, there[0], len(part)) if array is None else array
+                    for part, array in zip(parts, arrays, strict=True)
+                ]
+            )
         return cls(**joined)
 
     def _lengthened(self, tokens: int) -> Prediction:
@@ -266,6 +268,9 @@ class Prediction:
             spread[name][places] = array
         spread["error"] = np.array([errors.get(place) for place in range(count)], object)
         return Prediction(**spread)
+
+
+NAMES = tuple(field.name for field in fields(Prediction))
 
 
 def _blank(name: str, like: np.ndarray, count: int) -> np.ndarray:

@@ -13,16 +13,16 @@ import numpy as np
 from ..bundle.calibration import Calibration
 from ..bundle.data_overlap import FORMS, REMEDY, form_used
 from ..bundle.store import Bundle
-from ..bundle.tasks import GIVES
 from ..bundle.traced import AnyArchitecture
 from ..data.batching import READER, WINDOW_BATCHES, item_batches
 from ..data.processor import load_processor
-from ..data.python_inputs import are_tensors, given_inputs, is_table, ordered
-from ..data.raw_inputs import is_pair
+from ..data.python_inputs import given_inputs, is_table, ordered
+from ..data.raw_inputs import are_tensors, is_pair
 from ..data.spec import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
+from ..tasks import TASKS
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend
 from .lifecycle import Closable
@@ -31,14 +31,6 @@ from .warmup_inputs import blank_inputs, no_outputs
 from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 
 log = logging.getLogger(__name__)
-
-ANSWERS = {
-    "classification": "{} classes",
-    "score": "scores",
-    "tokens": "{} classes of tokens",
-    "multi_label": "{} labels",
-}
-"""What a model of each task, or its prediction, answers with, in words."""
 
 BATCH_SIZE = 32
 
@@ -98,7 +90,7 @@ class Predictor(Closable):
         self.takes_raw = self._processor is not None
 
     def __repr__(self) -> str:
-        reads = self.modality if self.task == "classification" else f"{self.modality}, {GIVES[self.task]}"
+        reads = self.modality if self.task == "classification" else f"{self.modality}, {TASKS[self.task].gives}"
         return (
             f"{type(self).__name__}({str(self.path)!r}, {self.members} members, {reads}, {len(self.labels)} "
             f"label{'s' * (len(self.labels) > 1)}, {self.backend} {self.precision})"
@@ -152,7 +144,11 @@ class Predictor(Closable):
         _check(batch_size, on_error)
         with self._use():
             if are_tensors(inputs) and text_column is None:
-                parts = list(self._predict_tensors(inputs, batch_size))
+                arrays = checked_tensors(inputs, self._architecture)
+                parts = [
+                    self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
+                    for start in range(0, len(next(iter(arrays.values()))), batch_size)
+                ]
             else:
                 columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
                 parts = list(self.stream(inputs, batch_size=batch_size, first=first, on_error=on_error, **columns))
@@ -300,11 +296,11 @@ class Predictor(Closable):
     def _check_own(self, prediction: Prediction) -> None:
         """Refuse a prediction of another task or number of classes than this model's."""
         classes = 0 if prediction.task == "score" else prediction.probabilities.shape[-1]
-        found, own = ANSWERS[prediction.task].format(classes), ANSWERS[self.task].format(len(self.labels))
-        if found != own:
+        if prediction.task != self.task or classes not in (0, len(self.labels)):
+            theirs, ours = TASKS[prediction.task].gives, TASKS[self.task].gives
             raise InputError(
-                f"prediction is of {found}, and this model answers with {own}: it was made by another; give it to the "
-                "predictor that made it"
+                f"prediction gives {TASKS[prediction.task].gives} ({classes} classes), and this model "
+                f"{TASKS[self.task].gives} ({len(self.labels)}); give it to the predictor that made it"
             )
 
     def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:
@@ -351,11 +347,6 @@ class Predictor(Closable):
                     FORMS[not pairs], index, words, REMEDY[not pairs],
                 )  # fmt: skip
                 return
-
-    def _predict_tensors(self, inputs: Mapping[str, Any], batch_size: int) -> Iterator[Prediction]:
-        arrays = checked_tensors(inputs, self._architecture)
-        for start in range(0, len(next(iter(arrays.values()))), batch_size):
-            yield self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
 
     def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
         """Predict one batch; ``items`` are the prepared texts of tokens, with their words."""

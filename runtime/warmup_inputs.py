@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS, PER_CLASS, Task
 from ..data.spec import InputSpec
+from ..tasks import DISTANCE, PER_CLASS, TASKS, TaskName
 
 BLANK_TOKENS = 16
 """Tokens of a text that only warms a backend up."""
@@ -31,10 +31,10 @@ def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def no_outputs(given: Iterable[str], task: Task, classes: int, members: int) -> dict[str, np.ndarray]:
-    """What a backend would give of no inputs: empty float32 arrays with every axis of its own (``bundle.tasks``)."""
+def no_outputs(given: Iterable[str], task: TaskName, classes: int, members: int) -> dict[str, np.ndarray]:
+    """What a backend would give of no inputs: empty float32 arrays with every axis of its own (``tasks.task``)."""
     tokens = (0,) if task == "tokens" else ()
-    axes = dict.fromkeys((*OUTPUTS[task], DISTANCE), tokens)
+    axes = dict.fromkeys((*TASKS[task].outputs, DISTANCE), tokens)
     axes |= {name: (*tokens, classes) for name in axes if name in PER_CLASS}
-    axes[MEMBER_OUTPUTS[task]] = (members,) if task == "score" else (members, *tokens, classes)
+    axes[TASKS[task].member_output] = (members,) if task == "score" else (members, *tokens, classes)
     return {name: np.zeros((0, *axes[name]), np.float32) for name in given if name in axes}

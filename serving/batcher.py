@@ -157,9 +157,8 @@ class Batcher:
             raise ServeError(503, "this version of the model is being put away; ask again", retry_after=1)
         if self.depth + count > self._limit:
             after = max(1, math.ceil(self.depth / self._batch_size * self._seconds))
-            raise ServeError(
-                503, f"{self.depth} inputs wait already, of at most {self._limit}; ask again later", retry_after=after
-            )
+            message = f"{self.depth} inputs wait already, of at most {self._limit}; retry later"
+            raise ServeError(503, message, retry_after=after)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -278,9 +277,8 @@ def _items(job: _Job, inputs: Inputs) -> list[Item]:
     items = [Item(job, place, given, (), _length(given)) for place, given in enumerate(inputs)]
     for item in items:
         if item.length > MAX_CHARACTERS:
-            raise ServeError(
-                413, f"input {item.place} has {item.length} characters; send {MAX_CHARACTERS} at most, its beginning"
-            )
+            limit = f"send {MAX_CHARACTERS} at most, its beginning"
+            raise ServeError(413, f"input {item.place} has {item.length} characters; {limit}")
     return items
 
 

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -34,7 +35,6 @@ from .oip import (
     server_metadata,
 )
 from .refusals import ServeError, convert_fields, refusal
-from .serve_settings import ServeSettings
 from .service import Served, Service
 
 log = logging.getLogger(__name__)
@@ -246,9 +246,9 @@ class GrpcFront:
         }
         server = self._aio.server(options=list(options.items()))
         methods: dict[str, Handler] = {
-            "ServerLive": self._server_live,
-            "ServerReady": self._server_ready,
-            "ServerMetadata": self._server_metadata,
+            "ServerLive": partial(self._fields, lambda: {"live": True}, "ServerLiveResponse"),
+            "ServerReady": partial(self._fields, lambda: {"ready": self._service.ready}, "ServerReadyResponse"),
+            "ServerMetadata": partial(self._fields, server_metadata, "ServerMetadataResponse"),
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._infer,
@@ -266,7 +266,11 @@ class GrpcFront:
         host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
         place = f"{host}:{settings.grpc_port or 0}"
         try:
-            port = self._listen(server, place, settings)
+            if settings.tls_cert is None or settings.tls_key is None:
+                port = int(server.add_insecure_port(place))
+            else:
+                pair = Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes()
+                port = int(server.add_secure_port(place, self._grpc.ssl_server_credentials([pair])))
         except RuntimeError as error:
             raise InputError(f"cannot listen on {place} for gRPC: {cut(error)}; give another --grpc-port") from error
         await server.start()
@@ -282,22 +286,20 @@ class GrpcFront:
         if self._server is not None:
             await self._server.stop(seconds)
 
-    def _listen(self, server: Any, place: str, settings: ServeSettings) -> int:
-        if settings.tls_cert is None or settings.tls_key is None:
-            return int(server.add_insecure_port(place))
-        pair = Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes()
-        return int(server.add_secure_port(place, self._grpc.ssl_server_credentials([pair])))
-
     def _admits(self, name: str, handler: Handler) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
         """Admits a call, reads its message, and answers it or aborts with the code of its error."""
         request_class = self._classes["HealthCheckRequest" if name == "Check" else f"{name}Request"]
-        admission, counted = self._service.admission, name not in OPEN  # others take no places of admitted calls
+        admission, token = self._service.admission, self._service.settings.token
+        counted = name not in OPEN  # others take no places of admitted calls
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
             call, entered, size = _Call(context), False, 0
             try:
                 if counted:
-                    self._check_admission(context)
+                    if token is not None:
+                        sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+                        check_token(sent.encode() if isinstance(sent, str) else sent, token)
+                    admission.check_requests()
                     admission.requests += 1
                     entered = True
                 raw = await _first(messages, self._service.settings.timeout)
@@ -320,24 +322,13 @@ class GrpcFront:
 
         return answered
 
-    def _check_admission(self, context: Any) -> None:
-        """Check the token, and the number of calls."""
-        settings = self._service.settings
-        if settings.token is not None:
-            sent = dict(context.invocation_metadata() or ()).get("authorization", "")
-            check_token(sent.encode() if isinstance(sent, str) else sent, settings.token)
-        self._service.admission.check_requests()
-
     async def _check(self, message: Any, _: Any) -> Any:
         if message.service not in ("", SERVICE):
             raise ServeError(404, f"no service is called {cut(message.service)}; there is {SERVICE}")
         return self._classes["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
 
-    async def _server_live(self, *_: Any) -> Any:
-        return self._classes["ServerLiveResponse"](live=True)
-
-    async def _server_ready(self, *_: Any) -> Any:
-        return self._classes["ServerReadyResponse"](ready=self._service.ready)
+    async def _fields(self, fields: Callable[[], dict[str, Any]], name: str, *_: Any) -> Any:
+        return self._classes[name](**fields())
 
     async def _model_ready(self, message: Any, _: Any) -> Any:
         try:
@@ -347,9 +338,6 @@ class GrpcFront:
                 raise
             ready = False
         return self._classes["ModelReadyResponse"](ready=ready)
-
-    async def _server_metadata(self, *_: Any) -> Any:
-        return self._classes["ServerMetadataResponse"](**server_metadata())
 
     async def _model_metadata(self, message: Any, _: Any) -> Any:
         served = self._served(message.name, message.version)

@@ -82,9 +82,11 @@ def _few_labels(model: ModelStats) -> Rows:
 
 def _scores(model: ModelStats) -> Rows:
     """Histograms of the scores, in the bins of the reference."""
-    for name, histogram in model.watch.reference.histograms.items() if model.watch else ():
-        if name in model.watch.total.bins:
-            yield name, _cumulative(histogram.edges, model.watch.total.bins[name].tolist(), model.sums[name])
+    if model.watch is not None:
+        bins = model.watch.total.bins
+        for name, histogram in model.watch.reference.histograms.items():
+            if name in bins:
+                yield name, _cumulative(histogram.edges, bins[name].tolist(), model.sums[name])
 
 
 def _rates(value: Callable[[Any, str], float]) -> Callable[[ModelStats], Rows]:

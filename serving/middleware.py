@@ -84,9 +84,9 @@ class Middleware:
         try:
             async with asyncio.timeout(seconds):
                 await self._app(scope, body, counted_send)
-        except ServeError as error:
+        except ServeError as refused:
             if not started:
-                await refuse(counted_send, error)
+                await refuse(counted_send, refused)
         except TimeoutError:
             if started:  # the client does not read its answer
                 return
@@ -142,9 +142,8 @@ def check_host(host: bytes | None, settings: ServeSettings) -> None:
         return
     word = host.decode("latin-1").lower()
     if not _is_own(f"//{word}") and word not in {each.lower().partition("://")[2] for each in settings.origins}:
-        raise ServeError(
-            403, f"the host {cut(word)} is not this machine; use 127.0.0.1, or allow it by --origin https://{word}"
-        )
+        allow = f"add https://{word} to origins of --settings"
+        raise ServeError(403, f"the host {cut(word)} is not this machine; use 127.0.0.1, or {allow}")
 
 
 @lru_cache(maxsize=256)
@@ -163,7 +162,7 @@ def check_origin(origin: bytes | None, host: bytes, settings: ServeSettings) -> 
     word = origin.decode("latin-1").lower()
     own = word.partition("://")[2] == host.decode("latin-1").lower() and word.startswith(("http://", "https://"))
     if not own and word not in {each.lower() for each in settings.origins}:
-        raise ServeError(403, "requests from pages of other sites are not allowed; the option --origin allows one")
+        raise ServeError(403, "requests from pages of other sites are not allowed; origins of --settings allows one")
 
 
 def _too_large(max_bytes: int) -> ServeError:

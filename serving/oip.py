@@ -133,10 +133,8 @@ def check_parameters(what: str, parameters: Mapping[str, Any]) -> None:
 def read_infer(body: bytes, json_length: int | None = None) -> InferRequest:
     """The request in a body of REST."""
     if json_length is not None and not is_whole(json_length, 1, len(body)):
-        raise ServeError(
-            400,
-            f"{HEADER} is {json_length}; expected the length of the JSON, 1 to {len(body)}, the length of the body",
-        )
+        expected = f"the length of the JSON, 1 to {len(body)}, the length of the body"
+        raise ServeError(400, f"{HEADER} is {json_length}; expected {expected}")
     end = len(body) if json_length is None else json_length
     message = decode_json(body[:end], _Request, "the request")
     view, taken, inputs = memoryview(body)[end:], 0, []
@@ -313,9 +311,8 @@ def _texts(tensor: Tensor) -> list[str]:
         try:
             texts.append(item.decode())
         except UnicodeDecodeError as error:
-            raise ServeError(
-                400, f"element {index} of input {cut(tensor.name)} is not UTF-8 ({error.reason}); expected text"
-            ) from None
+            what = f"element {index} of input {cut(tensor.name)}"
+            raise ServeError(400, f"{what} is not UTF-8 ({error.reason}); expected text") from None
     return texts
 
 

@@ -62,7 +62,8 @@ class Spans(Observer):
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
         """Annotate the request's span; gRPC requests, which have none, get a finished one."""
-        attributes = {"hydrant.model": served.name, "hydrant.version": served.version, "hydrant.front": front}
+        attributes: dict[str, Any] = {"hydrant.model": served.name, "hydrant.version": served.version}
+        attributes["hydrant.front"] = front
         span = self._trace.get_current_span()
         if front != "grpc" and span.get_span_context().is_valid:
             span.set_attributes(attributes)

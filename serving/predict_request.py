@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 from email.parser import HeaderParser
 from email.utils import collapse_rfc2231_value
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -75,9 +75,8 @@ def read_request(body: bytes, content_type: str, query: Mapping[str, str]) -> Pr
             )
         request = PredictRequest(inputs, [None] * len(inputs))
     else:
-        raise ServeError(
-            415, f"the Content-Type is {cut(kind)}; expected application/json, multipart/form-data, image/… or audio/…"
-        )
+        expected = "application/json, multipart/form-data, image/… or audio/…"
+        raise ServeError(415, f"the Content-Type is {cut(kind)}; expected {expected}")
     if query or fields:
         request.options = convert_fields({**query, **fields}, PredictOptions, "the request", words=True)
     return request
@@ -166,8 +165,7 @@ def _read_form(body: bytes, content_type: str) -> tuple[PredictRequest, dict[str
     return request, options
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One field of a form; ``filename`` (never a path here) is ``None`` for fields that are not files."""
 
     name: str

@@ -83,20 +83,13 @@ def redaction(named: str | Redact | None) -> Redact | None:
     try:
         function: Redact = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever importing a module raises
-        raise InputError(
-            f"redact is {cut(named)}, which cannot be imported: {error}; install the module, or name its folder in "
-            "PYTHONPATH"
-        ) from error
+        fix = "install the module, or name its folder in PYTHONPATH"
+        raise InputError(f"redact is {cut(named)}, which cannot be imported: {error}; {fix}") from error
     return function
 
 
 class Recorder(Observer):
-    """Records inputs that were abstained from or flagged.
-
-    Attributes:
-        written, dropped, failed: rows; dropped ones waited beyond the limits, failed ones could not be made, redacted
-            or written.
-    """
+    """Records inputs that were abstained from or flagged, and counts rows that were written, dropped or failed."""
 
     def __init__(self, recording: Recording, seed: int | None = None) -> None:
         self._redact = redaction(recording.redact)
@@ -157,10 +150,10 @@ class Recorder(Observer):
 
     def _fail(self, rows: int) -> None:
         """Count rows that could not be recorded, and log the first failure."""
-        error = sys.exception()
         if not self.failed:
-            unexpected = None if isinstance(error, InputError) else error
-            log.error("inputs could not be recorded: %s; further failures are only counted", error, exc_info=unexpected)
+            error = sys.exception()
+            trace = None if isinstance(error, InputError) else error
+            log.error("inputs could not be recorded: %s; further failures are only counted", error, exc_info=trace)
         self.failed += rows
 
     def _write(self, row: dict[str, Any], why: Any) -> None:

@@ -82,7 +82,7 @@ def decode_json(text: bytes, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(what, error) from None
+        raise ServeError(400, f"{what} is not the JSON that is expected: {short(str(error), 300)}") from None
 
 
 def convert_fields(fields: Any, kind: type[T], what: str, *, words: bool = False) -> T:
@@ -90,8 +90,4 @@ def convert_fields(fields: Any, kind: type[T], what: str, *, words: bool = False
     try:
         return msgspec.convert(fields, kind, strict=not words)
     except msgspec.MsgspecError as error:
-        raise _malformed(what, error) from None
-
-
-def _malformed(what: str, error: Exception) -> ServeError:
-    return ServeError(400, f"{what} is not as expected: {short(str(error), 300)}")
+        raise ServeError(400, f"{what} is not as expected: {short(str(error), 300)}") from None

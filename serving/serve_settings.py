@@ -8,8 +8,8 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
-from ..bundle.tasks import Precision
 from ..errors import InputError, check_plain, cut, is_whole
+from ..metrics.gates import Precision
 from .record import Recording
 from .stats import Watching
 

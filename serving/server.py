@@ -115,10 +115,12 @@ class Monitor:
             if scope["type"] != "http" or scope["path"] not in STATS_PATHS or scope["method"] not in ("GET", "HEAD"):
                 await app(scope, receive, send)
                 return
-            accept = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"")
-            work = (self._metrics.answer, scope["path"], accept.decode("latin-1"), self._recorded())
+            accept = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"").decode(
+                "latin-1"
+            )
+            answer, path = self._metrics.answer, scope["path"]
             try:
-                body, content_type = await asyncio.to_thread(*work)
+                body, content_type = await asyncio.to_thread(answer, path, accept, self._recorded())
             except (EOFError, OSError) as error:  # TimeoutError among them
                 message = "the process that counts for all workers does not answer; retry"
                 raise ServeError(503, message, retry_after=1) from error

@@ -82,15 +82,9 @@ class Buckets:
 
 
 class ModelStats:
-    """Counts of one version of a model.
+    """Counts of one version of a model: of requests by front and status, of inputs by decision and label.
 
-    Attributes:
-        watch: for drift; ``None`` without a reference in the bundle.
-        requests, latency: by front and status; seconds by front, and of the newest.
-        depth: inputs that wait.
-        totals: ``inputs``, ``failed`` ones among them, and those of each decision.
-        labels, sums: predictions by label; sums of the values of each score.
-        steps: the last hour: start of each step, and counts, also of ``requests`` and their ``errors`` (status ≥ 400).
+    ``watch`` is ``None`` without a reference in the bundle; ``steps`` are those of the last hour, by their start.
     """
 
     def __init__(self, served: Served, watching: Watching, began: float) -> None:

@@ -64,7 +64,7 @@ class Reporter(Observer):
 
     def __init__(self, pipe: Connection, recorded: Callable[[], Recorded] = lambda: None) -> None:
         self._pipe, self._recorded = pipe, recorded
-        self._lock, self._talking = threading.Lock(), threading.Lock()
+        self._lock, self._talking = threading.Lock(), threading.RLock()
         self._begin()
         self._questions = 0  # so that a late answer is not taken for another one
         self._ended = threading.Event()
@@ -111,7 +111,7 @@ class Reporter(Observer):
         """Report the rest, and nothing more."""
         self._ended.set()
         try:
-            self._send_report()
+            self._send()
         except OSError:
             log.debug("the process that counts is gone")
 
@@ -127,28 +127,25 @@ class Reporter(Observer):
         return key
 
     def _send(self, question: tuple[int, str, str] | None = None) -> None:
-        """Report; the caller holds ``_talking``."""
-        with self._lock:
-            report, predictions = self._report, self._predictions
-            self._begin()
-        parts: dict[Key, list[Prediction]] = {}
-        for key, prediction in predictions:
-            if is_counted(prediction):
-                parts.setdefault(key, []).append(prediction)
-        for key, each in parts.items():
-            info, whole = report.models[key], each[0] if len(each) == 1 else Prediction.concatenate(each)
-            report.events.append(("seen", key, (observed(whole, info.labels, info.calibration),)))
-        report.recorded = self._recorded()
-        self._pipe.send((report, question))
-
-    def _send_report(self) -> None:
+        """Report, and ask."""
         with self._talking:
-            self._send()
+            with self._lock:
+                report, predictions = self._report, self._predictions
+                self._begin()
+            parts: dict[Key, list[Prediction]] = {}
+            for key, prediction in predictions:
+                if is_counted(prediction):
+                    parts.setdefault(key, []).append(prediction)
+            for key, each in parts.items():
+                info, whole = report.models[key], each[0] if len(each) == 1 else Prediction.concatenate(each)
+                report.events.append(("seen", key, (observed(whole, info.labels, info.calibration),)))
+            report.recorded = self._recorded()
+            self._pipe.send((report, question))
 
     def _work(self) -> None:
         while not self._ended.wait(PERIOD):
             try:
-                self._send_report()
+                self._send()
             except OSError:
                 return  # the process that counts is gone, and this one ends with it
 

@@ -14,6 +14,9 @@ TASKS: dict[TaskName, Task] = {
     task.name: task for task in (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, MULTI_LABEL)
 }
 
+MEMBER_OUTPUTS = frozenset(task.member_output for task in TASKS.values())
+"""What the members of any task say each for themselves."""
+
 
 def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
     """The task of a graph by what it gives; ``tokens`` where its probabilities have an axis of tokens."""
@@ -22,4 +25,7 @@ def task_of_graph(outputs: Collection[str], tokens: bool) -> Task:
     return next((task for task in (REGRESSION, MULTI_LABEL) if set(task.outputs) <= set(outputs)), CLASSIFICATION)
 
 
-__all__ = ["DISTANCE", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task", "TaskName", "task_of_graph"]
+__all__ = [
+    "DISTANCE", "MEMBER_OUTPUTS", "PER_CLASS", "TASKS", "Column", "ScoreActivation", "Task", "TaskName",
+    "task_of_graph",
+]  # fmt: skip

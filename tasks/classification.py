@@ -76,7 +76,7 @@ def compare_classes(
     tied = best[:, 1] - best[:, 0] <= 2 * tolerances.probability
     own = {"mutual_information": tolerances.mutual_information, "disagreement": 0.0, "energy": tolerances.energy}
     ranked = {name: own.get(name, tolerances.entropy) for name in (*SCORES, "energy")}
-    agreement = {
+    agreement: Agreement = {
         "inputs": len(p),
         "label_flips": int(flipped.sum()),
         "near_ties": int((flipped & tied).sum()),

@@ -30,7 +30,7 @@ class LabelMetrics(TaskMetrics):
         self.wrong = (self._assigned != self.labels).any(axis=1)
         squares = (self._probabilities - self.labels) ** 2
         self._means = {"nll": joint_losses(self._probabilities, self.labels), "brier": squares.mean(axis=1)}
-        self._precisions = {place: self._precision(place) for place in np.flatnonzero(self.labels.any(axis=0))}
+        self._precisions = {place: self._precision(place) for place in np.flatnonzero(self.labels.any(axis=0)).tolist()}
 
     def own(self, counts: np.ndarray) -> Draws:
         """Metrics of resamples; a label that a resample lacks has no precision there."""
@@ -92,7 +92,7 @@ def compare_labels(reference: Outputs, tested: Outputs, tolerances: Tolerances) 
     own = {"mutual_information": tolerances.mutual_information, "energy": tolerances.energy}
     summed = ("predictive_entropy", "expected_entropy", "mutual_information", "energy")
     ranked = {name: count * own.get(name, tolerances.entropy) for name in summed}
-    agreement = {
+    agreement: Agreement = {
         "inputs": len(p),
         "labels": count,
         "label_flips": int(flipped.sum()),
@@ -100,7 +100,7 @@ def compare_labels(reference: Outputs, tested: Outputs, tolerances: Tolerances) 
         "max_probability_difference": largest(reference, tested, "probabilities"),
         "max_entropy_difference": largest(reference, tested, "label_entropy"),
         "max_mutual_information_difference": largest(reference, tested, "label_mutual_information"),
-        "max_energy_difference": largest(reference, tested, "energy") / count,
+        "max_energy_difference": (largest(reference, tested, "energy") or 0.0) / count,
         "max_distance_difference": distance_difference(reference, tested),
         "spearman": correlations(reference, tested, {**ranked, "distance": tolerances.distance}),
     }

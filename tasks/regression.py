@@ -113,9 +113,9 @@ def compare_scores(reference: Outputs, tested: Outputs, tolerances: Tolerances) 
     scale = max(1.0, float(np.abs(reference["score"]).max()))
     mine, its = ({**side, "score_variance": _deviation(side)} for side in (reference, tested))
     limit = tolerances.probability
-    score, deviation = (largest(mine, its, name) / scale for name in ("score", "score_variance"))
+    score, deviation = ((largest(mine, its, name) or 0.0) / scale for name in ("score", "score_variance"))
     ranked = {"score": limit * scale, "score_variance": limit * scale, "distance": tolerances.distance}
-    agreement = {
+    agreement: Agreement = {
         "inputs": len(mine["score"]),
         "scale": scale,
         "max_score_difference": score,

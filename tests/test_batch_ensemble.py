@@ -16,11 +16,7 @@ import pytest
 import torch
 from hydrant import (
     BatchEnsemble,
-    Bundle,
-    GraphForm,
     HeadPlan,
-    Jointly,
-    PerMember,
     Reading,
     fuse,
     load_ensemble,
@@ -42,7 +38,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, OLDEST, make_inputs, make_model, random_plan, run_cli
 from test_lora import assert_cost
-from test_parity import run_onnx
 from test_tune import interrupted_after, pictures, same, sentences, state, weights, write_csv
 
 LINEAR = {
@@ -175,21 +170,6 @@ def test_merging_gives_the_same_map(members: int, maps: int, inputs: int, output
         np.testing.assert_allclose(forward[member], expected + b[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_factors_of_one_change_nothing(family: str) -> None:
-    ensemble = fuse(make_model(family), members=3)
-    module = FusedClassifier(ensemble.architecture, ensemble.plan, shared_form(ensemble.state_dict()), ["x"] * 5).eval()
-    before = module.state_dict()
-    given = with_factors(module, 0)
-    with torch.no_grad():
-        found, plain = (each(**make_inputs(family)).member_logits for each in (module, ensemble))
-    torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
-    whole = merged(dict(module.named_parameters()))
-    assert all(torch.equal(whole[name], tensor.expand_as(whole[name])) for name, tensor in before.items())
-    assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(given)
-    assert not any(decays(name) for name, _ in module.named_parameters() if name.endswith("_factor"))
-
-
 # Tuning
 
 READING = Reading(batch_size=4)
@@ -209,14 +189,6 @@ def source(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture
 def bundle(source: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(source, tmp_path / "bundle"))
-
-
-@pytest.fixture(scope="module")
-def told_apart(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle tuned with factors and the weights around them; copied by those who change it."""
-    path = tmp_path_factory.mktemp("apart") / "bundle"
-    assert tune(source, sentences(100, 0), BatchEnsemble(**NUMBERS), output=path, reading=READING).improved
-    return path
 
 
 @pytest.mark.parametrize("family", ["bert", "vit"])
@@ -256,54 +228,6 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     assert facts["tuned"]["settings"]["deviation"] == 0.05
 
 
-@pytest.mark.parametrize("unfreeze", [False, True])
-def test_shared_weights_are_tuned_above_the_fork_and_below_it_when_asked_for(
-    unfreeze: bool, bundle: Path, told_apart: Path
-) -> None:
-    before = weights(bundle)
-    if unfreeze:
-        assert tune(bundle, sentences(100, 0), BatchEnsemble(**NUMBERS, unfreeze=True), reading=READING).improved
-    after = weights(bundle if unfreeze else told_apart)
-    kept = {name for name in before if torch.equal(before[name], after[name])}
-    trunk = {name for name in before if name.startswith(("layers.0.", "embeddings."))}
-    assert kept == (set() if unfreeze else trunk)
-    assert all(after[name].shape[0] == 1 for name in trunk)
-    assert not torch.equal(after["layers.1.mlp_norm.weight"], before["layers.1.mlp_norm.weight"])
-    norms = {name: tensor.shape[0] for name, tensor in after.items() if "norm" in name}
-    assert set(norms.values()) == {1}
-
-
-def test_pruned_members_fork_where_their_plan_does(bert_checkpoint: Path, tmp_path: Path) -> None:
-    """Their heads are their own already; what they share gets factors, and the cost is that of the graph."""
-    members = tuple(((0, 1, 2, 3), kept, kept) for kept in ((0, 1), (1, 2), (3,)))
-    plan = HeadPlan("bert", LAYERS, HEADS, members, "random")
-    path = save_bundle(fuse(bert_checkpoint, plan), tmp_path / "bundle", load_processor(bert_checkpoint, "text")).path
-    with pytest.raises(InputError, match=r"fork_from is '0'; expected a layer of the model, from 1, where the plan's"):
-        tune(path, sentences(100, 0), BatchEnsemble(fork_from=0))
-    report = tune(path, sentences(100, 0), BatchEnsemble(epochs=4, learning_rate=5e-3), reading=READING)
-    assert report.improved
-    assert report.frozen == 1
-    found = Bundle.open(path).manifest["fusion"]
-    assert sorted(found["adapted"]) == [
-        "classifier", *(f"layers.{layer}.mlp.{linear}" for layer in (1, 2) for linear in ("down", "up")), "pooler"
-    ]  # fmt: skip
-    assert_cost("bert", path)
-
-
-def test_a_batch_ensemble_is_tuned_on_like_any_bundle(told_apart: Path, tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(told_apart, tmp_path / "bundle"))
-    with pytest.raises(InputError, match=r"members come from adapters or an earlier BatchEnsemble"):
-        tune(bundle, sentences(100, 0), BatchEnsemble())
-    before = weights(bundle)
-    data = sentences(50, 3)
-    report = tune(bundle, data, Jointly(epochs=2, learning_rate=3e-4), validation=data, reading=READING)
-    assert report.improved
-    assert report.frozen == 1, "its trunk, though all members keep the same heads"
-    after = weights(bundle)
-    assert {name: len(tensor) for name, tensor in after.items()} == {name: len(t) for name, t in before.items()}
-    assert_cost("bert", bundle)
-
-
 @pytest.mark.parametrize("factors_only", [False, True])
 def test_interrupted_it_goes_on_to_the_same_weights(
     factors_only: bool, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -330,16 +254,6 @@ def test_interrupted_it_goes_on_to_the_same_weights(
     assert not same(weights(tmp_path / "other"), weights(tmp_path / "whole"))
 
 
-def test_it_is_judged_against_the_members_without_factors(bundle: Path) -> None:
-    """Factors that ruin the members do not replace a bundle that has none."""
-    before, plain = state(bundle), tune(bundle, sentences(100, 0), Jointly(epochs=1, learning_rate=1e-12))
-    report = tune(bundle, sentences(100, 0), BatchEnsemble(epochs=1, deviation=50.0, learning_rate=1e-12))
-    assert report.nll_before == pytest.approx(plain.nll_before, abs=1e-6)
-    assert report.history[1].nll > report.nll_before + 0.1
-    assert not report.improved
-    assert state(bundle).keys() == before.keys()
-
-
 # Faults and the command line
 
 
@@ -358,41 +272,6 @@ def test_it_is_judged_against_the_members_without_factors(bundle: Path) -> None:
 def test_refused(options: dict[str, Any], message: str, bundle: Path) -> None:
     with pytest.raises(InputError, match=message):
         tune(bundle, sentences(30, 0), BatchEnsemble(**options))
-
-
-def test_members_that_share_nothing_are_refused(bert_checkpoint: Path, tmp_path: Path) -> None:
-    processor = load_processor(bert_checkpoint, "text")
-    one = save_bundle(fuse(bert_checkpoint), tmp_path / "one", processor)
-    several = save_bundle(fuse([bert_checkpoint, bert_checkpoint]), tmp_path / "several", processor)
-    for path, message in ((one, r"has one member.*hydrant fuse MODEL --members 3"), (several, "several checkpoints")):
-        with pytest.raises(InputError, match=message):
-            tune(path, sentences(30, 0), BatchEnsemble())
-    with pytest.raises(InputError, match="tune with a smaller deviation"):
-        merged({"a.weight": torch.full((1, 1, 1), 1e38), "a.input_factor": torch.full((2, 1, 1), 1e38),
-                "a.output_factor": torch.ones(2, 1, 1)})  # fmt: skip
-
-
-def test_members_that_start_alike(bert_checkpoint: Path, tmp_path: Path) -> None:
-    ensemble = fuse(bert_checkpoint, members=3)
-    assert ensemble.members == 3
-    assert {tensor.shape[0] for tensor in ensemble.state_dict().values()} == {1}, "stored once"
-    inputs = make_inputs("bert")
-    with torch.no_grad():
-        expected = fuse(bert_checkpoint)(**inputs).member_logits.expand(3, -1, -1)
-        torch.testing.assert_close(ensemble(**inputs).member_logits, expected, atol=0, rtol=0)
-    save_bundle(ensemble, tmp_path / "alike")
-    found = run_onnx(hydrant.export_onnx(tmp_path / "alike", form=GraphForm(member_outputs=True)), inputs)
-    np.testing.assert_allclose(found["member_probabilities"], expected.softmax(-1).transpose(0, 1), atol=1e-5)
-    assert_cost("bert", tmp_path / "alike")
-    options: dict[str, Any]
-    for options, message in (
-        ({"members": 0}, "members is '0'; expected a whole number, 1 or more"),
-        ({"members": 3, "plan": random_plan("bert", 3)}, "members is 3 beside a plan"),
-        ({"members": 3, "models": [bert_checkpoint] * 2}, "members is 3 beside 2 models"),
-        ({"members": 3, "adapters": ["a"]}, "members is 3 beside adapters"),
-    ):
-        with pytest.raises(InputError, match=message):
-            fuse(**{"models": bert_checkpoint, **options})
 
 
 def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -423,7 +302,16 @@ def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.Capt
         assert told.count("\n") == 1
 
 
-def test_ways_of_tuning_stay_apart() -> None:
-    assert not isinstance(BatchEnsemble(), PerMember)
-    with pytest.raises(TypeError):
-        BatchEnsemble(keep_separate="mlp")  # type: ignore[call-arg]
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_factors_of_one_change_nothing(family: str) -> None:
+    ensemble = fuse(make_model(family), members=3)
+    module = FusedClassifier(ensemble.architecture, ensemble.plan, shared_form(ensemble.state_dict()), ["x"] * 5).eval()
+    before = module.state_dict()
+    given = with_factors(module, 0)
+    with torch.no_grad():
+        found, plain = (each(**make_inputs(family)).member_logits for each in (module, ensemble))
+    torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
+    whole = merged(dict(module.named_parameters()))
+    assert all(torch.equal(whole[name], tensor.expand_as(whole[name])) for name, tensor in before.items())
+    assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(given)
+    assert not any(decays(name) for name, _ in module.named_parameters() if name.endswith("_factor"))

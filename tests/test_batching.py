@@ -13,6 +13,7 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
+from hydrant.data import batching
 from hydrant.data.batching import item_batches
 from hydrant.data.check_inputs import model_inputs
 from hydrant.data.examples import Examples
@@ -23,7 +24,6 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_model
 from hydrant.families.checkpoint import load_processor as checkpoint_processor
 from hydrant.families.registry import architecture_of
-from hydrant.serving.triton.model_files import batching
 from hydrant.tuning.tuning_data import Source
 from support import CLASSES
 

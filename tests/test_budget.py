@@ -11,21 +11,18 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import Budget, HeadPlan, Reading, Taylor, estimate_cost, plan_heads
+from hydrant import Budget, HeadPlan, Taylor, estimate_cost, plan_heads
 from hydrant.calib.heads import candidates as budgets
-from hydrant.calib.heads.budget import mean_tokens
 from hydrant.calib.heads.candidates import Candidate, few_heads, find_candidates
-from hydrant.calib.heads.held_out import split_examples
-from hydrant.calib.heads.planning import resolve_processor
-from hydrant.calib.heads.selection import choose_heads, head_counts
+from hydrant.calib.heads.selection import choose_heads, split_examples
 from hydrant.calib.heads.trials import HeldOut, Trial, choose, measure
-from hydrant.data.examples import Examples, read_examples
+from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
+from hydrant.fusion.ensemble import whole_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, run_cli
-from transformers import AutoModelForSequenceClassification, BertTokenizerFast
 
 FULL = tuple(range(HEADS))
 ARCHITECTURES = {family: architecture_of(make_model(family)) for family in FAMILIES}
@@ -89,18 +86,6 @@ def test_largest_uniform_plan_of_each_fork_is_tried(family: str) -> None:
         assert not fitting or fitting[-1] in [candidate.members for candidate in found]
 
 
-def test_ranked_heads_go_where_importance_is() -> None:
-    scores = np.ones((2, LAYERS, HEADS))
-    scores[:, 1] = [[100, 0, 0, 1], [0, 100, 1, 0]]  # one head carries the layer, so the others rank last
-    counts = list(budgets._ranked(ARCHITECTURES["bert"], scores, 1))
-    assert counts[0] == [HEADS, 1, 1]
-    assert counts[-1] == [HEADS, HEADS, HEADS]
-    assert [sum(row) for row in counts] == list(range(HEADS + 2, 3 * HEADS + 1))
-    assert counts[1:3] == [[HEADS, 2, 1], [HEADS, 2, 2]]  # the members' mean: heads 0 and 1 of the layer tie
-    rescaled = scores * np.array([1.0, 1e6, 1e-6])[:, None]
-    assert list(budgets._ranked(ARCHITECTURES["bert"], rescaled, 1)) == counts
-
-
 @pytest.mark.parametrize(("forks", "least"), [(range(LAYERS), LAYERS - 1), ([1], 1)])
 def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
     architecture, scores = ARCHITECTURES["bert"], random_scores(3, 2)
@@ -117,64 +102,6 @@ def test_budget_below_every_plan_is_refused(forks: Any, least: int) -> None:
     budgets.check_reachable(architecture, 3, least, forks=forks, sequence=9)
     with pytest.raises(InputError, match="cannot be reached"):
         budgets.check_reachable(architecture, 3, least - 0.002, forks=forks, sequence=9)
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    family=st.sampled_from(FAMILIES),
-    members=st.integers(2, HEADS),
-    seed=st.integers(0, 10_000),
-    forks=st.sampled_from([range(LAYERS), range(LAYERS - 1, LAYERS), range(1, 2)]),
-)
-def test_the_budget_that_is_named_before_scores_are_known_is_enough_for_members_whose_best_heads_differ(
-    family: str, members: int, seed: int, forks: Any
-) -> None:
-    architecture, sequence = ARCHITECTURES[family], None if family in ("vit", "deit") else 9
-    with pytest.raises(InputError) as refused:
-        budgets.check_reachable(architecture, members, 0.2, forks=forks, sequence=sequence)
-    enough = float(str(refused.value).split("at least ")[1].split(",")[0])
-    scores = random_scores(members, seed)
-    best = np.stack([np.random.default_rng(seed + layer).permutation(HEADS)[:members] for layer in range(LAYERS)], 1)
-    np.put_along_axis(scores, best[..., None], 10, axis=2)
-    for make in (find_candidates, few_heads):
-        assert make(architecture, scores, enough, forks=forks, sequence=sequence)
-
-
-def test_the_least_budget_that_the_error_names_works() -> None:
-    architecture, scores = ARCHITECTURES["bert"], random_scores(3, 2)
-    with pytest.raises(InputError) as refused:
-        find_candidates(architecture, scores, 0.2, forks=range(LAYERS), sequence=9)
-    least = float(str(refused.value).split("at least ")[1].split(",")[0])
-    assert find_candidates(architecture, scores, least, forks=range(LAYERS), sequence=9)
-
-
-def test_members_of_equal_scores_part_where_the_least_is_lost() -> None:
-    """Refused where they are to part in a layer that they do not part in."""
-    architecture, scores = ARCHITECTURES["bert"], np.repeat(random_scores(1, 0), 3, axis=0)
-    for found in find_candidates(architecture, scores, 3.0, forks=range(LAYERS), sequence=9):
-        assert len(set(found.members)) == 3
-    scores[:, 0] *= 1e6  # so that nothing is taken from the first layer
-    with pytest.raises(InputError, match=r"the 3 members keep the same heads in the layer where .* raise the noise"):
-        find_candidates(architecture, scores, 3.0, forks=[0], sequence=9)
-
-
-@pytest.mark.parametrize(("members", "fork"), [(8, 1), (4, 2), (2, 0)])
-def test_no_plan_costs_less_than_the_bound_that_is_asked_first(members: int, fork: int) -> None:
-    """Also of members that had to part in the fork layer."""
-    architecture = ARCHITECTURES["bert"]
-    for seed in range(5):
-        scores = random_scores(members, seed)
-        for found in find_candidates(architecture, scores, 9.0, forks=[fork], sequence=9):
-            budgets.check_reachable(architecture, members, found.ratio, forks=[fork], sequence=9)
-
-
-def test_random_members_keep_what_they_drew_under_a_budget() -> None:
-    scores = np.repeat(random_scores(2, 0), 2, axis=0)  # 0 and 1, 2 and 3 are alike
-    found = find_candidates(ARCHITECTURES["bert"], scores, 9.0, forks=[0], sequence=9, drawn=[0, 1])
-    assert found
-    for each in found:
-        assert each.members[0] == each.members[1] == choose_heads(scores[0], each.counts)
-        assert len(set(each.members)) == 3
 
 
 # Held-out examples and their length
@@ -194,19 +121,6 @@ def test_held_out_part(total: int, held_out: int) -> None:
     if total > 24:
         assert max(selection.labels) - min(selection.labels) > total / 2  # drawn at random, not the end of the file
         assert list(split_examples(examples, 4)[1].labels) != list(selection.labels)
-
-
-def test_one_example_cannot_be_split() -> None:
-    with pytest.raises(InputError, match="there is 1 calibration example; expected at least 2"):
-        split_examples(Examples(["a"], np.array([0]), "test"), 0)
-
-
-def test_mean_length_is_rounded_up(bert_checkpoint: Path) -> None:
-    architecture = ARCHITECTURES["bert"]
-    ready = resolve_processor(None, bert_checkpoint, architecture)
-    for texts, tokens in ((["hello"], 3), (["hello", "hello", "hello world"], 4), (["hello " * 99], 40)):
-        assert mean_tokens(Examples(texts, None, "test"), ready, architecture) == tokens  # with [CLS] and [SEP]
-    assert mean_tokens(Examples([], None, "test"), ready, ARCHITECTURES["vit"]) is None
 
 
 # The objective
@@ -247,7 +161,7 @@ def test_objective_is_that_of_the_original_model_with_silenced_heads(family: str
     candidates = find_candidates(architecture, scores, 2.5, forks=range(LAYERS), sequence=sequence)
     assert {candidate.fork for candidate in candidates} == set(range(LAYERS))
     examples = Examples(list(range(count)), labels, "test")
-    trials = measure(model, candidates, HeldOut(examples, ReadyRows(inputs), architecture, batch_size=4))
+    trials = measure(whole_model(model), candidates, HeldOut(examples, ReadyRows(inputs), architecture, batch_size=4))
     assert model.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert not any("forward" in vars(module) for module in model.modules())
@@ -269,20 +183,6 @@ def test_objective_is_that_of_the_original_model_with_silenced_heads(family: str
         assert trial.nll == trial.losses.mean()
 
 
-def test_each_member_runs_once_and_the_trunk_is_not_repeated() -> None:
-    model, ran = make_model("bert"), [0] * LAYERS
-    for layer in range(LAYERS):
-        dense = model.get_submodule(f"bert.encoder.layer.{layer}.intermediate.dense")
-        dense.register_forward_hook(lambda *_, layer=layer: ran.__setitem__(layer, ran[layer] + 1))
-    last = [(FULL, FULL, (0,)), (FULL, FULL, (1,)), (FULL, FULL, (2,))]
-    whole = (FULL, (0,), (1,))
-    plans = [(last[0], last[1]), (last[1], last[2]), (last[0], whole)]
-    candidates = [Candidate(2, (4, 4, 1), members, 1.0) for members in plans]
-    examples = Examples(list(range(4)), labels_of(4), "test")
-    measure(model, candidates, HeldOut(examples, ReadyRows(make_inputs("bert")), ARCHITECTURES["bert"], batch_size=4))
-    assert ran == [1, 2, 5]  # the unpruned run; then one member from layer 1 on and three from layer 2 on
-
-
 # The choice
 
 
@@ -302,60 +202,7 @@ def test_among_plans_as_good_the_most_diverse_is_chosen() -> None:
     assert choose([best, trial([0.106, 0.106, 0.106, 0.106], 0.01)]) is best
 
 
-def test_of_equals_the_cheapest_is_chosen() -> None:
-    dear, cheap = trial([0.1, 0.2], 0.01, ratio=1.2), trial([0.1, 0.2], 0.01, ratio=1.1)
-    assert choose([dear, cheap]) is choose([cheap, dear]) is cheap
-
-
 # A fork set by hand
-
-
-def test_counts_above_the_fork() -> None:
-    assert head_counts(2, 2, 3, 8, 1) == [[8, 2, 2]] * 2
-    assert head_counts([2, 3], 1, 3, 8, 1) == [[8, 2, 3]]
-    assert head_counts([[1], [0.5]], 2, 3, 8, 2) == [[8, 8, 1], [8, 8, 4]]
-    with pytest.raises(InputError, match="keep has 3 entries 1, 2, 3; expected one, or one for each of 2 layers from"):
-        head_counts([1, 2, 3], 2, 3, 8, 1)
-
-
-@pytest.mark.parametrize("method", ["taylor", "random"])
-def test_layers_below_the_fork_are_whole(method: str, bert_checkpoint: Path, text_csv: Path) -> None:
-    plan = plan_heads(bert_checkpoint, text_csv, keep=1, fork_from=2, method=method)
-    assert plan.head_counts() == [[HEADS, HEADS, 1]] * 3
-    assert plan.provenance["fork_from"] == 2
-    base = plan_heads(bert_checkpoint, text_csv, keep=1, method=method)
-    own = [keep[2] for keep in base.members]
-    kept, same = [keep[2] for keep in plan.members], 3 if method == "random" else 2
-    assert kept[:same] == own[:same]  # the same scores decide, but for a member by Taylor importance that is alike
-    assert method == "random" or len(set(plan.members)) == 3
-    assert plan_heads(bert_checkpoint, text_csv, keep=1, fork_from=0, method=method) == base
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"keep": 2, "fork_from": LAYERS}, "fork_from is '3'; expected a layer of the model, 0 to 2"),
-        ({"keep": 2, "fork_from": -1}, "fork_from is '-1'; expected a layer of the model, 0 to 2"),
-        ({"keep": 2, "fork_from": True}, "fork_from is 'True'; expected a layer"),
-        ({"keep": 2, "fork_from": 1.5}, "fork_from is '1.5'; expected a layer"),
-        ({"keep": Budget(1.25), "members": 1}, r"a budget \(1\.25\) plans 2 or more members.* members is 1"),
-        (
-            {"keep": Budget(0.1)},
-            r"budget 0\.1 cannot be reached: the cheapest .* 3 members costs 0\.\d+ to 0\.\d+, ",
-        ),
-        ({"keep": Budget(1.25), "data": None}, r"method 'taylor' needs labelled calibration data"),
-        (
-            {"keep": Budget(1.25), "data": None, "method": "random"},
-            r"a budget \(1\.25\) needs labelled calibration data; give it with",
-        ),
-        ({"keep": Budget(1.25), "reading": Reading(examples=1)}, "there is 1 calibration example"),
-    ],
-)
-def test_unusable_options_are_refused(
-    options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path
-) -> None:
-    with pytest.raises(InputError, match=message):
-        plan_heads(bert_checkpoint, **{"data": text_csv, **options})
 
 
 def test_members_to_be_tuned_keep_few_heads_from_the_earliest_layer_that_fits() -> None:
@@ -428,46 +275,6 @@ def test_plan_is_the_choice_among_its_candidates(
     assert HeadPlan.from_json(json.loads(json.dumps(plan.to_json()))).provenance == plan.provenance
 
 
-def test_recorded_figures_are_those_of_the_held_out_examples(bert_checkpoint: Path, text_csv: Path) -> None:
-    plan = plan_heads(bert_checkpoint, text_csv, keep=Budget(2.0))
-    facts = plan.provenance["budget"]
-    _, held_out = split_examples(read_examples(text_csv, list("abcde"), limit=2048, seed=0), 0)
-    model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint).eval()
-    inputs = dict(
-        BertTokenizerFast.from_pretrained(bert_checkpoint)(held_out.inputs, padding=True, return_tensors="pt")
-    )
-    mean = oracle.ensemble([model], plan, inputs, facts["temperature"])["probabilities"]
-    loss = -np.log(mean[np.arange(len(held_out)), held_out.labels]).mean()
-    assert facts["nll"] == pytest.approx(loss, rel=2e-3)  # the temperature is recorded with three decimals
-    assert facts["accuracy"] == pytest.approx((mean.argmax(axis=1) == held_out.labels).mean(), abs=1e-4)
-
-
-@pytest.mark.parametrize("method", ["taylor", "random"])
-def test_same_seed_gives_the_same_plan(method: str, bert_checkpoint: Path, text_csv: Path) -> None:
-    def make(seed: int, batch_size: int = 32) -> HeadPlan:
-        return plan_heads(
-            bert_checkpoint,
-            text_csv,
-            reading=Reading(batch_size=batch_size),
-            keep=Budget(2.0),
-            seed=seed,
-            method=method,
-        )
-
-    found, again = make(1), make(1)
-    assert again == found
-    assert again.provenance == found.provenance
-    assert make(1, batch_size=5) == found
-    assert any(make(seed) != found for seed in (2, 3, 4))
-
-
-def test_images_have_their_own_length(vit_checkpoint: Path) -> None:
-    images = list(np.random.default_rng(0).integers(0, 256, (8, 20, 16, 3), dtype=np.uint8))
-    plan = plan_heads(vit_checkpoint, (images, [0, 1, 2, 3] * 2), keep=Budget(1.5))
-    assert plan.provenance["budget"]["sequence"] is None
-    assert estimate_cost(ARCHITECTURES["vit"], plan).ratio <= 1.5
-
-
 def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
     arguments = ("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "plan.json")
     done = run_cli(*arguments, "--budget", 1.6)
@@ -483,36 +290,3 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> 
     assert json.loads(done.stdout)["members"][0]["keep"][:2] == [list(FULL), list(FULL)]
     done = run_cli(*arguments, "--fork-from", 2, "--budget", 1.25, "--json")
     assert json.loads(done.stdout)["provenance"]["budget"]["fork"] == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--budget", 1.25, "--keep", 2), "argument --keep: not allowed with argument --budget"),
-        (("--budget", "much"), "argument --budget: invalid float value: 'much'"),
-        (("--budget", 0.1), "budget 0.1 cannot be reached"),
-        (("--fork-from", 3, "--keep", 2), "--fork-from is '3'; expected a layer of the model, 0 to 2"),
-        (("--fork-from", -1), "argument --fork-from"),
-    ],
-)
-def test_usage_errors(
-    options: tuple[Any, ...], message: str, bert_checkpoint: Path, text_csv: Path, tmp_path: Path
-) -> None:
-    done = run_cli("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "plan.json", *options)
-    assert done.returncode == 2
-    assert done.stderr.startswith("hydrant: error: ")
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "plan.json").exists()
-
-
-def test_real_checkpoint(shared: Path) -> None:
-    model, data = shared / "models/minilm-clinc150", shared / "data/clinc150/val.csv"
-    plan = plan_heads(model, data, reading=Reading(examples=96), keep=Budget(1.25))
-    facts = plan.provenance["budget"]
-    assert estimate_cost(model, plan, sequence=facts["sequence"]).ratio <= 1.25
-    assert facts["fork"] >= 3  # forks before cost more, whatever is kept
-    assert {row["fork"] for row in facts["candidates"]} <= {3, 4, 5}
-    assert 5 < facts["sequence"] < 20
-    assert facts["accuracy"] > 0.9
-    assert not plan.overlap()["identical"]

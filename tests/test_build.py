@@ -12,8 +12,6 @@ import command
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, TensorRTForRTX, build_engine, export_onnx, fuse, save_bundle
 from hydrant.build import builder_options as library
-from hydrant.build.compiler import Messages
-from hydrant.build.fusion_report import by_profile, layers_of_inspector, layers_of_log
 from hydrant.build.profile_ranges import optimization_profiles
 from hydrant.cli.build import build_text
 from hydrant.engines.gpu import this_gpu
@@ -107,7 +105,7 @@ def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
 def test_nothing_builds_for_turing(made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused before the compiler starts."""
     monkeypatch.setattr("hydrant.build.engine_build.compile_graph", None)
-    with pytest.raises(InputError, match=r"7\.5 \(Turing\)"):
+    with pytest.raises(InputError, match=r"7\.5.*Turing"):
         build_engine(made, TensorRTForRTX(compute_capability=["7.5", "8.6"]))
 
 
@@ -158,15 +156,6 @@ def test_a_missing_or_altered_graph(tmp_path: Path, rtx: Any) -> None:
         build_engine(path, "tensorrt-rtx")
 
 
-def test_a_graph_that_is_not_onnx_is_named(tmp_path: Path, rtx: Any) -> None:
-    path = tmp_path / "bundle"
-    bundle = save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), path)
-    bundle.add({"model.fp16.onnx": b"not a graph"})
-    with pytest.raises(HydrantError, match=r"cannot read model\.fp16\.onnx"):
-        build_engine(path, "tensorrt-rtx")
-    assert engine_names(Bundle.open(path)) == []
-
-
 def test_command_line(own: Path, rtx: Any) -> None:
     words = ("build", own, "--backend", "tensorrt-rtx", "--compute-capability", "8.9", "--batch", "1:2:4")
     done = run_cli(*words, "--require-fused", "--json")
@@ -186,29 +175,6 @@ def test_tensorrt_is_asked_for_by_name(made: Path) -> None:
     except ImportError:
         with pytest.raises(HydrantError, match=r"tensorrt is not installed; .*pip install 'hydrant-uq\[tensorrt\]'"):
             build_engine(made)
-
-
-def test_layers_are_read_from_log_and_inspector() -> None:
-    log = ["Name: _gemm_mha_v2_myl0_5, LayerType: kgen, Inputs: [\nName: a_myl0_6, LayerType: gemm, Inputs", "other"]
-    assert layers_of_log(log) == ["_gemm_mha_v2_myl0_5", "a_myl0_6"]
-    inspected = json.dumps({"Layers": [{"Name": "_gemv_mha_v1_myl0_1"}, "plain"], "Bindings": []})
-    assert layers_of_inspector(inspected) == ["_gemv_mha_v1_myl0_1", "plain"]
-    names = ["_gemm_mha_v2_myl0_5", "a_myl0_6", "_gemm_mha_v2_myl1_5", "copy of x [profile 1]"]
-    assert by_profile(names, 2) == ((2, 1), (2, 1))
-
-
-def test_messages_are_shown_once_without_their_place() -> None:
-    messages = Messages()
-    for _ in range(2):
-        messages.add("WARNING", "ModelImporter.cpp:1071: Make sure")
-        messages.add("ERROR", "catchCudaError: no driver")
-    messages.add("INTERNAL_ERROR", "IBuilder::build: Error Code 1")
-    assert messages.warnings == ["Make sure"]
-    assert messages.errors == ["IBuilder::build: Error Code 1"]
-    assert messages.text().count("Make sure") == 2
-    aware = Messages(gpu=True)
-    aware.add("ERROR", "catchCudaError: out of memory")
-    assert aware.errors == ["catchCudaError: out of memory"], "with a GPU it is a real error"
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])

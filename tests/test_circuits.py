@@ -14,18 +14,14 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import Budget, Circuit, HeadPlan, Reading, plan_heads
-from hydrant.calib.heads import encoder as products
+from hydrant import Circuit, HeadPlan, plan_heads
 from hydrant.calib.heads import masking
 from hydrant.calib.heads.circuits import Settings, find_circuits
-from hydrant.calib.heads.encoder import Encoder, attention_mask
 from hydrant.calib.heads.objectives import OBJECTIVES, Statistics, evaluate
-from hydrant.calib.heads.search_state import SCORES, SearchState
 from hydrant.calib.heads.trials import Trial
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.metrics import classification as metrics
-from hydrant.metrics.classification import auroc as area_under_roc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import (
@@ -35,7 +31,6 @@ from support import (
     OLDEST,
     ReadyTensors,
     examples_of,
-    make_inputs,
     make_model,
     run_cli,
 )
@@ -153,34 +148,6 @@ def test_result_does_not_depend_on_memory_or_batches(limits: tuple[int, int], mo
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
 
 
-def test_result_is_the_same_without_packed_weights(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = search(family, [[2, 2, 2]])
-    monkeypatch.setattr(products, "_has_packed", lambda: False)
-    found = search(family, [[2, 2, 2]])
-    assert found.members == expected.members
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
-
-
-def test_each_layer_is_entered_once_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for them, what enters a layer is never computed again."""
-    calls = []
-    embed = Encoder.embed
-    monkeypatch.setattr(Encoder, "embed", lambda self, inputs: calls.append(1) or embed(self, inputs))
-    search("bert", [[2, 2, 2]], batch_size=7)
-    assert len(calls) == 2 + 2 + 2  # two batches: the search, and the figures before and after
-
-
-def test_encoder_is_the_model_in_evaluation_mode(family: str) -> None:
-    model, inputs = make_model(family), make_inputs(family, batch=5)
-    encoder, mask = Encoder(model.train()), attention_mask(inputs)
-    with torch.no_grad():
-        x = encoder.embed(inputs)
-        assert model.training
-        for layer in range(LAYERS):
-            x = encoder.layer(layer, x, mask)
-        np.testing.assert_allclose(encoder.classify(x, mask), model.eval()(**inputs).logits, atol=1e-5)
-
-
 def test_layers_that_keep_all_heads_are_not_scored() -> None:
     counts = [HEADS, 2, HEADS]
     found = search("bert", [counts])
@@ -232,34 +199,7 @@ def test_weights_are_repetitions(known: int, unknown: int, seed: int) -> None:
             assert values[variant] == pytest.approx(naive_objective(objective, *map(list, drawn)))
 
 
-@given(st.lists(st.integers(0, 6), min_size=1), st.lists(st.integers(0, 6), min_size=1))
-def test_auroc_is_that_of_the_library(known: list[int], unknown: list[int]) -> None:
-    inside, outside = np.array(known, float), np.array(unknown, float)
-    assert area_under_roc(inside, outside) == pytest.approx(metrics.auroc(inside, outside))
-
-
-def test_separation_prefers_a_wider_gap() -> None:
-    known, unknown = np.zeros((3, 4)), np.array([[0.0] * 5, [1.0] * 5, [3.0] * 5])
-    values = evaluate("separation", Statistics(known, known, unknown), np.ones(4), np.ones(5))
-    assert values[0] == pytest.approx(math.log(2))
-    assert values[0] > values[1] > values[2]
-
-
 # Members
-
-
-@settings(deadline=None, max_examples=8)
-@given(
-    counts=st.lists(st.lists(st.integers(1, HEADS), min_size=LAYERS, max_size=LAYERS), min_size=1, max_size=3),
-    diversity=st.sampled_from(["noise", "bootstrap"]),
-    seed=st.integers(0, 99),
-)
-def test_every_member_keeps_what_was_asked(counts: list[list[int]], diversity: str, seed: int) -> None:
-    found = search("distilbert", counts, diversity=diversity, noise=1.0, seed=seed)
-    plan = HeadPlan("distilbert", LAYERS, HEADS, found.members, "circuit")
-    assert plan.head_counts() == counts
-    for rows, wanted in zip(found.scores, counts, strict=True):
-        assert [row is None for row in rows] == [count == HEADS for count in wanted]
 
 
 @pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
@@ -270,12 +210,6 @@ def test_circuits_differ_and_seeds_decide(diversity: str) -> None:
     assert first == again
     assert first.members != other.members
     assert len(set(first.members)) > 1
-
-
-@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
-def test_a_single_circuit_has_no_perturbation(diversity: str) -> None:
-    plain = search("bert", [[2, 2, 2]])
-    assert search("bert", [[2, 2, 2]], diversity=diversity, noise=5.0, seed=9).members == plain.members
 
 
 def test_average_keeps_the_heads_of_highest_mean_score() -> None:
@@ -314,7 +248,7 @@ def test_interrupted_search_goes_on_to_the_same_result(
     state, (options, expected) = tmp_path / "plan.json.part", perturbed
     with pytest.raises(KeyboardInterrupt):
         search("bert", [[2, 2, 2]] * 3, state=state, progress=interrupted_after(steps), **options)
-    known = len(json.loads((state / SCORES).read_text())) if state.exists() else 0
+    known = len(json.loads(state.read_text())["layers"]) if state.exists() else 0
     assert known >= steps // 9 - 1
     totals: list[int] = []
 
@@ -327,22 +261,6 @@ def test_interrupted_search_goes_on_to_the_same_result(
     assert totals[0] <= 3 * (3 + 3 * (2 + 1)) - 9 * min(known, 1)
 
 
-def test_progress_counts_every_step(tmp_path: Path) -> None:
-    seen = []
-
-    def progress(steps: Iterable[Any], total: int, title: str) -> Iterable[Any]:
-        count = 0
-        for step in steps:
-            count += 1
-            yield step
-        seen.append((count, total))
-
-    search("bert", [[2, 2, 2]], batch_size=5, progress=progress)
-    search("bert", [[2, 2, 2]] * 3, batch_size=5, noise=2.0, progress=progress)
-    assert seen[0] == (3 * (3 + 2 + 1), 3 * (3 + 2 + 1))
-    assert 3 * (3 + 2 + 1) < seen[1][0] <= seen[1][1] == 3 * (3 + 3 * (2 + 1))
-
-
 @pytest.mark.parametrize(
     "change",
     [{"objective": "nll"}, {"seed": 1}, {"noise": 0.25}, {"batch_size": 4}, {"counts": [[2, 2, 1]]}, {"model": 5}],
@@ -352,24 +270,13 @@ def test_state_of_another_search_is_refused(change: dict[str, Any], tmp_path: Pa
     state = tmp_path / "plan.json.part"
     with pytest.raises(KeyboardInterrupt):
         search("bert", [[2, 2, 2]], state=state, batch_size=5, progress=interrupted_after(10))
-    before = (state / SCORES).read_bytes()
+    before = state.read_bytes()
     options = {"counts": [[2, 2, 2]], "batch_size": 5, **change}
     if "model" in options:
         options["model"] = make_model("bert", seed=5)
     with pytest.raises(InputError, match=r"an interrupted search with other settings, data or model.*delete"):
         search("bert", state=state, **options)
-    assert (state / SCORES).read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "content", ["{", '[{"keep": [], "scores": [[1, 2]]}]', '[{"keep": 3, "scores": [[1, 2, 3, 4]]}]']
-)
-def test_damaged_state_is_refused(content: str, tmp_path: Path) -> None:
-    folder = tmp_path / "plan.json.part"
-    SearchState(folder, "d", (1, HEADS)).add((), np.zeros((1, HEADS)))
-    (folder / SCORES).write_text(content)
-    with pytest.raises(InputError, match=r"plan\.json\.part.*delete"):
-        SearchState(folder, "d", (1, HEADS))
+    assert state.read_bytes() == before
 
 
 # plan_heads and the command line
@@ -417,73 +324,6 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv:
     assert ragged.head_counts() == [[1, 2, 4], [3, 3, 3]]
 
 
-def test_examples_limit_both_sets(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
-    plan = plan_heads(
-        bert_checkpoint,
-        text_csv,
-        reading=Reading(examples=5),
-        method=Circuit(ood=ood_csv, max_accuracy_loss=ANY),
-        keep=2,
-        members=1,
-    )
-    assert (plan.provenance["examples"], plan.provenance["ood_examples"]) == (5, 5)
-
-
-def test_images(vit_checkpoint: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (8, 20, 16, 3), dtype=np.uint8)
-    plan = plan_heads(
-        vit_checkpoint,
-        (list(images[:4]), [0, 1, 2, 3]),
-        method=Circuit(ood=(list(images[4:]), None), max_accuracy_loss=ANY),
-        keep=3,
-    )
-    assert plan.head_counts() == [[3] * LAYERS] * 3
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"data": None}, "method 'circuit' needs labelled validation data"),
-        ({"keep": Budget(1.5), "average": True}, r"averaged circuits make a plan of one member, and a budget \(1\.5\)"),
-        ({"average": True, "members": 2, "keep": [[1], [2]]}, "average is given with a keep for each circuit"),
-        ({"ood": "DATA"}, "is given both as data and as ood"),
-        ({"ood": (["hello", ""], None)}, "ood data given in memory: input 1 is an empty text"),
-        ({"ood": ([np.zeros((4, 4, 3))], None)}, "ood data given in memory: input 0 is a ndarray; this model reads"),
-        ({"ood": ([], None)}, "holds no rows"),
-        ({"ood": "missing.csv"}, "data missing.csv does not exist"),
-        ({"keep": 5}, "keep is 5; expected 1 to 4 heads"),
-    ],
-)  # fmt: skip
-def test_unusable_options_are_refused(
-    options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path, ood_csv: Path
-) -> None:
-    chosen = {"data": text_csv, "ood": ood_csv, "keep": 2, **options}
-    ood = chosen.pop("ood")
-    method = Circuit(
-        ood=text_csv if isinstance(ood, str) and ood == "DATA" else ood,
-        average=chosen.pop("average", False),
-        max_accuracy_loss=ANY,
-    )
-    with pytest.raises(InputError, match=message):
-        plan_heads(bert_checkpoint, method=method, **chosen)
-
-
-def test_weights_too_large_to_give_numbers_are_refused() -> None:
-    model = make_model("bert")
-    with torch.no_grad():
-        model.get_parameter("bert.encoder.layer.1.output.dense.weight").fill_(3e38)  # finite, but what they give is not
-    with pytest.raises(InputError, match=r"not finite \(NaN or infinity\) with a head of layer 0 masked; check its"):
-        search("bert", [[2] * LAYERS], model)
-
-
-def test_texts_are_no_ood_data_for_images(vit_checkpoint: Path, ood_csv: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
-    with pytest.raises(InputError, match=r"ood data .*ood\.csv: .*weather weather"):
-        plan_heads(
-            vit_checkpoint, (list(images), [0, 1, 2, 3]), method=Circuit(ood=ood_csv, max_accuracy_loss=ANY), keep=3
-        )
-
-
 def test_command_line(bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     command = ("plan", bert_checkpoint, "--data", text_csv, "--method", "circuit", "--keep", 2, "-o", plan)
@@ -495,9 +335,6 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     assert HeadPlan.load(plan).head_counts() == [[2] * LAYERS] * 3
     assert run_cli("fuse", bert_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
-    average = run_cli(*command, "--ood", ood_csv, "--average", "--objective", "both")
-    assert "the average of 3 circuits for the objective both" in average.stdout
-    assert run_cli(*command, "--objective", "nll", "--json").returncode == 0
     refused = run_cli(*command)
     assert refused.returncode == 2
     assert "objective 'separation' needs out-of-distribution data" in refused.stderr
@@ -534,7 +371,7 @@ def test_a_search_that_is_refused_leaves_no_state(
     searched: list[str] = []
 
     def lost(self: Trial, single: Trial) -> float:
-        searched[:] = sorted(path.name for path in (tmp_path / "plan.json.part").iterdir())
+        searched[:] = sorted(path.name for path in tmp_path.iterdir())
         return 9.0
 
     plan = tmp_path / "plan.json"
@@ -542,7 +379,7 @@ def test_a_search_that_is_refused_leaves_no_state(
     method = Circuit(ood=ood_csv, state=f"{plan}.part")
     with pytest.raises(InputError, match="circuits lose 9"):
         plan_heads(bert_checkpoint, text_csv, method, keep=1)
-    assert searched[:2] == ["search 0", "search 1"]
+    assert searched[:2] == ["plan.json.part", "plan.json.part1"]
     assert not list(tmp_path.iterdir())
 
     def full(*_: Any) -> Any:
@@ -552,12 +389,3 @@ def test_a_search_that_is_refused_leaves_no_state(
     with pytest.raises(InputError, match="no space left"):
         plan_heads(bert_checkpoint, text_csv, method, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"], "what comes in the way takes no search"
-
-
-def test_too_little_memory_on_a_gpu_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    monkeypatch.setattr(masking.MaskedRuns, "_entering", short)
-    with pytest.raises(InputError, match=r"too little free memory .*2\.00 GiB.*CUDA_VISIBLE_DEVICES="):
-        search("bert", [[2, 2, 2]])

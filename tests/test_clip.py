@@ -13,47 +13,33 @@ import oracle
 import peft
 import pytest
 import torch
-import torch_onnx
 from hydrant import (
     Bundle,
-    Circuit,
-    Figures,
-    GraphForm,
     HeadPlan,
     estimate_cost,
     export_onnx,
     fuse,
     load,
     load_zero_shot,
-    plan_heads,
     save_bundle,
 )
-from hydrant.errors import InputError, UnsupportedModelError
-from hydrant.export import export
-from hydrant.families.checkpoint import load_model, load_processor
+from hydrant.errors import InputError
+from hydrant.families.checkpoint import load_processor
 from hydrant.families.prompts import TEMPLATES, Prompts, read_prompts
-from hydrant.families.registry import prompts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from support import (
     HEADS,
-    LAYERS,
-    PROMPTS,
     make_clip_tokenizer,
-    make_dual_encoder,
     make_inputs,
     make_model,
-    random_plan,
     run_cli,
-    zero_shot,
 )
 from test_cost import counted
-from test_rewrites import forked
-from transformers import CLIPImageProcessorPil, CLIPProcessor, SiglipConfig, SiglipModel
+from transformers import CLIPImageProcessorPil, CLIPProcessor
 
 NAMES = ("cat", "dog", "tall tree")
-FIELDS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information")
 
 
 def dual_encoder(seed: int = 0) -> Any:
@@ -121,70 +107,6 @@ def test_prompts_of_a_class_are_averaged_as_in_the_paper() -> None:
     assert not model.classifier.weight.requires_grad
 
 
-@pytest.mark.parametrize("settings", [{"hidden_act": "gelu"}, {"patch_size": 5}, {"layer_norm_eps": 1e-3}])
-def test_other_settings_of_the_image_tower(settings: dict[str, Any], tmp_path: Path) -> None:
-    model, plan, inputs = make_model("clip", **settings), random_plan("clip", 3), make_inputs("clip")
-    expected = oracle.ensemble([model], plan, inputs)
-    save_bundle(fuse(model, plan), tmp_path / "bundle")
-    for lowering in ("unrolled", "grouped"):
-        got = run(export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering)), inputs)
-        for name in FIELDS:
-            np.testing.assert_allclose(got[name], expected[name], atol=1e-4, err_msg=name)
-
-
-@pytest.mark.parametrize(("fork", "precision", "tolerance"), [(1, "fp16", 3e-3), (LAYERS - 1, "bf16", 3e-2)])
-def test_a_shared_trunk_in_half_precision(fork: int, precision: Any, tolerance: float, tmp_path: Path) -> None:
-    """The projection, its division by the norm and the classifier are float32."""
-    model, plan, inputs = make_model("clip"), forked("clip", fork), make_inputs("clip")
-    expected = oracle.ensemble([model], plan, inputs)
-    ensemble = fuse(model, plan)
-    assert ensemble.trunk == fork
-    save_bundle(ensemble, tmp_path / "bundle")
-    made = export(tmp_path / "bundle", precision)
-    graph = onnx.load(made.path)
-    got = torch_onnx.run(graph, {name: tensor.numpy() for name, tensor in inputs.items()})
-    for name in FIELDS:
-        np.testing.assert_allclose(got[name], expected[name], atol=tolerance, err_msg=name)
-    kinds = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
-    assert kinds["pooler.weight"] == kinds["classifier.weight"] == onnx.TensorProto.FLOAT
-    assert kinds["embeddings.patch.weight"] != onnx.TensorProto.FLOAT
-
-
-@pytest.mark.parametrize("separate", ["all", "embeddings", "norms", "pooler", "classifier"])
-def test_several_checkpoints(separate: str, tmp_path: Path) -> None:
-    """Every group of every weight, in both lowerings; cost as counted in the graph."""
-    from test_cost import counted
-
-    models, inputs = [make_model("clip", seed=seed) for seed in (1, 2, 3)], make_inputs("clip")
-    ensemble = fuse(models, random_plan("clip", 3), keep_separate=separate)
-    save_bundle(ensemble, tmp_path / "bundle")
-    with torch.no_grad():
-        module = ensemble(**inputs)
-    graphs = [export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering)) for lowering in ("grouped",)]
-    graphs.append(export_onnx(tmp_path / "bundle"))
-    for graph in graphs:
-        got = run(graph, inputs)
-        for name in FIELDS:
-            np.testing.assert_allclose(got[name], getattr(module, name).numpy(), atol=2e-5, err_msg=name)
-    cost = estimate_cost(tmp_path / "bundle", batch=4)
-    assert counted(onnx.load(graphs[-1]), inputs) == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
-    if separate == "all":
-        expected = oracle.ensemble(models, ensemble.plan, inputs)
-        np.testing.assert_allclose(module.probabilities.numpy(), expected["probabilities"], atol=1e-5)
-
-
-def test_members_that_differ_by_their_prompts_share_the_tower(tmp_path: Path) -> None:
-    clip, inputs = dual_encoder(), make_inputs("clip")
-    models = [zero_shot(clip, texts) for texts in (PROMPTS, [f"the {text}" for text in PROMPTS])]
-    ensemble = fuse(models, keep_separate=["classifier"])
-    bundle = save_bundle(ensemble, tmp_path / "bundle")
-    made = export(bundle, "fp32")
-    assert any(f"{LAYERS} of {LAYERS} layers are the same" in change.what for change in made.changes)
-    expected = oracle.ensemble(models, ensemble.plan, inputs)
-    np.testing.assert_allclose(run(made.path, inputs)["probabilities"], expected["probabilities"], atol=1e-4)
-    assert [len(entry) for entry in bundle.manifest["fusion"]["zero_shot"]] == [5, 5]
-
-
 # From a checkpoint to predictions
 
 
@@ -202,18 +124,6 @@ def test_images_are_prepared_as_by_transformers(checkpoint: Path, pictures: Path
         with load(bundle, "onnxruntime") as predictor:
             assert predictor.labels == list(NAMES)
             np.testing.assert_allclose(predictor.predict(paths).probabilities, expected, atol=1e-5)
-
-
-def test_planning_reads_labels_by_class_names(checkpoint: Path, pictures: Path) -> None:
-    model = load_zero_shot(checkpoint, list(NAMES))
-    plan = plan_heads(model, pictures, members=2, keep=2)
-    assert (plan.family, plan.layers, plan.heads) == ("clip", LAYERS, HEADS)
-    assert plan.provenance["zero_shot"] == {"classes": list(NAMES), "templates": list(TEMPLATES)}
-    method = Circuit(ood=(sorted(pictures.rglob("*.png"))[:5], None), max_accuracy_loss=100.0)
-    circuit = plan_heads(model, pictures, method, members=1, keep=2)
-    assert circuit.head_counts() == [[2] * LAYERS]
-    with pytest.raises(InputError, match="cat"):
-        plan_heads(load_zero_shot(checkpoint, ["bird", "fish"]), pictures, members=2, keep=2)
 
 
 def test_the_whole_path(checkpoint: Path, pictures: Path, tmp_path: Path) -> None:
@@ -312,26 +222,6 @@ def test_unusable_prompts(classes: Any, templates: Any, message: str) -> None:
         read_prompts(classes, templates)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", "cannot be used as JSON"),
-        (b'{"cat": "a", "cat": "b", "dog": "c"}', "cat stands twice in one object"),
-        (b"[" * 100_000, "cannot be used as JSON"),
-        (b"\xff\xfe", "is not a text file in UTF-8"),
-    ],
-)
-def test_unusable_files_of_prompts(content: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "prompts.json").write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        read_prompts(tmp_path / "prompts.json")
-
-
-def test_thousands_of_names_are_read_at_once() -> None:
-    names = [f"class {index}" for index in range(20_000)]
-    assert read_prompts(names).classes == tuple(names)
-
-
 # Adapters
 
 
@@ -371,29 +261,6 @@ def test_adapters_of_the_image_tower(tmp_path: Path) -> None:
 # Refusals
 
 
-def test_models_that_are_refused(checkpoint: Path, bert_checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is a CLIPModel, which has no classes of its own; name them with --classes"):
-        load_model(checkpoint)
-    with pytest.raises(InputError, match=r"the model is a CLIPModel, which has no classes of its own"):
-        fuse(dual_encoder())
-    with pytest.raises(InputError, match="which has classes of its own; class names and prompts are for CLIP"):
-        load_zero_shot(bert_checkpoint, "cat,dog")
-    with pytest.raises(InputError, match="given without its tokenizer"):
-        load_zero_shot(dual_encoder(), "cat,dog")
-    with pytest.raises(InputError, match="source is a dict; expected a CLIPModel"):
-        load_zero_shot({}, "cat,dog")
-    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    config = SiglipConfig(
-        text_config={**small, "vocab_size": 20}, vision_config={**small, "image_size": 4, "patch_size": 2}
-    )
-    SiglipModel(config).save_pretrained(tmp_path / "siglip")
-    for opened in (lambda: load_model(tmp_path / "siglip"), lambda: load_zero_shot(tmp_path / "siglip", "cat,dog")):
-        with pytest.raises(
-            UnsupportedModelError, match=r"SiglipModel is not supported: .* SiglipForImageClassification"
-        ):
-            opened()
-
-
 def test_prompts_that_the_text_tower_cannot_read() -> None:
     clip, tokenizer = dual_encoder(), make_clip_tokenizer()
     with pytest.raises(InputError, match="has 102 tokens; the text tower reads at most 77; shorten it"):
@@ -405,35 +272,3 @@ def test_prompts_that_the_text_tower_cannot_read() -> None:
     clip.config.text_config.eos_token_id = 60
     with pytest.raises(InputError, match="without the token 60, at which the text tower reads its embedding"):
         load_zero_shot(clip, "cat,dog", tokenizer=tokenizer)
-
-
-def test_nothing_is_recorded_of_other_families() -> None:
-    assert prompts_of([make_model("vit")]) == {}
-    assert make_dual_encoder().config.model_type == "clip"
-
-
-def test_mistakes_on_the_command_line(checkpoint: Path, vit_checkpoint: Path, tmp_path: Path) -> None:
-    out = ("-o", tmp_path / "out")
-    mistakes = [
-        (("fuse", checkpoint, *out), "which has no classes of its own; name them with --classes"),
-        (("fuse", checkpoint, "--template", "a {}", *out), "--template is given without --classes"),
-        (("fuse", vit_checkpoint, "--classes", "cat,dog", *out), "ViTForImageClassification, which has classes of its"),
-    ]
-    for words, message in mistakes:
-        done = run_cli(*words)
-        assert done.returncode == 2
-        assert done.stderr.startswith("hydrant: error: ")
-        assert len(done.stderr.splitlines()) == 1
-        assert message in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_bundle_without_prompts_has_none_to_lend(
-    vit_checkpoint: Path, checkpoint: Path, pictures: Path, tmp_path: Path
-) -> None:
-    from hydrant import evaluate
-
-    bundle = save_bundle(fuse(vit_checkpoint), tmp_path / "vit", load_processor(vit_checkpoint, "image"))
-    labelled = (sorted(pictures.rglob("*.png")), [0] * 18)
-    with pytest.raises(InputError, match=r"records no prompts to give it; make a bundle with `hydrant fuse"):
-        evaluate(bundle, labelled, figures=Figures(bootstrap=0), compare=[checkpoint])

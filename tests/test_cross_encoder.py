@@ -13,7 +13,7 @@ import torch
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.tracing.loading import load_traced
+from hydrant.tracing.traced_model import load_traced
 from support import make_model, make_tokenizer
 from test_lora import make_adapter
 
@@ -101,13 +101,6 @@ def test_what_would_change_the_score_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=name):
         hydrant.families.registry.architecture_of(load(checkpoint(tmp_path / "model", files, **settings)))
-
-
-@pytest.mark.parametrize(("file", "text"), [(MAIN, "["), (MAIN, "[]"), (MODULES, "{}"), (MODULE, "3")])
-def test_a_malformed_file_is_named(file: str, text: str, tmp_path: Path) -> None:
-    (checkpoint(tmp_path / "model", {}) / file).write_text(text)
-    with pytest.raises(InputError, match=file):
-        load_model(tmp_path / "model")
 
 
 def test_several_labels_may_have_a_sigmoid_each(tmp_path: Path) -> None:

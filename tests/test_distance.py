@@ -20,10 +20,9 @@ import torch_onnx
 from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
-from hydrant.calib.density import DensityFit, directions, shrunk, squared_distances, standardised, usual_rank
+from hydrant.calib.density import DensityFit, squared_distances, standardised, usual_rank
 from hydrant.calib.features import best_set, by_set, standardised_by
 from hydrant.calib.taps import named_taps
-from hydrant.cli.calibrate import distance_text
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
 from hydrant.families.registry import LAYOUTS
@@ -181,40 +180,6 @@ def test_the_rank_that_is_taken_by_itself(
     text, image = (fuse(make_model(family), members=1).architecture for family in ("bert", "vit"))
     assert usual_rank(replace(text, **{"width": 384, **changes}), taps, classes) == rank
     assert usual_rank(replace(image, width=384), taps, classes) is None
-
-
-def test_lengths_of_the_rest_are_kept_on_average() -> None:
-    apart = np.diag([9.0, 5.0, 3.0, *[0.0] * 21])[:3]
-    asked = np.random.default_rng(0).standard_normal(24)
-    found = [((asked @ directions(apart, 6, 2, f"last.{member}")) ** 2).sum() for member in range(400)]
-    assert np.mean(found) == pytest.approx((asked**2).sum(), rel=0.1)
-    assert np.array_equal(directions(apart, 6, 2, "last.1"), directions(apart, 6, 2, "last.1"))
-
-
-def test_few_classes_lose_no_direction_that_parts_them_and_one_class_is_drawn_alone() -> None:
-    """Nor what is unknown in directions of little variance, which the largest variances would miss."""
-    rng = np.random.default_rng(3)
-    spread = np.where(np.arange(64) < 32, 1.0, 0.05)
-    labels = np.arange(2000) % 2
-    rows = 4 + rng.standard_normal((2000, 64)) * spread
-    rows[:, 63] += np.where(labels, 0.2, -0.2)
-    unknown = 4 + rng.standard_normal((500, 64)) * spread * np.where(np.arange(64) < 32, 1, 8)
-    for names, classes in ((labels, 2), (0 * labels, 1)):
-        density = fitted(rows[:, None], names, ("layers.0.mean",), classes, rank=32)
-        inside, outside = (squared_distances(density, part[:, None])[:, 0] for part in (rows, unknown))
-        assert (outside > np.quantile(inside, 0.95)).mean() > 0.9
-    whole = fitted(rows[:, None], labels, ("layers.0.mean",), 2)
-    lower = fitted(rows[:, None], labels, ("layers.0.mean",), 2, rank=8)
-    parts = [float(((density.means[0, 0] - density.means[0, 1]) ** 2).sum()) for density in (whole, lower)]
-    assert parts[1] == pytest.approx(parts[0], rel=1e-3)
-
-
-def test_shrinkage_makes_any_covariance_invertible() -> None:
-    flat = np.zeros((6, 6))
-    flat[0, 0] = 1.0
-    assert np.linalg.eigvalsh(shrunk(flat, 4)).min() > 0
-    same = shrunk(np.eye(6), 100)
-    np.testing.assert_allclose(same, np.eye(6))
 
 
 def test_classes_with_one_example_and_none() -> None:
@@ -448,31 +413,11 @@ def test_taps_in_any_order_of_texts_padded_on_either_side(taps: tuple[str, ...],
     assert_graph_gives(fuse(make_model("bert"), forked("bert", fork=LAYERS - 1)), taps, inputs, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["first", "mean"])
-def test_one_vector_of_each_layer_of_an_image(kind: str, tmp_path: Path) -> None:
-    taps = ("layers.0." + kind, "layers.1." + kind, "last.1")
-    ensemble = fuse(make_model("vit"), forked("vit", fork=LAYERS - 1))
-    assert_graph_gives(ensemble, taps, make_inputs("vit", batch=6, seed=9), tmp_path)
-
-
 def test_the_means_of_a_model_that_normalises_first(tmp_path: Path) -> None:
     ensemble = fuse(make_model("modernbert"), forked("modernbert", fork=LAYERS - 1))
     (taps,) = named_taps("means", ensemble.architecture, ensemble.trunk, ensemble.members).values()
     assert taps[0] == "layers.1.mean"
     assert_graph_gives(ensemble, taps, make_inputs("modernbert", batch=6, seed=9), tmp_path)
-
-
-def test_the_line_of_a_distance_says_what_it_reads() -> None:
-    ends = ["last.0", "last.1"]
-    for taps, chosen, words in (
-        (["layers.1.mean", *ends], "means", "3 taps: mean of 1 layer of the trunk, and counting as much, each"),
-        ([f"layers.{layer}.{kind}" for layer in (0, 2) for kind in ("mean", "first")] + ends, "all",
-         "6 taps: first token and mean of 2 layers of the trunk, and each member's last"),
-        (["layers.0.token", *ends], "balanced", "3 taps: each token of 1 layer of the trunk, and counting as"),
-        (ends, "last", "2 taps: each member's last"),
-    ):  # fmt: skip
-        (line,) = distance_text({"taps": taps, "chosen": chosen})
-        assert words in line
 
 
 def assert_graph_gives(
@@ -506,13 +451,6 @@ def test_a_trunk_of_which_a_layer_runs_once_and_another_as_every_member(tmp_path
         assert_graph_gives(ensemble, taps, inputs, tmp_path / str(len(without)), without=without)
 
 
-@pytest.mark.parametrize("tap", [f"layers.{LAYERS - 1}.first", f"layers.{LAYERS - 1}.mean", "layers.0.token", "last.3"])
-def test_taps_that_no_graph_has(tap: str) -> None:
-    """Behind the last layer nothing but the first token may be computed: that is a member's last vector."""
-    with pytest.raises(ValueError, match=rf"tap '{tap}' of a model of {LAYERS} layers and 3 members"):
-        check_taps(("last.0", tap), fuse(make_model("bert"), members=1).architecture, 3)
-
-
 NARROW = {"fp16": (5e-3, 4e-2), "bf16": (5e-2, 2e-1)}
 """Mean and largest error of a score in half precision; PyTorch's own energy of the original is as far off."""
 
@@ -532,7 +470,7 @@ def test_the_head_is_put_on_graphs_of_half_precision(
 ) -> None:
     """Of each class in one of both, by turns."""
     case, bundle, density = measured
-    precision: hydrant.bundle.tasks.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]
+    precision: hydrant.metrics.gates.Precision = ("fp16", "bf16")[EVERY.index(case) % 2]
     path = hydrant.export_onnx(shutil.copytree(bundle.path, tmp_path / "out"), precision)
     inputs, wanted, (mean, largest) = inputs_of(case, **ASKED), expected(case, density.taps), NARROW[precision]
     found = run_narrow(path, inputs)

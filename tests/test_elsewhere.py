@@ -20,7 +20,7 @@ from hydrant.data.data_sources import named_rows
 from hydrant.data.images import ImageProcessor
 from hydrant.errors import HydrantError, InputError
 from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.tracing.loading import load_traced
+from hydrant.tracing.traced_model import load_traced
 from PIL import Image
 from support import make_model, make_tokenizer
 
@@ -147,7 +147,7 @@ def test_no_address_in_data_is_asked_for(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     path = declared(tmp_path / "set" / "train.parquet", {"bytes": None, "path": place}, kind, nested)
     assert [row.input for row in named_rows(path)] == ["a text"]
-    said = "has a list under image" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
+    said = "the image of" if nested else f"the image of .* row 1 is a file at the address .*{place[:9]}"
     with pytest.raises(InputError, match=said) as told:
         list(named_rows(path, IMAGES))
     assert "\n" not in str(told.value)

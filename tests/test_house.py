@@ -26,34 +26,32 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ tasks architecture reference strict_json manifest staging plan traced store
+            __init__ architecture reference strict_json manifest staging plan traced store
             calibration density data_overlap graphs original_check progress_checkpoint reports signature
             weights
         """,
     },
     {
-        "cost": "__init__ sharing matmuls parameters estimate",
+        "cost": "__init__ sharing graph_counts estimate",
         "engines": "__init__ gpu metadata",
         "families": """
-            __init__ activations config layout bert clip tasks cross_encoder dinov2 distilbert modernbert
-            siglip tokens unsupported vit registry weight_files lora checkpoint positions prompts
-            zero_shot
+            __init__ functions layout cross_encoder bert clip modernbert vit refusals registry lora checkpoint
+            prompts zero_shot
         """,
     },
     {
         "build": "builder_options fusion_report compiler profile_ranges engine_build __init__",
-        "tracing": "__init__ blocks hidden slices unfilled written_out loading members stored",
+        "tracing": "__init__ export_patches slices traced_model attention_blocks members stored",
     },
     {
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
-            lowering onnx_file islands quantize quantize_search folds rewrites wordpiece tokenizer_graph
-            tokenizer_test_texts word_graph tokenizer_onnx graph_form dead_rows traced_graph exporter
+            lowering onnx_file islands quantize quantize_search rewrites wordpiece tokenizer_graph
+            tokenizer_test_texts tokenizer_onnx graph_form dead_rows traced_graph exporter
             graph_export __init__ random_model recalibrate
         """,
         "fusion": """
-            distance dropout grouped label_head score_head uncertainty_head module drift lora
-            preprocessing parity traced ensemble storage __init__ merging
+            parity output_heads grouped module low_rank traced_ensemble ensemble merge_error storage __init__
         """,
     },
     {
@@ -72,10 +70,9 @@ FLOORS: list[dict[str, str]] = [
         "calib": """
             __init__ decisions.__init__ decisions.targets decisions.temperature decisions.thresholds
             decisions.traffic_profile decisions.fit density taps features distance_choice
-            decisions.calibrate_bundle heads.__init__ heads.options heads.objectives losses heads.answers
-            heads.selection heads.candidates heads.encoder heads.masking heads.search_state heads.circuits
-            heads.drawing heads.taylor heads.trials heads.choosing heads.held_out heads.budget
-            heads.margin heads.traced heads.planning ood_detectors
+            decisions.calibrate_bundle losses heads.__init__ heads.methods heads.objectives heads.selection
+            heads.candidates heads.masking heads.search_state heads.circuits heads.taylor heads.trials
+            heads.choosing heads.plan_search heads.planning ood_detectors
         """,
         "monitoring": "__init__ drift_statistics drift_monitor prediction_log drift_report",
     },
@@ -83,7 +80,7 @@ FLOORS: list[dict[str, str]] = [
         "evaluation": """
             __init__ dropout report metric_names models observation model_reports options baselines bisect
             classes cost_estimate examples latency operator_times profile_targets profile_report
-            latency_plot noise peak_memory plots polygraphy profiler verdict report_tables report_page run
+            drawing latency_plot noise peak_memory plots polygraphy profiler verdict report_tables report_page run
             verifier
         """,
         "serving": """

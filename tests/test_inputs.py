@@ -25,7 +25,6 @@ from hydrant.data.data_options import DataOptions
 from hydrant.data.data_sources import check_named, hub_name, named_rows, shown
 from hydrant.data.examples import read_examples
 from hydrant.data.python_inputs import given_inputs
-from hydrant.data.raw_inputs import as_array, image_array
 from hydrant.errors import InputError, MissingExtraError
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
@@ -205,18 +204,6 @@ def test_images_of_every_kind_are_one_image(image_bundle: Path, tmp_path: Path) 
             predictor.predict([tensor / 255])
         ready = torch.zeros(2, 3, 12, 12, requires_grad=True)
         assert len(predictor.predict({"pixel_values": ready})) == 2
-
-
-def test_tensors_of_torch_become_arrays() -> None:
-    half = torch.tensor([0.5, 1.5], dtype=torch.bfloat16, requires_grad=True)
-    np.testing.assert_array_equal(as_array(half), np.array([0.5, 1.5], np.float32))
-    for shape, expected in (
-        ((3, 5, 4), (5, 4, 3)),
-        ((1, 5, 4), (5, 4)),
-        ((5, 4, 3), (5, 4, 3)),
-        ((2, 3, 5, 4), (2, 5, 4, 3)),
-    ):
-        assert image_array(torch.zeros(shape, dtype=torch.uint8)).shape == expected
 
 
 # By name

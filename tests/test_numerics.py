@@ -24,20 +24,16 @@ from golden import write_calibration
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import LEAST, MOST, Calibration, Conformal, Threshold
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.bundle.tasks import OUTPUTS, PER_CLASS
 from hydrant.calib.decisions.fit import Request, Sample, fit_classes
 from hydrant.calib.decisions.targets import Conformal as Sets
 from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
 from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
-from hydrant.calib.density import DensityFit, squared_distances, standardised
-from hydrant.calib.features import standardised_by
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.task_heads import label_head, score_head, uncertainty_head
-from hydrant.fusion.label_head import summarize_labels
-from hydrant.fusion.score_head import summarize_scores
-from hydrant.fusion.uncertainty_head import summarize
+from hydrant.fusion.output_heads import summarize, summarize_labels, summarize_scores
 from hydrant.metrics.labels import summarise_labels
 from hydrant.metrics.uncertainty import summarise
+from hydrant.tasks import PER_CLASS, TASKS
 from support import make_inputs, make_model, random_plan, run_cli
 
 ENTROPIES = ("predictive_entropy", "expected_entropy", "mutual_information")
@@ -65,9 +61,9 @@ def graph_of(multi_label: bool, members: int, classes: int, temperature: float) 
         label_head(graph, "logits", members, members, [temperature] * classes, False)
     else:
         uncertainty_head(graph, "logits", members, members, classes, temperature, False)
-    names = OUTPUTS["multi_label" if multi_label else "classification"]
+    names = TASKS["multi_label" if multi_label else "classification"].outputs
     outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in PER_CLASS else [])]) for name in names}
-    return graph.model("head", {"logits": (FLOAT, [members, "batch", classes])}, outputs, {}, "0", 20)
+    return graph.model("head", {"logits": (FLOAT, [members, "batch", classes])}, outputs, {}, 20)
 
 
 def head_of(backend: str, multi_label: bool, members: int, classes: int, temperature: float) -> Head:
@@ -82,7 +78,9 @@ def head_of(backend: str, multi_label: bool, members: int, classes: int, tempera
             given = torch.from_numpy(logits).transpose(0, 1)
             summary: Any = summarize_labels if multi_label else summarize
             found = summary(given, [temperature] if multi_label else temperature)
-            return {name: getattr(found, name).numpy() for name in OUTPUTS["multi_label" if multi_label else "tokens"]}
+            return {
+                name: getattr(found, name).numpy() for name in TASKS["multi_label" if multi_label else "tokens"].outputs
+            }
 
         return in_torch
     return on_backend(backend, graph_of(multi_label, members, classes, temperature))
@@ -130,8 +128,8 @@ def test_the_variance_of_scores_is_finite_as_far_as_the_page_on_the_graph_says(m
     logits = np.stack([far, 2 * far])[..., None].astype(np.float32)  # [B, M, 1]
     graph = Graph()
     score_head(graph, "logits", members, members, "identity", False)
-    outputs: Any = {name: (FLOAT, ["batch"]) for name in OUTPUTS["score"]}
-    model = graph.model("head", {"logits": (FLOAT, [members, "batch", 1])}, outputs, {}, "0", 20)
+    outputs: Any = {name: (FLOAT, ["batch"]) for name in TASKS["score"].outputs}
+    model = graph.model("head", {"logits": (FLOAT, [members, "batch", 1])}, outputs, {}, 20)
     in_torch = summarize_scores(torch.from_numpy(turned(logits)), "identity")
     for found in (on_backend("onnxruntime", model)(logits)["score_variance"], in_torch.score_variance.numpy()):
         assert np.isfinite(found[0])
@@ -301,12 +299,12 @@ def test_scores_at_their_ends(activation: Any, backend: str) -> None:
         members = logits[..., 0].astype(np.float64) if activation == "identity" else 1 / (1 + np.exp(-logits[..., 0]))
     if backend == "torch":
         summary = summarize_scores(torch.from_numpy(turned(logits)), activation)
-        found = {name: getattr(summary, name).numpy() for name in OUTPUTS["score"]}
+        found = {name: getattr(summary, name).numpy() for name in TASKS["score"].outputs}
     else:
         graph = Graph()
         score_head(graph, "logits", 3, 3, activation, False)
-        outputs: Any = dict.fromkeys(OUTPUTS["score"], (FLOAT, ["batch"]))
-        model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, "0", 20)
+        outputs: Any = dict.fromkeys(TASKS["score"].outputs, (FLOAT, ["batch"]))
+        model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, 20)
         found = on_backend(backend, model)(logits)
     assert (found["score_variance"] >= 0).all()
     np.testing.assert_allclose(found["score"], members.mean(axis=1), rtol=1e-5, atol=1e-4)
@@ -318,16 +316,6 @@ def features(count: int, same: Sequence[int] = ()) -> np.ndarray:
     rows = np.random.default_rng(0).normal(size=(count, 1, 8)).astype(np.float32)
     rows[:, :, list(same)] = 0.5
     return rows
-
-
-def test_features_without_variance_give_finite_distances() -> None:
-    for same in ((), (0,), (0, 1, 2, 3, 4, 5, 6)):
-        sums, rows = DensityFit(("last.0",), 2, 8), features(40, same)
-        sums.add(rows, np.arange(40) % 2)
-        fitted = sums.density({})
-        density = standardised_by(fitted, squared_distances(fitted, rows))
-        for seen in (rows, np.zeros((2, 1, 8), np.float32), 1e30 * rows[:2], np.full((2, 1, 8), 1e-30, np.float32)):
-            assert np.isfinite(standardised(density, squared_distances(density, seen))).all(), same
 
 
 def nulled(data: Any) -> Any:

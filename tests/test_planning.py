@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydrant import Circuit, HeadPlan, Reading, Taylor, plan_heads
-from hydrant.calib.heads.options import groups_of
+from hydrant import HeadPlan, Reading, Taylor, plan_heads
 from hydrant.calib.heads.selection import choose_apart, choose_heads, diversify, head_counts, sets_by_score
-from hydrant.calib.heads.taylor import finite, gated_heads, taylor_scores
+from hydrant.calib.heads.taylor import finite, taylor_scores
 from hydrant.data.examples import Examples
-from hydrant.errors import HydrantError, InputError, UnsupportedModelError
+from hydrant.errors import InputError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import OUTPUT_PROJECTIONS
@@ -22,15 +21,11 @@ from support import (
     HEADS,
     LAYERS,
     TEXT_FAMILIES,
-    Item,
     ReadyTensors,
     examples_of,
-    make_inputs,
     make_model,
-    make_tokenizer,
     model_type,
 )
-from transformers import AutoModelForSequenceClassification, BertTokenizerFast, ViTImageProcessorPil
 
 
 def oracle(model: torch.nn.Module, family: str, examples: Examples) -> np.ndarray:
@@ -98,75 +93,6 @@ def test_taylor_scores_match_each_example_alone(family: str) -> None:
         assert [shape[0] for shape in processor.shapes] == [min(size, 7 - i) for i in range(0, 7, size)]
 
 
-def test_scores_of_different_examples_differ() -> None:
-    scores = taylor_scores(make_model("bert"), examples_of("bert", 4), ReadyTensors(0))
-    assert np.abs(np.diff(scores, axis=0)).max(axis=(1, 2)).min() > 1e-4
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_scoring_leaves_the_model_as_it_was(family: str, training: bool) -> None:
-    others = {"distilbert": "dropout", "clip": "attention_dropout", "clip-classifier": "attention_dropout"}
-    rate = {**others, "dinov2": "attention_probs_dropout_prob"}.get(family, "hidden_dropout_prob")
-    model = make_model(family, **{rate: 0.5})
-    model.train(training)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    first, again = (taylor_scores(model, examples_of(family, 3), ReadyTensors(0)) for _ in range(2))
-    np.testing.assert_array_equal(first, again)  # no dropout while scoring
-    assert all(module.training == training for module in model.modules())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_frozen_model_can_be_scored() -> None:
-    model = make_model("bert")
-    expected = taylor_scores(model, examples_of("bert", 2), ReadyTensors(0))
-    model.requires_grad_(False)
-    with torch.no_grad():
-        np.testing.assert_array_equal(taylor_scores(model, examples_of("bert", 2), ReadyTensors(0)), expected)
-
-
-def test_failing_batch_removes_hooks_and_restores_the_mode() -> None:
-    model = make_model("bert").train()
-    examples = examples_of("bert", 2)
-    examples.inputs[1].tensors["input_ids"][:] = 10_000
-    with pytest.raises(IndexError):
-        taylor_scores(model, examples, ReadyTensors(0))
-    assert model.training
-    assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_zero_gate_removes_a_head(family: str) -> None:
-    model, inputs = make_model(family), make_inputs(family)
-    gates = [torch.ones(1, 1, HEADS, 1) for _ in range(LAYERS)]
-    with torch.no_grad():
-        plain = model(**inputs).logits
-        with gated_heads(model, gates):
-            assert torch.allclose(model(**inputs).logits, plain, atol=1e-5)
-        gates[1][0, 0, 2] = 0
-        with gated_heads(model, gates):
-            gated = model(**inputs).logits
-        width = 32 // HEADS
-        model.get_submodule(OUTPUT_PROJECTIONS[model_type(family)].format(1)).weight[:, 2 * width : 3 * width] = 0
-        assert torch.allclose(gated, model(**inputs).logits, atol=1e-5)
-    assert not torch.allclose(gated, plain, atol=1e-3)
-
-
-def test_progress_sees_every_batch() -> None:
-    seen: list[tuple[int, str]] = []
-    steps: list[Any] = []
-
-    def progress(iterable: Any, total: int, title: str) -> Iterator[Any]:
-        seen.append((total, title))
-        for step in iterable:
-            steps.append(step)
-            yield step
-
-    taylor_scores(make_model("bert"), examples_of("bert", 7), ReadyTensors(0), batch_size=3, progress=progress)
-    assert seen == [(3, "scoring attention heads")]
-    assert len(steps) == 3
-
-
 # How many heads
 
 
@@ -227,21 +153,6 @@ def test_wrong_keep_is_refused(keep: Any, message: str) -> None:
 # Which heads
 
 
-def test_highest_scores_are_kept_in_head_order() -> None:
-    scores = np.array([[0.1, 0.9, 0.5, 0.7], [4.0, 3.0, 2.0, 1.0]])
-    assert choose_heads(scores, [2, 3]) == ((1, 3), (0, 1, 2))
-
-
-def test_ties_go_to_the_lower_index() -> None:
-    scores = np.array([[1.0, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0]])
-    assert choose_heads(scores, [2, 3]) == ((1, 2), (0, 1, 2))
-    assert choose_heads(scores, [4, 1]) == ((0, 1, 2, 3), (0,))
-
-
-def test_chosen_heads_are_plain_integers() -> None:
-    assert {type(head) for kept in choose_heads(np.ones((2, 4)), [2, 2]) for head in kept} == {int}
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=5), min_size=1, max_size=3),
@@ -272,13 +183,6 @@ def test_a_member_takes_what_nobody_has() -> None:
     assert choose_apart([scores] * 3, [[3, 3]] * 3) == [((0, 1, 2), (0, 1, 2))] * 3, "there is one set"
 
 
-def test_members_of_equal_scores_keep_different_heads(bert_checkpoint: Path, text_csv: Path) -> None:
-    plan = plan_heads(bert_checkpoint, text_csv, Taylor(noise=0.0), members=4, keep=1, fork_from=LAYERS - 1)
-    assert len(set(plan.members)) == min(4, HEADS)
-    best = np.argsort(-np.array(plan.provenance["scores"][-1]))
-    assert [keep[-1] for keep in plan.members] == [(int(head),) for head in best[:4]]
-
-
 # Diversity
 
 
@@ -294,29 +198,11 @@ def test_diversity_is_decided_by_the_seed(diversity: str) -> None:
     assert not np.allclose(first, other)
 
 
-@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
-def test_members_differ_from_each_other(diversity: str) -> None:
-    tables = diversify(per_example(), 4, diversity, 0.5, 0)
-    assert all(not np.allclose(tables[i], tables[j]) for i in range(4) for j in range(i))
-
-
-@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
-def test_single_member_gets_the_plain_mean(diversity: str) -> None:
-    scores = per_example()
-    np.testing.assert_allclose(diversify(scores, 1, diversity, 0.5, 0)[0], scores.astype(float).mean(axis=0))
-
-
 def test_noise_is_log_normal_with_the_given_spread() -> None:
     scores = np.ones((2, 60, 60), np.float32)
     logs = np.log(diversify(scores, 2, "noise", 0.5, 0))
     assert np.std(logs) == pytest.approx(0.5, rel=0.05)
     assert np.mean(logs) == pytest.approx(0, abs=0.03)
-
-
-def test_zero_noise_gives_every_member_the_mean() -> None:
-    scores = per_example()
-    tables = diversify(scores, 3, "noise", 0.0, 0)
-    np.testing.assert_allclose(tables, np.stack([scores.astype(float).mean(axis=0)] * 3))
 
 
 def test_bootstrap_averages_a_resample_with_replacement() -> None:
@@ -359,39 +245,6 @@ def test_same_seed_gives_the_same_plan(options: dict[str, Any], bert_checkpoint:
     assert any(make(seed) != first for seed in (2, 3))
 
 
-def test_single_member_keeps_the_heads_of_highest_mean_score(bert_checkpoint: Path, text_csv: Path) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(bert_checkpoint).eval()
-    tokenizer = BertTokenizerFast.from_pretrained(bert_checkpoint)
-    lines = [line.rsplit(",", 1) for line in text_csv.read_text().splitlines()[1:]]
-    items = [Item({k: np.array(v) for k, v in tokenizer(text).items()}) for text, _ in lines]
-    labels = np.array(["abcde".index(label) for _, label in lines])
-    mean = oracle(model, "bert", Examples(items, labels, "test")).mean(axis=0)
-    plan = plan_heads(bert_checkpoint, text_csv, method=Taylor(noise=5.0), members=1, keep=2)
-    assert plan.members == (tuple(tuple(sorted(np.argsort(-row)[:2].tolist())) for row in mean),)
-    np.testing.assert_allclose(plan.provenance["scores"], mean, rtol=1e-3, atol=1e-5 * mean.max())
-    assert plan.provenance["overlap"]["mean"] is None
-
-
-def test_scores_do_not_depend_on_the_batch_size(bert_checkpoint: Path, text_csv: Path) -> None:
-    plans = [plan_heads(bert_checkpoint, text_csv, reading=Reading(batch_size=size), keep=2) for size in (1, 5, 32)]
-    assert plans[0] == plans[1] == plans[2]
-    scores = [plan.provenance["scores"] for plan in plans]
-    np.testing.assert_allclose(scores[0], scores[2], rtol=1e-3)
-
-
-def test_counts_by_member_and_layer(bert_checkpoint: Path, text_csv: Path) -> None:
-    plan = plan_heads(bert_checkpoint, text_csv, members=2, keep=[[1, 2, 3], [0.5]])
-    assert plan.head_counts() == [[1, 2, 3], [2, 2, 2]]
-
-
-def test_random_plan_needs_no_data(bert_checkpoint: Path) -> None:
-    plan = plan_heads(bert_checkpoint, method="random", members=5, keep=2)
-    assert plan.method == "random"
-    assert plan.head_counts() == [[2] * LAYERS] * 5
-    assert len(set(plan.members)) > 1
-    assert plan == plan_heads(make_model("bert"), method="random", members=5, keep=2)
-
-
 def test_random_heads_are_uniform() -> None:
     plan = plan_heads(make_model("bert"), method="random", members=150, keep=1)
     counts = np.zeros(HEADS)
@@ -402,66 +255,9 @@ def test_random_heads_are_uniform() -> None:
     assert np.abs(counts - 150 * LAYERS / HEADS).max() < 46
 
 
-def test_loaded_model_with_its_processor_in_memory(tmp_path: Path) -> None:
-    model, tokenizer = make_model("bert"), make_tokenizer(tmp_path)
-    data = (["hello world", "the weather today", "money"], [0, 1, 4])
-    plan = plan_heads(model, data, keep=2, processor=tokenizer)
-    assert plan.head_counts() == [[2] * LAYERS] * 3
-    with pytest.raises(InputError, match="give its tokenizer or image processor as processor="):
-        plan_heads(model, data, keep=2)
-
-
-def test_image_checkpoint(vit_checkpoint: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (4, 20, 16, 3), dtype=np.uint8)
-    plan = plan_heads(vit_checkpoint, (list(images), [0, 1, 2, 3]), keep=3)
-    assert plan.family == "vit"
-    processor = ViTImageProcessorPil(size={"height": 12, "width": 12})
-    assert plan == plan_heads(make_model("vit"), (list(images), [0, 1, 2, 3]), keep=3, processor=processor)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "magic"}, "method 'magic' is unknown; expected one of taylor"),
-        ({"members": 0}, "members is '0'; expected a whole number, 1 or more"),
-        ({"keep": 5}, "keep is 5; expected 1 to 4 heads"),
-        ({"data": None}, "method 'taylor' needs labelled calibration data"),
-        ({"data": (["hello"], ["z"])}, "label 'z' at example 0 is not a class of the model; its 5 classes are a, b, c"),
-        ({"data": (["hello", ""], ["a", "a"])}, "input 1 is an empty text"),
-        ({"data": (["hello"], None)}, "has no label; expected"),
-        ({"reading": Reading(label="intent")}, "has no label; expected a column 'intent'"),
-        ({"reading": Reading(text="query")}, "has the columns text, label; expected 'query'"),
-    ],
-)
-def test_unusable_options_are_refused(
-    options: dict[str, Any], message: str, bert_checkpoint: Path, text_csv: Path
-) -> None:
-    with pytest.raises(InputError, match=message):
-        plan_heads(bert_checkpoint, **{"data": text_csv, "keep": 2, **options})
-
-
-def test_a_negative_seed_is_refused(bert_checkpoint: Path, text_csv: Path) -> None:
-    with pytest.raises(HydrantError, match="seed is -1; expected a whole number, 0 or more"):
-        plan_heads(bert_checkpoint, text_csv, keep=2, seed=-1)
-
-
-def test_unsupported_model_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"architecture Linear is not supported: .*; supported: Bert"):
-        plan_heads(torch.nn.Linear(2, 2), method="random", keep=1)
-
-
 def test_importance_that_is_not_finite_chooses_no_heads() -> None:
     scores = np.ones((2, 3, 4), np.float32)
     assert finite(scores, "bert") is scores
     scores[1, 2, 3] = np.nan
     with pytest.raises(InputError, match=r"importance of a head of this 'bert' model is not finite .* --method random"):
         finite(scores, "bert")
-
-
-def test_members_of_one_method_are_told_apart_by_their_data() -> None:
-    data = ["a text"]
-    for one, other, alike in (
-        (Path("a.csv"), "a.csv", True), ("a.csv", "b.csv", False), (data, data, True), (data, ["a text"], False),
-    ):  # fmt: skip
-        groups = groups_of([Circuit(ood=one), Circuit(ood=other)])
-        assert [members for _, members in groups] == ([[0, 1]] if alike else [[0], [1]])

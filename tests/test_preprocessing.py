@@ -14,7 +14,7 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.fusion import common_processor
-from hydrant.fusion.preprocessing import first_difference
+from hydrant.fusion.parity import first_difference
 from support import WORDS, make_model, make_tokenizer, run_cli
 from test_lora import make_adapter
 
@@ -165,18 +165,3 @@ def test_first_difference(one: Any, other: Any, found: Any) -> None:
 
 
 # What a bundle will lack
-
-
-def test_saving_without_a_processor_says_so(
-    bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ensemble = hydrant.fuse([bert_checkpoint, bert_checkpoint])
-    caplog.clear()
-    hydrant.save_bundle(ensemble, tmp_path / "asked", tensors_only=True)
-    hydrant.save_bundle(ensemble, tmp_path / "with", load_processor(bert_checkpoint, "text"))
-    assert not caplog.text
-    hydrant.save_bundle(ensemble, tmp_path / "without")
-    assert "without gets no processor: it takes ready tensors only, and cannot read texts" in caplog.text
-    assert "as processor=…" in caplog.text
-    with pytest.raises(InputError, match="tensors_only is given with a processor; leave one of them out"):
-        hydrant.save_bundle(ensemble, tmp_path / "x", load_processor(bert_checkpoint, "text"), tensors_only=True)

@@ -156,7 +156,7 @@ IDS, MASK = np.full((6, 4), 5), np.ones((6, 4), int)
     [
         ({"input_ids": IDS + 100, "attention_mask": MASK}, "input 0: input_ids"),
         ({"input_ids": IDS, "attention_mask": 0 * MASK}, "input 0: attention_mask"),
-        ({"input_ids": IDS, "attention_mask": MASK[:5]}, "6 inputs in input_ids and 5 inputs in attention_mask"),
+        ({"input_ids": IDS, "attention_mask": MASK[:5]}, r"input_ids.*attention_mask"),
     ],
     ids=["range", "masked", "lengths"],
 )
@@ -199,9 +199,9 @@ def test_a_service_names_a_row_by_its_place_in_the_request(bundle: Path) -> None
             found = await service.predict(served, {"input_ids": ids, "attention_mask": mask})
             assert len(found) == 6
             mask[4] = 0
-            with pytest.raises(InputError, match="attention_mask masks all of row 4;"):
+            with pytest.raises(InputError, match="attention_mask masks all of row 4"):
                 await service.predict(served, {"input_ids": ids, "attention_mask": mask})
-            with pytest.raises(InputError, match="tensors are named attention_mask; expected "):
+            with pytest.raises(InputError, match="attention_mask"):
                 await service.predict(served, {"attention_mask": mask})
         finally:
             await service.drain()

@@ -231,11 +231,9 @@ def test_a_table_is_read_by_its_column(text_bundle: Path) -> None:
         assert_same(predictor.predict(table, text_column="title"), predictor.predict(TEXTS[::-1]))
         assert_same(Prediction.concatenate(list(predictor.stream(table, batch_size=1))), expected)
         assert len(next(predictor.stream("hello"))) == 1  # not its letters
-        with pytest.raises(
-            HydrantError, match="has the columns id, title; expected one column 'text' \\(choose another"
-        ):
+        with pytest.raises(HydrantError, match="id, title"):
             predictor.predict(table[["id", "title"]])
-        with pytest.raises(HydrantError, match="input 0 is a dict with the keys text; expected"):
+        with pytest.raises(HydrantError, match="input 0"):
             predictor.predict({"text": "hello"}, text_column="title")
         assert_same(predictor.predict({"text": TEXTS}, text_column="text"), expected)
 

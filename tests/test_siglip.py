@@ -12,14 +12,9 @@ import pytest
 import torch
 import transformers
 from hydrant import GraphForm, estimate_cost, export_onnx, fuse, load, save_bundle
-from hydrant.bundle.architecture import Architecture
-from hydrant.calib.heads.encoder import Encoder
-from hydrant.calib.taps import named_taps
-from hydrant.errors import BundleError, UnsupportedModelError
 from hydrant.export.random_model import PLAIN, random_model
-from hydrant.families.checkpoint import check_supported
 from hydrant.families.registry import architecture_of
-from support import LAYERS, make_inputs, make_model, random_plan, run_cli
+from support import make_inputs, make_model, random_plan, run_cli
 from test_cost import counted
 from test_parity import assert_parity, run_onnx
 from test_rewrites import forked
@@ -40,14 +35,6 @@ def test_module_and_graphs_match_the_oracle(separate: bool, tmp_path: Path) -> N
             np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=f"{chosen} {name}")
 
 
-@pytest.mark.parametrize("fork", [1, LAYERS - 1])
-def test_late_forks_run_the_trunk_once(fork: int, tmp_path: Path) -> None:
-    model, plan = make_model("siglip"), forked("siglip", fork)
-    ensemble = fuse(model, plan)
-    assert ensemble.trunk == fork
-    assert_parity([model], ensemble, make_inputs("siglip"), tmp_path / "bundle")
-
-
 def test_cost_is_that_of_the_graph(tmp_path: Path) -> None:
     model, inputs = make_model("siglip"), make_inputs("siglip", batch=3)
     bundle = save_bundle(fuse(model, forked("siglip", 1)), tmp_path / "out", tensors_only=True)
@@ -60,59 +47,6 @@ def test_cost_is_that_of_the_graph(tmp_path: Path) -> None:
     for figures, without in ((cost.single, PLAIN), (cost.single_rewritten, frozenset[str]())):
         found = counted(random_model(architecture_of(model), without=without), inputs)
         assert found == (figures.flops, figures.parameters, figures.bytes)
-
-
-def test_the_encoder_that_circuits_run_on() -> None:
-    model, inputs = make_model("siglip"), make_inputs("siglip")
-    encoder = Encoder(model)
-    with torch.no_grad():
-        x = encoder.embed(inputs)
-        for layer in range(LAYERS):
-            x = encoder.layer(layer, x, None)
-        np.testing.assert_allclose(encoder.classify(x, None), model(**inputs).logits, atol=1e-5)
-
-
-def test_the_distance_reads_no_token_that_there_is_not() -> None:
-    taps = named_taps("all", architecture_of(make_model("siglip")), trunk=2, members=2)["all"]
-    assert taps == ("layers.0.mean", "layers.1.mean", "last.0", "last.1")
-    assert "layers.0.first" in named_taps("all", architecture_of(make_model("vit")), trunk=2, members=2)["all"]
-
-
-def test_a_bundle_that_no_model_has_is_refused() -> None:
-    stored = architecture_of(make_model("siglip")).to_json()
-    assert Architecture.from_json(stored).prefix_tokens == 0
-    with pytest.raises(BundleError, match="token_pooling = 'first' without a learned token before the patches"):
-        Architecture.from_json({**stored, "token_pooling": "first"})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"image_size": 3}, "image_size = 3, which hydrant does not support; supported: a square of one square patch"),
-        ({"hidden_act": "mish"}, "hidden_act = 'mish'"),
-    ],
-)
-def test_settings_that_are_refused(change: dict[str, object], message: str) -> None:
-    model = make_model("siglip")
-    for name, value in change.items():
-        setattr(model.config.vision_config, name, value)
-    with pytest.raises(UnsupportedModelError, match=message):
-        architecture_of(model)
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("SiglipModel", "SiglipForImageClassification"),
-        ("SiglipVisionModel", "SiglipForImageClassification"),
-        ("Siglip2ForImageClassification", "--traced"),
-    ],
-)
-def test_its_relatives_are_refused(name: str, remedy: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], "model_type": "siglip"}))
-    with pytest.raises(UnsupportedModelError) as caught:
-        check_supported(tmp_path)
-    assert remedy in str(caught.value).partition("; supported: ")[0]
 
 
 def test_several_labels_from_images_to_answers(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import io
-import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
 from hydrant.fusion import TracedClassifier
-from hydrant.tracing.loading import prepared
+from hydrant.tracing.traced_model import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import run_cli
@@ -214,35 +212,6 @@ def test_a_graph_of_sounds_is_the_original_under_hooks(bundle: Bundle) -> None:
             each = [getattr(one, name)[0] for one in alone]
             np.testing.assert_allclose(each, values, atol=2e-5)  # padding says nothing
     assert np.abs(members[0] - members[1]).max() > 1e-4  # heads matter, so agreement means something
-
-
-def test_the_rest_of_the_command_line_reads_sounds(bundle: Bundle, folder: Path, tmp_path: Path) -> None:
-    def does(*arguments: Any) -> str:
-        result = run_cli(*arguments)
-        assert result.returncode == 0, result.stderr + result.stdout
-        return result.stdout
-
-    own = shutil.copytree(bundle.path, tmp_path / "out")
-    does("calibrate", own, "--data", folder, "--fit", folder, "--force", "--coverage", "0.9", "--false-alarm", "0.1")
-    assert "verified: every gate holds" in does("verify", own, "--examples", "12")
-    told = does("inspect", own)
-    assert "feature extractor of waveforms, 16000 samples a second" in told
-    figures = json.loads(does("evaluate", own, "--data", folder, "--bootstrap", "0", "--json", "--force"))
-    assert figures["models"][0]["name"] == "out"
-    files = [folder / "LABEL_0" / "0.flac", folder / "LABEL_2" / "1.wav"]
-    rows = json.loads(does("predict", own, *files, "--json"))["predictions"]
-    assert [row["input"] for row in rows] == list(map(str, files))
-    assert "distance" in rows[0]
-    does("predict", own, "--input", folder, "--output", tmp_path / "rows.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert len(lines) == 30
-    assert lines[0]["confidence"] == pytest.approx(rows[0]["confidence"], abs=1e-6)
-    soundfile.write(tmp_path / "slow.wav", tone(0, 0), 8000)
-    refused = run_cli("predict", own, tmp_path / "slow.wav")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "8000 samples a second, and this model reads 16000; resample it first" in refused.stderr
-    refused = run_cli("evaluate", own, "--data", folder, "--corruptions")
-    assert (refused.returncode, "corruptions are of texts and images" in refused.stderr) == (2, True)
 
 
 def test_a_pipeline_of_sounds_answers_as_transformers(folder: Path, tmp_path: Path) -> None:

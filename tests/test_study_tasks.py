@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import hydrant
 import numpy as np
 import pytest
-import torch
 import transformers
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -20,14 +17,11 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import study_tasks
 import tasks_data
 import tasks_rows
-import tasks_table
-from clinc150_domains import DOMAIN_OF, DOMAINS
-from hydrant.data.examples import Examples, read_examples
-from hydrant.data.label_encoding import IGNORED
-from study import Data
+from clinc150_domains import DOMAIN_OF
+from hydrant.data.examples import Examples
 from study_rows import DEEP, SINGLE
 from support import make_model
-from tasks_data import Sizes, TaskData
+from tasks_data import Sizes
 
 SIZES = Sizes(train=40, validation=20, calibration=20, test=30, ood_test=12)
 
@@ -62,10 +56,6 @@ def snips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_domains_are_ten_of_fifteen_intents() -> None:
-    assert Counter(DOMAIN_OF.values()) == dict.fromkeys(DOMAINS, 15)
-
-
 def test_domains_know_every_intent_of_clinc150(shared: Path) -> None:
     assert {intent for _, intent in tasks_data.read_queries(shared / "data/clinc150/train.csv")} == set(DOMAIN_OF)
 
@@ -90,12 +80,6 @@ def test_requests_of_several_domains_have_the_labels_of_their_parts(queries: Pat
     assert known.data.ood_test.labels is None
 
 
-def test_no_query_is_calibrated_on_that_epochs_are_judged_on(queries: Path) -> None:
-    splits = tasks_data.clinc150(queries)
-    judged, calibrated = ({text for text, _ in splits[name]} for name in ("validation", "calibration"))
-    assert judged and calibrated and not judged & calibrated
-
-
 def test_documents_are_of_the_intent_of_its_domain_and_of_others(queries: Path) -> None:
     known = tasks_data.query_pairs(queries, SIZES)
     for split, mix in (("train", tasks_data.LEARNED), ("test", tasks_data.RANKED)):
@@ -116,13 +100,6 @@ def test_documents_are_of_the_intent_of_its_domain_and_of_others(queries: Path) 
     places = [place % 10 for place, label in enumerate(known.data.test.labels) if label]  # type: ignore[arg-type]
     assert len(set(places)) > 5, "what is relevant stands anywhere"
     assert len(known.data.ood_test) == SIZES.ood_test * 10
-
-
-def test_slots_are_tags_of_words() -> None:
-    parts = [{"text": "add "}, {"text": "clem burke", "entity": "artist"}, {"text": "'s song."}]
-    words, tags = tasks_data.tagged_words(parts)
-    assert words == ["add", "clem", "burke", "'", "s", "song", "."]
-    assert tags == ["O", "B-artist", "I-artist", "O", "O", "O", "O"]
 
 
 def test_no_request_stands_in_two_splits(snips: Path) -> None:
@@ -146,41 +123,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=40).save_pretrained(folder)
     make_model("bert", num_hidden_layers=6).bert.save_pretrained(folder)
     return folder
-
-
-def test_the_loss_of_tags_is_that_of_the_first_token_of_each_word(base: Path) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
-    inputs = [["ratebook", "is", "transfer", "."], ["number", "12"]]
-    tags = np.array([[1, 0, 2, 1], [0, 2, IGNORED, IGNORED]])
-    examples = Examples(inputs, tags, "tags")
-    known = TaskData("tokens", Data(examples, examples, None, examples, examples), examples, ("O", "B-x", "I-x"))
-    (batch,) = tasks_rows.batches_of(known, tokenizer, 2)(np.random.default_rng(0))
-    seen = []
-    for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
-        pieces = tokenizer.convert_ids_to_tokens(ids)
-        begins = [not piece.startswith(("##", "[")) for piece in pieces]  # WordPiece marks what goes on
-        assert (labels[~torch.tensor(begins)] == IGNORED).all()
-        seen.append(labels[torch.tensor(begins)].tolist())
-    assert sorted(seen) == [[0, 2], [1, 0, 2, 1]]
-    assert batch["labels"].shape == batch["input_ids"].shape
-
-
-def test_examples_of_tagged_words_may_be_given_again() -> None:
-    examples = Examples([["a", "b"], ["c"]], np.array([[1, 0], [1, IGNORED]]), "tags")
-    found = read_examples(examples, ["O", "B-x"], task="tokens")
-    np.testing.assert_array_equal(found.labels, examples.labels)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("task", ["cross-encoder", "several labels"])
-def test_a_checkpoint_is_what_hydrant_takes_its_task_for(task: str, queries: Path, base: Path, tmp_path: Path) -> None:
-    options = study_tasks.parsed([str(queries.parents[1]), "--base", str(base), "--tasks", task, "--fast"])
-    options.work = tmp_path / "work"
-    rows = study_tasks.study_of(options).rows(task)
-    ensemble = hydrant.fuse(rows.checkpoint(0))
-    assert ensemble.architecture.task == rows.known.task
-    if task == "cross-encoder":
-        assert ensemble.architecture.score_activation == "sigmoid"
-    assert list(ensemble.labels) == list(rows.known.labels)
 
 
 @pytest.fixture(scope="module")
@@ -207,12 +149,6 @@ def test_a_miniature_run_measures_every_row(ran: Path) -> None:
     assert all(f"| {name} | " in text for name in tasks_rows.NAMES)
 
 
-def test_tables_are_written_again_from_the_file(ran: Path, tmp_path: Path) -> None:
-    given = ["unused", "--render", str(ran / "tasks.json"), "--document", str(tmp_path / "again.md")]
-    study_tasks.main(given)
-    assert (tmp_path / "again.md").read_text() == (ran / "tasks.md").read_text()
-
-
 def test_figures_are_those_of_evaluate(ran: Path, snips: Path) -> None:
     (one,) = json.loads((ran / "tasks.json").read_text())["measured"]
     data = tasks_data.slots(snips, study_tasks.SIZES["tagger"].scaled(0.01)).data
@@ -222,37 +158,3 @@ def test_figures_are_those_of_evaluate(ran: Path, snips: Path) -> None:
         assert one["rows"][SINGLE]["figures"][name]["value"] == pytest.approx(
             report.models[0].figures[name].value, abs=1e-5
         )
-
-
-def _row(f1: float, gap: tuple[float, float, float], operations: float = 1.0) -> dict[str, Any]:
-    difference = dict(zip(("value", "low", "high"), gap, strict=True))
-    return {
-        "costs": {"operations": operations, "parameters": 1.0},
-        "figures": {"span_f1": {"value": f1, "low": None, "high": None}, "nll": {"value": 0.2}},
-        "differences": {"span_f1": difference, "nll": difference},
-        "best_epoch": 2 if f1 > 0.9 else 0,
-        "decisions": {"false_positive_rate": 0.05} | ({"true_positive_rate": 0.5} if f1 > 0.8 else {}),
-    }
-
-
-def test_tables_tell_means_ranges_and_in_how_many_seeds_a_difference_is_shown() -> None:
-    gaps = [(0.01, 0.002, 0.02), (0.03, -0.01, 0.05), (-0.02, -0.03, -0.01)]
-    seeds = [
-        {"rows": {name: _row(f1, gap) for name in tasks_rows.NAMES}}
-        for f1, gap in zip((0.9, 0.92, 0.94), gaps, strict=True)
-    ]
-    assert "| single | 1.00 | 1.00 | 92.0 % | – | 0.200 | – | 0, 2, 2 |" in tasks_table.quality_table(seeds, "tokens")
-    assert "| single | 92.0 % (90.0 to 94.0) | 0.200 (0.200 to 0.200) | – |" in tasks_table.spread_table(
-        seeds, "tokens"
-    )
-    told = tasks_table.difference_table(seeds, "tokens")
-    assert "| single | +0.7 (1 / 1 of 3) | +0.007 (1 / 1 of 3) | – |" in told
-    assert "fork at 4, keep 2, tuned" not in told
-    assert "| single | – | – | 5.0 % / 50.0 % |" in tasks_table.finding_table(seeds, "tokens")
-
-
-def test_a_tagger_without_its_corpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        study_tasks.parsed(["shared"])
-    assert stopped.value.code == 2
-    assert "--snips" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,14 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, Figures, Jointly, PerMember, Reading
-from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.label_encoding import labelled, token_labels, word_starts
 from hydrant.data.words import EncodedWords
 from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.tuning.optimizer import member_loss
-from sklearn.metrics import roc_auc_score
-from support import make_inputs, run_cli
+from support import make_inputs
 from test_distance import oracle as mahalanobis
-from token_support import TAGS, make_tagger, sentences, trained_tagger, write_json_lines
+from token_support import TAGS, make_tagger, sentences, trained_tagger
 
 NO_BOOTSTRAP = Figures(bootstrap=0)
 
@@ -46,13 +43,6 @@ def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def regular_spans(tags: list[str]) -> set[tuple[str, int, int]]:
-    """The spans of IOB tags, by a regular expression."""
-    letters = {"O": "o", "B-PER": "P", "I-PER": "p", "B-LOC": "L", "I-LOC": "l"}
-    found = re.finditer("Pp*|pp*|Ll*|ll*", "".join(letters[tag] for tag in tags))
-    return {(each.group()[0].lower(), each.start(), each.end()) for each in found}
-
-
 def test_the_loss_is_that_of_the_original_model() -> None:
     """Over the tokens that have a label, as transformers has it; the rest may hold anything."""
     settings: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -67,21 +57,11 @@ def test_the_loss_is_that_of_the_original_model() -> None:
     assert float(member_loss(ensemble(**inputs).member_logits, torch.full_like(labels, -100)).detach()) == 0.0
 
 
-def test_plans_are_compared_on_the_words(checkpoint: Path) -> None:
-    plan = hydrant.plan_heads(checkpoint, sentences(160, seed=1), keep=hydrant.Budget(1.7))
-    found = plan.provenance["budget"]
-    assert 0.5 < found["accuracy"] <= 1
-    assert found["examples_held_out"] == 64  # texts, not words
-    assert found["single"]["nll"] > 0
-    assert found["ratio"] <= 1.7
-    assert plan.provenance["examples"] == 160
-
-
 def test_a_held_out_figure_is_that_of_the_original_model(checkpoint: Path) -> None:
     """NLL and accuracy of the single model on labelled words, through its own tokenizer and logits."""
     texts, tags = sentences(160, seed=1)
     plan = hydrant.plan_heads(checkpoint, (texts, tags), keep=hydrant.Budget(1.7))
-    from hydrant.calib.heads.held_out import split_examples
+    from hydrant.calib.heads.selection import split_examples
     from hydrant.calib.heads.trials import TEMPERATURES
     from hydrant.data.examples import read_examples
 
@@ -123,24 +103,6 @@ def test_tuning_reads_tags(how: Any, tmp_path: Path, checkpoint: Path) -> None:
     if isinstance(how, PerMember):
         assert found.drift is not None
         assert found.drift["examples"] > found.validation_examples  # words
-
-
-def test_the_trunk_kept_gives_the_same_labels(checkpoint: Path) -> None:
-    """Frozen and unfrozen, one update on the same batch has the same loss."""
-    found = []
-    texts, tags = sentences(24, seed=5)
-    for unfreeze in (False, True):
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            plan = hydrant.plan_heads(checkpoint, method="random", keep=3, fork_from=2)
-            ensemble = hydrant.fuse(checkpoint, plan)
-            for name in ("hidden_dropout", "attention_dropout", "classifier_dropout"):
-                object.__setattr__(ensemble.architecture, name, 0.0)
-            hydrant.save_bundle(ensemble, f"{folder}/bundle", load_processor(checkpoint, "text"))
-            how = Jointly(epochs=1, learning_rate=1e-9, unfreeze=unfreeze)
-            found.append(hydrant.tune(f"{folder}/bundle", (texts, tags), how).history[1].loss)
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_calibration_fits_words_and_decides_of_spans(bundle: Path) -> None:
@@ -247,140 +209,11 @@ def test_strange_texts_choose_what_the_distance_of_tags_reads(far_bundle: Path, 
         hydrant.calibrate(folder, sentences(60, seed=2), taps="all")
 
 
-def test_figures_are_those_of_a_second_implementation(bundle: Path, checkpoint: Path, tmp_path: Path) -> None:
-    texts, tags = sentences(120, seed=7)
-    strange = [["carl", "carl", place] for place in ("rome", "paris")] * 10
-    report = hydrant.evaluate(
-        bundle,
-        (texts, tags),
-        (strange, None),
-        compare=[str(checkpoint)],
-        figures=Figures(bootstrap=50),
-        html=tmp_path / "report.html",
-    )
-    ours, single = report.models
-    with hydrant.load(bundle, "torch") as predictor:
-        words = predictor.words(predictor.predict(texts))
-    said = [[TAGS[label] for label in each.prediction.label] for each in words]
-    known, found = ([regular_spans(row) for row in rows] for rows in (tags, said))
-    right = sum(len(a & b) for a, b in zip(known, found, strict=True))
-    predicted, there = sum(map(len, found)), sum(map(len, known))
-    assert ours.figures["span_precision"].value == pytest.approx(right / predicted)
-    assert ours.figures["span_recall"].value == pytest.approx(right / there)
-    assert ours.figures["span_f1"].value == pytest.approx(2 * right / (predicted + there))
-    assert 0 < right < predicted
-    flat = [tag for row in tags for tag in row]
-    assert ours.figures["accuracy"].value == pytest.approx(
-        np.mean([a == b for a, b in zip(flat, [tag for row in said for tag in row], strict=True)])
-    )
-    chances = np.concatenate([each.prediction.probabilities for each in words])
-    chosen = chances[np.arange(len(flat)), [TAGS.index(tag) for tag in flat]]
-    assert ours.figures["nll"].value == pytest.approx(-np.log(chosen.astype(np.float64)).mean(), rel=1e-5)
-    wrong, doubt = [], []
-    for each, truth, spans in zip(words, known, found, strict=True):
-        for span in sorted(spans):
-            wrong.append(span not in truth)
-            doubt.append(each.prediction.predictive_entropy[span[1] : span[2]].max())
-    found_auroc = ours.figures["errors.predictive_entropy.auroc"].value
-    assert found_auroc == pytest.approx(roc_auc_score(wrong, doubt))
-    figure = ours.figures["span_f1"]
-    assert figure.low <= figure.value <= figure.high
-    assert "ood.energy.auroc" in ours.figures
-    assert "span_f1" in single.differences
-    assert "errors.mutual_information.auroc" not in single.figures  # one member
-    assert 0.9 < ours.decisions["coverage"] <= 1
-    assert "span_f1.PER" in ours.figures
-    text = evaluation_text(report)
-    assert "span F1" in text
-    assert "Finding wrong spans by predictive entropy" in text
-    page = (tmp_path / "report.html").read_text()
-    assert "Finding wrong spans" in page
-    json.dumps(report.to_json(), allow_nan=False)
-
-
-def test_figures_do_not_depend_on_repetition(bundle: Path) -> None:
-    """Data in which every text stands twice have the same figures; each text runs alone, or rounding orders ties."""
-    texts, tags = sentences(60, seed=8)
-    alone = {"figures": NO_BOOTSTRAP, "reading": Reading(batch_size=1)}
-    once = hydrant.evaluate(bundle, (texts, tags), **alone).models[0]
-    twice = hydrant.evaluate(bundle, (texts * 2, tags * 2), **alone).models[0]
-    for name, figure in once.figures.items():
-        np.testing.assert_allclose(figure.value, twice.figures[name].value, rtol=1e-6, err_msg=name)
-
-
-def test_dropout_is_compared_token_by_token(bundle: Path, checkpoint: Path) -> None:
-    report = hydrant.evaluate(
-        bundle, sentences(20, seed=9), compare=[f"mc-dropout:2:{checkpoint}"], figures=NO_BOOTSTRAP
-    )
-    assert report.models[1].members == 2
-    assert report.models[1].figures["accuracy"].value > 0.5
-
-
-def test_models_of_another_task_are_not_compared(bundle: Path, tmp_path: Path) -> None:
-    names = {"id2label": dict(enumerate(TAGS)), "label2id": {name: index for index, name in enumerate(TAGS)}}
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.BertConfig(vocab_size=99, max_position_embeddings=40, **shape, **names)
-    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "other")
-    Bundle.open(bundle).processor_folder()
-    for file in (bundle / "processor").iterdir():
-        (tmp_path / "other" / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(InputError, match="other gives one class of several, and bundle a class for each token"):
-        hydrant.evaluate(bundle, sentences(5), compare=[str(tmp_path / "other")], figures=NO_BOOTSTRAP)
-
-
 def test_words_cut_off_have_no_label() -> None:
     item = EncodedWords([2, 5, 3], [0, 0, 0], True, [-1, 0, -1], [(0, 0), (0, 4), (0, 0)])
     labels = token_labels(word_starts([item], 3), np.array([[1, 2, 3, 4]]))
     assert labels.tolist() == [[-100, 1, -100]]
     assert labelled(np.zeros((1, 1, 3, 5)), labels)[0].shape == (1, 1, 5)
-
-
-def test_everything_through_the_command_line(checkpoint: Path, tmp_path: Path) -> None:
-    """Every stage in a process of its own, from files of two forms."""
-    train, test = write_json_lines(tmp_path / "train.jsonl", 120, 1), write_json_lines(tmp_path / "test.jsonl", 60, 3)
-    rows = zip(*sentences(150, 2), strict=True)
-    validation = tmp_path / "validation.conll"
-    validation.write_text("\n".join("".join(f"{w} {t}\n" for w, t in zip(*row, strict=True)) for row in rows))
-
-    def run(*arguments: object) -> Any:
-        found = run_cli(*arguments, "--json")
-        assert found.returncode == 0, found.stderr
-        return json.loads(found.stdout)
-
-    out = tmp_path / "out"
-    run("plan", checkpoint, "--data", train, "--keep", 2, "--fork-from", 1, "-o", tmp_path / "plan.json")
-    run("fuse", checkpoint, "--plan", tmp_path / "plan.json", "-o", out)
-    assert run("tune", out, "--data", train, "--epochs", 1)["examples"] == 108
-    run("export", out)
-    assert run("calibrate", out, "--data", validation)["fitted"]["spans"] > 20
-    assert run("calibrate", out, "--data", validation, "--fit", train)["distance"]["taps"] == [
-        "last.0",
-        "last.1",
-        "last.2",
-    ]
-    assert run("verify", out, "--data", test, "--backend", "onnxruntime")["passed"]
-    figures = run("evaluate", out, "--data", test, "--bootstrap", 20)["models"][0]["figures"]
-    assert figures["span_f1"]["value"] > 0.5
-    assert run("inspect", out)["task"] == "tokens"
-    given = run("predict", out, "anna smith lives in rome .", "--aggregation", "mean", "--probabilities")
-    [row] = given["predictions"]
-    assert row["input"] == "anna smith lives in rome ."
-    assert [word["text"] for word in row["words"]] == ["anna", "smith", "lives", "in", "rome", "."]
-    assert sum(row["words"][0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    assert row["spans"][0]["text"] == "anna smith"
-    assert isinstance(row["spans"][0]["abstain"], bool)
-    shown = run_cli("predict", out, "anna smith lives in rome .", "the in")
-    assert "anna smith" in shown.stdout
-    assert "distance" in shown.stdout
-    assert "no span" in shown.stdout
-    assert run_cli("predict", out, "--input", validation, "--output", tmp_path / "rows.jsonl").returncode == 0
-    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert len(lines) == 150
-    assert isinstance(lines[0]["input"], list)
-    assert all({"words", "spans"} <= set(line) for line in lines)
-    wrong = run_cli("evaluate", out, "--data", tmp_path / "rows.jsonl")
-    assert wrong.returncode == 2
-    assert wrong.stderr.count("\n") == 1
 
 
 def test_int8_holds_for_tags(bundle: Path, tmp_path: Path) -> None:

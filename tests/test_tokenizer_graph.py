@@ -11,22 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import hydrant
-import numpy as np
 import onnx
 import pytest
 import transformers
 from conftest import made_once
 from cpp import lines, refused, run
-from cpp_server import binary_body, raw, serving
 from hydrant import Bundle
-from hydrant.bundle.graphs import check_graph
 from hydrant.bundle.store import TOKENIZER_GRAPH
-from hydrant.data.examples import Examples
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.export import wordpiece
 from hydrant.export.tokenizer_onnx import _session, made_tokenizer
-from hydrant.export.tokenizer_test_texts import fuzzed_texts
 from hydrant.export.wordpiece import _read
 from support import WORDS, make_model, make_tokenizer, random_plan, run_cli
 from token_support import make_tagger
@@ -132,27 +127,6 @@ def test_command_line(bundles: dict[str, Bundle], tmp_path: Path) -> None:
     assert "tokenizer.onnx" in run_cli("inspect", own).stdout
 
 
-def test_a_tuned_bundle_keeps_it(bundles: dict[str, Bundle], tmp_path: Path) -> None:
-    bundle = bundles["bytes"]
-    data = Examples(["th he", "he th th", "the", "hh"] * 4, np.array([0, 1, 2, 0] * 4), "made here")
-    tuned = tmp_path / "tuned"
-    hydrant.tune(bundle.path, data, hydrant.Jointly(epochs=1, learning_rate=1e-2), validation=data, output=tuned)
-    made = Bundle.open(tuned)
-    assert made.digests()["fused.safetensors"] != bundle.digests()["fused.safetensors"]
-    assert made.file(TOKENIZER_GRAPH).read_bytes() == bundle.file(TOKENIZER_GRAPH).read_bytes()
-    check_graph(made, TOKENIZER_GRAPH)
-    assert run_cli("inspect", tuned).returncode == 0
-
-
-def test_the_corpus_is_of_its_seed_and_reaches_all_planes() -> None:
-    texts = fuzzed_texts(500, 3, ["[SEP]"])
-    assert texts == fuzzed_texts(500, 3, ["[SEP]"]) != fuzzed_texts(500, 4, ["[SEP]"])
-    points = {ord(each) for text in texts for each in text}
-    assert len({point >> 16 for point in points}) == 17
-    assert 0 not in points
-    assert any("[SEP]" in text for text in texts)
-
-
 def test_a_tokenizer_that_the_operators_do_otherwise_is_refused(tmp_path: Path) -> None:
     """Its words have no pieces of one letter, so that words are known in part, which the operator does otherwise."""
     model = make_model("bert")
@@ -160,9 +134,7 @@ def test_a_tokenizer_that_the_operators_do_otherwise_is_refused(tmp_path: Path) 
         hydrant.fuse(model, random_plan("bert", 2)), tmp_path / "bundle", processor=make_tokenizer(tmp_path / "source")
     )
     before = bundle.digests()
-    with pytest.raises(
-        InputError, match=r"would give other ids than the tokenizer for .*; nothing is written; give the"
-    ):
+    with pytest.raises(InputError, match="other ids"):
         hydrant.export_onnx(bundle, tokenizer=True)
     assert Bundle.open(bundle.path).digests() == before
 
@@ -177,17 +149,8 @@ def test_a_tokenizer_on_which_its_library_panics_is_refused(tmp_path: Path) -> N
     bundle.add({"processor/tokenizer.json": json.dumps(steps).encode()})
     done = run_cli("export", folder, "--tokenizer")
     assert done.returncode == 2
-    assert (
-        "error: the tokenizer fails on the pair of texts 'a' and 'a'; use the tokenizer.json that the model"
-        in done.stderr
-    )
+    assert "tokenizer.json" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_images_have_no_tokenizer(vit_checkpoint: Path, tmp_path: Path) -> None:
-    bundle = hydrant.save_bundle(hydrant.fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
-    with pytest.raises(InputError, match="has no tokenizer of texts"):
-        hydrant.export_onnx(bundle, tokenizer=True)
 
 
 @pytest.mark.parametrize("name", ["uncased", "bytes"])
@@ -211,65 +174,23 @@ def test_texts_in_cpp_are_predicted_as_in_python(
                     assert mine[key] == pytest.approx(theirs[key], abs=2e-6), key
 
 
-def test_the_server_reads_texts(
-    runner: Path, bundles: dict[str, Bundle], library: dict[str, str], monkeypatch: Any
-) -> None:
-    for key, value in library.items():
-        monkeypatch.setenv(key, value)
-    bundle = bundles["uncased"]
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        wanted = predictor.predict(PAIRS)
-        rows = predictor.rows(predictor.predict(TEXTS), TEXTS)
-    with serving(runner, bundle.path) as server:
-        _, told, _ = server.ask("POST", "/predict", {"inputs": [*TEXTS[:1], {"text": TEXTS[1]}, *TEXTS[2:]]})
-        np.testing.assert_allclose(
-            [row["confidence"] for row in told["predictions"]], [row["confidence"] for row in rows], atol=2e-6
-        )
-        assert [row["input"] for row in told["predictions"]] == TEXTS
-        tensors = [
-            {"name": name, "datatype": "BYTES", "shape": [len(PAIRS)], "data": list(texts)}
-            for name, texts in zip(("text", "text_pair"), zip(*PAIRS, strict=True), strict=True)
-        ]
-        status, told, _ = server.ask("POST", f"/v2/models/{bundle.path.name}/infer", {"inputs": tensors})
-        assert status == 200
-        np.testing.assert_allclose(told["outputs"][0]["data"], wanted.probabilities.ravel(), atol=2e-6)
-        binary = {
-            each["name"]: ("BYTES", [len(PAIRS), 1], raw("BYTES", [text.encode() for text in each["data"]]))
-            for each in tensors
-        }
-        status, content, _ = server.ask_bytes(f"/v2/models/{bundle.path.name}/infer", *binary_body(binary))
-        assert (status, json.loads(content)["outputs"]) == (200, told["outputs"])
-        binary["text"] = ("BYTES", [len(PAIRS)], raw("BYTES", [b"a", b"\xff\xfe", b"c"]))
-        status, content, _ = server.ask_bytes(f"/v2/models/{bundle.path.name}/infer", *binary_body(binary))
-        assert (status, "input 1, '??', is not UTF-8" in content.decode()) == (400, True)
-        _, metadata, _ = server.ask("GET", f"/v2/models/{bundle.path.name}")
-        assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-        refusal = server.refusal(400, "POST", "/predict", {"inputs": ["a"], "aggregation": "mean"})
-        assert refusal == "aggregation is for models that tag tokens; this one answers for whole inputs; leave it out"
-        assert "is an empty text" in server.refusal(400, "POST", "/predict", {"inputs": ["a", " \u2003"]})
-        assert "holds the character NUL" in server.refusal(400, "POST", "/predict", {"inputs": ["a\0b"]})
-
-
 def test_what_the_runner_refuses(
     runner: Path, bundles: dict[str, Bundle], library: dict[str, str], tmp_path: Path
 ) -> None:
     path = bundles["bytes"].path
     absent = {**library, "ORTEXTENSIONS_LIBRARY": "/no/library.so"}
-    refused(
-        run(runner, path, "a text", **absent), "texts need the library of ONNX Runtime's extensions: /no/library.so"
-    )
-    refused(run(runner, path, "a text", **{**library, "LD_PRELOAD": ""}), "LD_PRELOAD=libpython")
-    refused(run(runner, path, "a <s> b", **library), "holds '<s>', a special token, which tokenizer.onnx does not read")
-    refused(run(runner, path, "", **library), "input 0 is an empty text; expected at least one word")
-    refused(run(runner, path, "--pair", "a", " ", **library), "a pair whose second text is empty")
-    refused(run(runner, path, "--pair", "a", **library), "--pair lacks a text")
-    refused(run(runner, path, "a", "--aggregation", "max", **library), "aggregation is for models that tag tokens")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
-    refused(run(runner, path, tmp_path / "latin.txt", **library), "is a file; did you mean --input")
-    refused(run(runner, path, "--input", tmp_path / "latin.txt", **library), "is not UTF-8")
-    (tmp_path / "x.csv").write_text("text\na\n")
-    refused(run(runner, path, "--input", tmp_path / "x.csv", **library), "is a table; expected a text on each line")
-    refused(run(runner, path, "--input", tmp_path / "absent.txt", **library), "cannot read")
+    refused(run(runner, path, "a text", **absent), "/no/library.so")
+    for words, name in (
+        (["a <s> b"], "'<s>'"),
+        ([""], "empty"),
+        (["--pair", "a", " "], "empty"),
+        (["--pair", "a"], "--pair"),
+        ([tmp_path / "latin.txt"], "--input"),
+        (["--input", tmp_path / "latin.txt"], "UTF-8"),
+        (["--input", tmp_path / "absent.txt"], "absent.txt"),
+    ):
+        refused(run(runner, path, *words, **library), name)
 
 
 def test_a_graph_of_another_tokenizer_is_refused_and_shown(
@@ -297,13 +218,6 @@ def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(
     assert isinstance(processor, TextProcessor)
     for text in ("a<e>2b", "<t3><e>2 <e>"):
         assert run([text])["input_ids"][0].tolist() == processor.encode([text])[0].ids, text
-
-
-def test_a_token_of_two_words_is_none_of_a_list_of_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = with_added_tokens(tmp_path, make_tagger, ["<e f>"])
-    monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: [])
-    with pytest.raises(InputError, match=r"would give other ids than the tokenizer for 'a<e f>b <e f>'"):
-        made_tokenizer(bundle, 0)
 
 
 def with_added_tokens(folder: Path, make: Any, tokens: list[str]) -> Bundle:

@@ -12,22 +12,18 @@ import numpy as np
 import oracle
 import pytest
 import torch
-import transformers
 from hydrant import GraphForm, Prediction
-from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import Bundle
 from hydrant.calib.heads.taylor import taylor_scores
 from hydrant.data.examples import Examples
-from hydrant.errors import BundleError, InputError, UnsupportedModelError
+from hydrant.errors import InputError
 from hydrant.families.registry import architecture_of
 from hydrant.runtime.backends.registry import open_backend
 from hydrant.serving.datatypes import Tensor
 from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of
 from support import HEADS, LAYERS, make_inputs, random_plan
-from token_support import CLASSES, TAGS, make_tagger, make_word_tokenizer, sentences
-
-FAMILIES = tuple(CLASSES)
+from token_support import TAGS, make_tagger, make_word_tokenizer, sentences
 
 TEXTS: list[Any] = ["anna smith lives in paris .", ["bert", "is", "the", "anis"], "the rome"]
 
@@ -103,29 +99,6 @@ def test_padding_changes_no_score(bundle: Path) -> None:
             assert np.isnan(together.confidence[2, size:]).all()
             assert (together.label[2, size:] == -1).all()
             assert np.isnan(together.member_probabilities[2, :, size:]).all()
-
-
-def test_a_prediction_has_an_axis_of_tokens(bundle: Path) -> None:
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        assert predictor.task == "tokens"
-        found = predictor.predict(TEXTS, batch_size=1)
-        empty = predictor.predict([])
-        failed = predictor.predict(["anna", "", "in rome"], on_error="row")
-        rows = predictor.rows(failed, ["anna", "", "in rome"])
-    assert found.probabilities.shape == (3, 8, 5)
-    assert found.member_probabilities.shape == (3, 3, 8, 5)
-    assert found.words.shape == found.mask.shape == found.mutual_information.shape == (3, 8)
-    assert found.offsets.shape == (3, 8, 2)
-    assert "tokens of 3 inputs" in repr(found)
-    np.testing.assert_allclose(found.probabilities[found.mask].sum(axis=-1), 1, rtol=1e-5)
-    assert len(empty) == 0
-    assert failed.failed.tolist() == [False, True, False]
-    assert "expected at least one word" in rows[1]["error"]
-    assert "words" not in rows[1]
-    assert len(rows[2]["words"]) == 2
-    assert np.array_equal(found[1:].label, found.label[1:])
-    with pytest.raises(InputError, match=r"predictor\.rows"):
-        found.rows(TAGS)
 
 
 def flat(**arrays: Any) -> Prediction:
@@ -207,29 +180,6 @@ def test_half_precision_stays_within_its_gates(bundle: Path, tmp_path: Path) -> 
         ("openvino", "fp32"),
     }
     assert found.backends[0].agreement["inputs"] > 400  # tokens, padding left out
-
-
-def test_the_architecture_says_what_it_is(tmp_path: Path) -> None:
-    for family in FAMILIES:
-        found = architecture_of(make_tagger(family))
-        dense = "gelu" if family == "modernbert" else "none"
-        assert (found.task, found.pooling, found.every_token, found.first_token_only) == ("tokens", dense, True, False)
-        assert found.token_pooling == "first"
-        assert Architecture.from_json(found.to_json()) == found
-    slim = architecture_of(make_tagger("distilbert", dropout=0.3, seq_classif_dropout=0.1))
-    assert slim.classifier_dropout == 0.3
-    for change, words in (
-        ({"pooling": "unit"}, "pooling = 'unit'; expected none, tanh, relu, gelu of task tokens"),
-        ({"token_pooling": "mean"}, "token_pooling = 'mean'; expected first of task tokens"),
-        ({"modality": "image"}, "modality = 'image'; expected text of task tokens"),
-    ):
-        with pytest.raises(BundleError, match=words):
-            Architecture.from_json({**found.to_json(), **change})
-    with pytest.raises(UnsupportedModelError, match="num_labels = 1"):
-        architecture_of(make_tagger(id2label={0: "A"}, label2id={"A": 0}))
-    with pytest.raises(UnsupportedModelError, match=r"DebertaV2ForTokenClassification .* --traced"):
-        config = transformers.DebertaV2Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=20)
-        hydrant.fuse(transformers.DebertaV2ForTokenClassification(config))
 
 
 def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:

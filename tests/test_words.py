@@ -86,7 +86,7 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
     assert word_tags([["a", "b", "c"]], [[0.0, 2.0, -100.0]], TAGS, ["here"]).tolist() == [[0, 2, -100]]
     with pytest.raises(InputError, match=r"tag '0\.5' at here is not a class of the model"):
         word_tags([["a"]], [[0.5]], TAGS, ["here"])
-    with pytest.raises(InputError, match="expected a list of words"):
+    with pytest.raises(InputError, match="'ner_tags'"):
         read_examples([{"tokens": "anna lives", "tags": [0, 1]}], TAGS, task="tokens")
 
 

@@ -15,11 +15,10 @@ from ..bundle.plan import HeadPlan, Keep
 from ..bundle.traced import Block, MemberForm, Traced
 from ..data.check_inputs import synthetic_batches
 from ..errors import InputError, PlanError, UnsupportedModelError, cut
-from .blocks import find_blocks, find_classifier, place_of
-from .hidden import ASKED, hands_out_layers
-from .loading import answers, described
+from .attention_blocks import HIDDEN_STATES, find_blocks, find_classifier, hands_out_layers, place_of
+from .export_patches import transformers_code
 from .slices import masked, silenced, sliced
-from .written_out import transformers_code
+from .traced_model import answers, described
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ def run_member(
     Args:
         layers: whose vectors to give, [B, T, d] behind each (``architecture.tapped_layers``).
     """
-    asked = ASKED if layers else {}
+    asked = HIDDEN_STATES if layers else {}
     if not architecture.classifier:
         logits = member(**inputs).logits
         return logits, logits[..., :0], []

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from ..bundle.store import WEIGHTS, Bundle
 from ..bundle.traced import CHECKPOINT, Traced
 from ..errors import BundleError, HydrantError, cut, literal
-from .loading import described, rebuild
 from .members import check_plan, probe, run
+from .traced_model import described, rebuild
 
 
 def load_original(bundle: Bundle, architecture: Traced) -> Any:

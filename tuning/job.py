@@ -23,7 +23,7 @@ from ..bundle.plan import HeadPlan
 from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
-from ..fusion import FusedClassifier, measure_drift
+from ..fusion import FusedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
 from ..progress import Progress
 from .loop import Trained, measure, train
@@ -159,7 +159,7 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
     after = Epoch(max(best_epoch(each.history) for each in done), None, **job.figures(averaged))
     drift = {
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
-        **measure_drift(averaged.eval(), unmerged.eval(), _pairs(job)).to_json(),
+        **measure_merge_error(averaged.eval(), unmerged.eval(), _pairs(job)).to_json(),
     }
     better = after.nll < before.nll
     return Outcome(

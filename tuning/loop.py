@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..bundle.tasks import ScoreActivation
 from ..calib.decisions.temperature import averaged_nll, best_temperature
 from ..calib.losses import activated
 from ..data.batching import by_length
@@ -25,6 +24,7 @@ from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
 from ..progress import Progress
+from ..tasks import ScoreActivation
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
 from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
 from .tuning_data import Source, activations, epoch_batches, frozen, member_logits, on_device

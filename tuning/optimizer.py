@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..bundle.tasks import ScoreActivation
 from ..calib.losses import label_losses, score_losses
 from ..data.label_encoding import labelled
+from ..tasks import ScoreActivation
 from ..tasks.regression import Loss
 from .settings import Settings
 
@@ -61,8 +61,7 @@ def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivati
 
     Args:
         member_logits: [S, B, C]; S is 1 where all members are one. Of tokens [S, B, T, C].
-        labels: [B] int64; of tokens [B, T] (``data.label_encoding``), of which those count that have one; or which
-            labels apply,
+        labels: [B] int64; of tokens [B, T], of which those count that have one; or which labels apply,
             [B, C] bool (``calib.losses``); with C = 1 the relevance, 0 or 1, or numbers [B] float
             (``calib.losses``).
     """

@@ -136,7 +136,7 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def told_apart(modules: list[str]) -> dict[str, Any]:
+def adapter_metadata(modules: list[str]) -> dict[str, Any]:
     """What a bundle records of modules whose members have weights of their own (``cost`` reads it)."""
     names = [name for module in modules for name in _maps_of(module)]
     return {

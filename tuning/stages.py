@@ -24,7 +24,7 @@ from ..progress import Progress
 from ..tasks.regression import loss_of
 from .job import Job, Outcome, Weights, stored_form, tune_alone, tune_batch_ensemble, tune_jointly
 from .loop import open_accelerator
-from .rank_one import first_layer, told_apart
+from .rank_one import adapter_metadata, first_layer
 from .settings import BatchEnsemble, Jointly, PerMember, Settings, TuneReport
 from .tuned_bundle import Graphs, check_beside, check_output, copy_bundle, write_tuned
 from .tuning_data import Source, held_out_share
@@ -174,7 +174,9 @@ def _assembled(job: Job, weights: Weights, separate: frozenset[str], apart: list
         facts.pop("adapted", None)  # no weight of theirs is a shared one with an update any more
     if apart:
         assert isinstance(job.settings.how, BatchEnsemble)
-        facts |= told_apart(apart) | {"batch_ensemble": {"fork_from": first_layer(job.ensemble, job.settings.how)}}
+        facts |= adapter_metadata(apart) | {
+            "batch_ensemble": {"fork_from": first_layer(job.ensemble, job.settings.how)}
+        }
     module.provenance = facts
     return module
 

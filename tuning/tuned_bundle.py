@@ -16,10 +16,11 @@ from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.signature import SIGNATURE
 from ..bundle.staging import check_replaceable, copy_folder, locked, owned_folder, staged_folder, sweep
 from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
-from ..bundle.tasks import MEMBER_OUTPUTS, Precision
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
 from ..fusion import FusedClassifier, save_bundle
+from ..metrics.gates import Precision
+from ..tasks import MEMBER_OUTPUTS
 
 if TYPE_CHECKING:
     from ..export.graph_form import GraphForm
@@ -152,7 +153,7 @@ def _form(path: Path) -> GraphForm:
 
     try:
         facts: dict[str, Any] = {**graph_metadata(path)}
-        members = any(output.name in MEMBER_OUTPUTS.values() for output in graph_tensors(path)[1])
+        members = any(output.name in MEMBER_OUTPUTS for output in graph_tensors(path)[1])
         return GraphForm(
             lowering=facts["hydrant.lowering"], attention=facts["hydrant.attention"], member_outputs=members
         )

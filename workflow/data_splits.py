@@ -1,4 +1,4 @@
-"""Which data do what: what chooses is never what reports.
+"""Splits of the data by what they do: data that choose never report.
 
 The training data tune the members and fit the distance. Of the validation data, shuffled, one part chooses (the plan,
 and the epoch to keep), one fits temperature and thresholds, and one reports, unless test data do; out-of-distribution
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from ..bundle.tasks import Task
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..calib.decisions.thresholds import COVERED, SPARED, check_count
 from ..data.examples import Examples, random_parts
 from ..data.fingerprints import hashes_of
 from ..data.spec import Modality
 from ..errors import InputError
+from ..tasks import TaskName
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Parts:
     unknown_reporting: Examples | None
 
     def counts(self) -> dict[str, int | None]:
-        """How many examples did what."""
+        """Number of examples in each part."""
         return {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
 
 
@@ -59,7 +59,7 @@ def parted(
     ood: Examples | None,
     test_ood: Examples | None,
     seed: int,
-    task: Task = "classification",
+    task: TaskName = "classification",
 ) -> Parts:
     """Give every example its part."""
     choosing, fitting, *rest = _shares(validation, 3 if test is None else 2, seed, task)
@@ -101,7 +101,7 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
             )
 
 
-def _shares(examples: Examples, count: int, seed: int, task: Task = "classification") -> list[Examples]:
+def _shares(examples: Examples, count: int, seed: int, task: TaskName = "classification") -> list[Examples]:
     if len(examples) < count * LEAST:
         raise InputError(
             f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST}, since {count} "

@@ -78,6 +78,7 @@ def make_checkpoint(
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 
     from ..calib.heads.taylor import gated_heads
+    from ..families.registry import architecture_of, blocks_of
 
     torch.manual_seed(seed)
     names = [str(digit) for digit in range(10)]
@@ -100,12 +101,13 @@ def make_checkpoint(
     steps = epochs * -(-len(targets) // 32)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=steps, pct_start=0.1)
     model.train()
+    blocks = blocks_of(model, architecture_of(model))
     for _ in progress(range(epochs), epochs, "training a small ViT"):
         for batch in torch.randperm(len(targets)).split(32):
             rows, columns = (int(shift) for shift in torch.randint(-1, 2, (2,)))
             shifted = torch.roll(pixels[batch], (rows, columns), dims=(2, 3))
-            heard = [(torch.rand(len(batch), 1, 8, 1) >= HEAD_DROPOUT).float() for _ in range(4)]
-            with gated_heads(model, heard):
+            heard = [(torch.rand(len(batch), 8) >= HEAD_DROPOUT).float() for _ in range(4)]
+            with gated_heads(model, blocks, heard):
                 loss = torch.nn.functional.cross_entropy(model(pixel_values=shifted).logits, targets[batch])
             optimizer.zero_grad()
             loss.backward()

@@ -23,8 +23,8 @@ from ..bundle.plan import HeadPlan
 from ..bundle.staging import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
-from ..calib.heads.held_out import accuracy_kept, error_kept
-from ..calib.heads.options import PSEUDO, Circuit, is_pseudo
+from ..calib.heads.methods import PSEUDO, Circuit, is_pseudo
+from ..calib.heads.selection import accuracy_kept, error_kept
 from ..cost.estimate import cost_of
 from ..data.data_options import Reading
 from ..data.data_sources import check_named
@@ -69,7 +69,7 @@ UNKNOWN = "unknown"
 """The digest of data that cannot be compared with those of another call begins so."""
 
 OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
-"""What decides a result, by names other than its option's."""
+"""Names of recipe fields on the command line, where these differ."""
 
 READ = (
     "*config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json",
@@ -270,11 +270,11 @@ class _Job:
         space.remove()
 
     def _bundle(self, space: Workspace) -> Path:
-        """Where the bundle grows, under the name that reports are to call it by."""
+        """The growing bundle, under the name that reports are to call it by."""
         return space.folder / "tuned" / self.output.resolve().name
 
     def _plan(self, file: Path, parts: Parts, *, to_tune: bool) -> dict[str, Any]:
-        from ..calib.heads.options import Budget
+        from ..calib.heads.methods import Budget
         from ..calib.heads.planning import plan_heads
 
         method = self.recipe.methods(parts.unknown_fitting, self.task, self._state(file))
@@ -320,7 +320,7 @@ class _Job:
         return {"instead": facts, "same_heads": same}
 
     def _tune(self, space: Workspace, target: Path, parts: Parts) -> dict[str, Any]:
-        """What comes of the tuning: the members that were tuned first, or those of the second plan, tuned likewise."""
+        """The result of tuning: the members that were tuned first, or those of the second plan, tuned likewise."""
         if self.recipe.fast:
             shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage
             link_folder(space.folder / "untuned", target)
@@ -368,13 +368,14 @@ class _Job:
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
         from ..families.checkpoint import load_model
+        from ..fusion.ensemble import whole_model
 
         ready = parts.choosing.processor(
             self.architecture, lambda: resolve_processor(None, self.model, self.architecture)
         )
         examples = HeldOut(parts.choosing, ready, self.architecture, self.reading.batch_size)
         single = [unpruned(self.architecture)]
-        [trial] = measure(load_model(self.model), single, examples, progress=self.how["progress"])
+        [trial] = measure(whole_model(load_model(self.model)), single, examples, progress=self.how["progress"])
         return trial
 
     def _export(self, bundle: Path) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 
-from ..bundle.tasks import ScoreActivation, Task
 from ..calib.decisions.temperature import fit_temperature
 from ..calib.features import Reference
 from ..data.examples import Examples
@@ -21,6 +20,7 @@ from ..metrics.labels import label_errors, label_pairs
 from ..metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ..metrics.spans import span_scores, spans_in
 from ..metrics.uncertainty import summarise
+from ..tasks import ScoreActivation, TaskName
 
 Form = Literal["classes", "words", "labels", "relevance", "regression"]
 """The form of a task's labels."""
@@ -38,11 +38,11 @@ accuracy nor ECE; else ``None``.
 """
 
 
-def form_of(task: Task, loss: str | None) -> Form:
+def form_of(task: TaskName, loss: str | None) -> Form:
     """The form of a task's labels."""
     if task == "score":
         return "relevance" if loss == "cross-entropy" else "regression"
-    forms: dict[Task, Form] = {"classification": "classes", "tokens": "words", "multi_label": "labels"}
+    forms: dict[TaskName, Form] = {"classification": "classes", "tokens": "words", "multi_label": "labels"}
     return forms[task]
 
 

@@ -1,4 +1,4 @@
-"""How ``make`` makes a bundle: everything but the data."""
+"""Options of ``make``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import Architecture
-from ..bundle.tasks import Task
 from ..calib.decisions.targets import Coverage, FalseAlarm
-from ..calib.heads.options import Budget, Circuit, Dropout, Method, name_of
+from ..calib.heads.methods import Budget, Circuit, Dropout, Method, name_of
 from ..errors import InputError, check_plain, cut, is_whole
+from ..tasks import TaskName
 from ..tuning.settings import Jointly, MixedPrecision
 
 EVERY_TOKEN = 1.5
@@ -77,8 +77,8 @@ class Recipe:
             return self.budget
         return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
-    def methods(self, unknown: Any, task: Task, state: Path | None = None) -> Method | list[str | Method]:
-        """How heads are chosen: circuits that are asked for by name get data, and an objective that these allow.
+    def methods(self, unknown: Any, task: TaskName, state: Path | None = None) -> Method | list[str | Method]:
+        """Methods of choosing heads: circuits that are asked for by name get data, and an objective that these allow.
 
         Args:
             unknown: out-of-distribution examples that may choose, or ``None``.
@@ -94,7 +94,7 @@ class Recipe:
         return [circuit if name == name_of(circuit) else name for name in _names(self.method)]
 
     def tuning(self) -> Jointly:
-        """How the members are tuned."""
+        """Settings of the tuning."""
         return Jointly(epochs=self.epochs, learning_rate=self.learning_rate, mixed_precision=self.mixed_precision)
 
 

@@ -72,14 +72,10 @@ MIN_EXAMPLES = 10
 
 @dataclass(frozen=True)
 class Sample:
-    """What the reference gives of N inputs, or of N words.
+    """What the reference gives of N inputs, or of N words: member logits [N, M, C] before any temperature.
 
-    Attributes:
-        logits: [N, M, C] of the members, before any temperature.
-        labels: [N] class indices or numbers, or [N, C] bool; ``None`` of OOD examples.
-        distance: [N], ``None`` where none was fitted.
-        texts: [N], of words, the index of each one's text, ascending.
-        inputs: number of inputs; 0 for N.
+    Labels are [N] class indices or numbers, or [N, C] bool; words have the index of their text, ascending, [N], and
+    ``inputs`` is the number of texts. Without a distance that is ``None``.
     """
 
     logits: np.ndarray
@@ -95,14 +91,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Request:
-    """What to fit.
-
-    Attributes:
-        targets: what thresholds are fitted for.
-        names: of the classes or labels.
-        about: what the calibration records of its data.
-        activation: of a score.
-    """
+    """What to fit: targets, names of the classes, what the calibration records of its data, activation of a score."""
 
     targets: Targets
     names: Sequence[str] = ()
@@ -198,12 +187,7 @@ def fit_spans(known: Sample, ood: Sample | None, request: Request) -> Calibratio
 
 
 def found_spans(words: Scores, texts: np.ndarray, names: Sequence[str]) -> tuple[list[Span], dict[str, np.ndarray]]:
-    """The spans that a model finds, S of them, and their scores [S]; ``probabilities`` [S, C] of the least sure words.
-
-    Args:
-        words: ``probabilities`` [N, C] and scores [N].
-        texts: [N], index of each word's text.
-    """
+    """The spans that a model finds, their scores [S], and ``probabilities`` [S, C] of their least certain words."""
     probabilities = words["probabilities"]
     spans = spans_in(texts, [names[label] for label in probabilities.argmax(axis=1)])
     scores = span_scores(spans, {name: values for name, values in words.items() if values.ndim == 1})
@@ -240,13 +224,8 @@ def fit_temperatures(
 ) -> tuple[np.ndarray, float]:
     """The temperature of each label, [C], and the one that suits all together.
 
-    Training with the cross-entropy of each label already matches how often it applies, so that what is left is mostly
-    confidence; and one number is what the few examples of a rare label can tell. A label with fewer than
-    :data:`MIN_EXAMPLES` of either kind, or whose examples do not bound its temperature, takes the common one.
-
-    Args:
-        member_logits: [N, M, C].
-        labels: [N, C] bool.
+    A label with fewer than :data:`MIN_EXAMPLES` of either kind, or whose examples do not bound its temperature, takes
+    the common one.
     """
     pairs = label_pairs(member_logits)  # [N, M, C, 2]
     members, count = member_logits.shape[1:]
@@ -392,9 +371,9 @@ class Fit:
     """How a task is calibrated.
 
     Attributes:
-        fit: in-distribution sample, out-of-distribution sample or ``None``, and the request → calibration.
-        meets: targets that not every task can meet, of those of ``Targets.asked``.
-        check_labels: refuses labels that no such model gives; labels, activation, and the data's name.
+        fit: in-distribution sample, OOD sample or ``None``, and the request → calibration.
+        meets: those of ``Targets.asked`` that it can meet.
+        check_labels: refuses labels that no such model gives, by the activation; the last argument names the data.
         notes: what to know of the labels, logged too.
     """
 

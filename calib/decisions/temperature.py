@@ -35,10 +35,6 @@ def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Pro
     """The temperature of least negative log-likelihood, rounded to six digits.
 
     A coarse grid over log T finds the valley, a golden-section search its bottom.
-
-    Args:
-        member_logits: [N, M, C], before any temperature.
-        labels: [N] class indices.
     """
     temperature = best_temperature(member_logits, labels, progress)
     if not is_bounded(temperature):
@@ -67,12 +63,7 @@ def is_bounded(temperature: float) -> bool:
 
 
 def averaged_nll(member_logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
-    """Mean −log p̄(label), nats, of the members' averaged probabilities; computed in logarithms, so never infinite.
-
-    Args:
-        member_logits: [N, M, C].
-        labels: [N].
-    """
+    """Mean −log p̄(label), nats, of the members' averaged probabilities; computed in logarithms, so never infinite."""
     total = 0.0
     for part in blocks(member_logits):
         scaled = member_logits[part].astype(np.float64) / temperature  # [n, M, C]

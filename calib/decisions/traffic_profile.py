@@ -30,10 +30,8 @@ def traffic_reference(
     """The reference of inputs, or of the spans that were found in texts.
 
     Args:
-        scores: [N]; arrays of another shape are no histograms.
         labels: how often each was predicted.
-        texts: [N], of spans, the index of the text that each is in; rates are those of texts with a span beyond.
-        inputs: number of these texts.
+        texts: [N], the index of each span's text; rates are those of the ``inputs`` texts with a span beyond.
     """
     count = len(next(iter(scores.values()))) if inputs is None else inputs
     units = np.arange(count) if texts is None else texts

@@ -24,7 +24,6 @@ from .selection import choose_apart, choose_heads
 SHARES = 1.0, 0.75, 0.5, 0.25
 """Of the plans of one fork that fit, smallest first: which are tried."""
 
-
 Search = Callable[[Sequence[int]], tuple[Keep, ...]]
 """From head counts [L] to the heads of each member."""
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
 from ...bundle.staging import discard
+from ...bundle.traced import Block
 from ...data.data_options import Reading
 from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError
+from ...families.registry import blocks_of
+from ...fusion.ensemble import whole_model
+from ...fusion.module import FusedClassifier
 from ...progress import Progress
 from .circuits import Settings, find_circuits
-from .drawing import drawn_facts, drawn_scores
-from .options import Circuit, Method, Random, Taylor, deviation, groups_of, name_of, of_members
-from .selection import choose_apart, diversify
+from .methods import Circuit, Method, Random, Taylor, deviation, groups_of, name_of, of_members
+from .selection import choose_apart, diversify, drawn_facts, drawn_scores, group_scores, heads_of_groups
 from .taylor import taylor_scores
 from .trials import HeldOut
 
 Counts = Sequence[Sequence[int]]
-"""Heads that each member keeps in each layer, [M][L]."""
+"""Heads that each member keeps in each layer, [M][L]; groups of heads where these share their keys."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,15 @@ class Job:
 
     Attributes:
         model: the transformers classifier.
-        architecture: its shape.
+        architecture: its shape, declared or traced.
         scoring: labelled examples that heads are scored on.
         unknown: out-of-distribution examples, or ``None``.
-        processor: makes the model's tensors.
         reading: how many examples run at a time.
         seed: of everything random.
-        progress: display.
     """
 
     model: Any
-    architecture: Architecture
+    architecture: Any
     scoring: Examples
     unknown: Examples | None
     processor: Processor
@@ -53,12 +54,22 @@ class Job:
     seed: int
     progress: Progress
 
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The model's attention blocks."""
+        return blocks_of(self.model, self.architecture)
+
+    @cached_property
+    def module(self) -> FusedClassifier:
+        """The whole model as plans are tried on it."""
+        return whole_model(self.model)
+
     def held_out(self, examples: Examples) -> HeldOut:
         """Examples that plans are tried on."""
         return HeldOut(examples, self.processor, self.architecture, self.reading.batch_size)
 
 
-class TooMuchLostError(InputError):
+class AccuracyLossError(InputError):
     """Members lose more than they may, however they are chosen: what was searched for them is of no more use."""
 
 
@@ -110,7 +121,7 @@ class Choice:
         """
         try:
             yield self
-        except TooMuchLostError:
+        except AccuracyLossError:
             self._forget()
             raise
         self._forget()
@@ -131,8 +142,9 @@ class Choice:
                 continue
             if per_example is None:
                 per_example = taylor_scores(
-                    job.model, job.scoring, job.processor, batch_size=job.reading.batch_size, progress=job.progress
-                )
+                    job.model, job.scoring, job.processor, architecture,
+                    batch_size=job.reading.batch_size, progress=job.progress,
+                )  # fmt: skip
             tables[members] = diversify(per_example, len(members), method.diversity, deviation(method), job.seed)
             self._facts["taylor"] = _taylor_facts(per_example, method)
         return tables
@@ -152,7 +164,9 @@ class Choice:
                 if method.average:
                     return found, facts
                 circuits.update(zip(members, found, strict=True))
-        return choose_apart(list(self.tables), counts, self.drawn, circuits), facts
+        tables = [group_scores(table, self.job.blocks) for table in self.tables]
+        groups = choose_apart(tables, counts, self.drawn, circuits)
+        return [heads_of_groups(keep, self.job.blocks) for keep in groups], facts
 
     def _circuits(self, method: Circuit, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
         """The circuits of some members, and what is recorded of the search."""

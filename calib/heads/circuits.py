@@ -33,9 +33,8 @@ from ...data.processor import Processor
 from ...errors import InputError, cut
 from ...families.registry import read_weights
 from ...progress import Progress, no_progress
-from .answers import answers_of
 from .masking import MaskedRuns
-from .objectives import Statistics, evaluate
+from .objectives import Answers, Statistics, evaluate
 from .search_state import SearchState, digest_of
 from .selection import choose_heads, deviates, resampled_counts
 
@@ -46,12 +45,12 @@ class Settings:
 
     Attributes:
         counts: heads to keep, [circuits][layers].
-        objective: one of ``calib.heads.options.Objective``.
+        objective: one of ``calib.heads.methods.Objective``.
         diversity: ``"noise"`` or ``"bootstrap"``; a single circuit has neither.
         noise: standard deviation in units of the scores' spread, for ``"noise"``.
         average: make one plan member of all circuits.
         seed: of everything random.
-        masking: heads of earlier layers that are masked while a layer is scored, one of ``options.Masking``.
+        masking: heads of earlier layers that are masked while a layer is scored, one of ``methods.Masking``.
     """
 
     counts: Sequence[Sequence[int]]
@@ -128,12 +127,12 @@ class _Search:
             parts[f"ood data {unknown.source}"] = unknown.inputs
         self.settings = settings
         self.runs = MaskedRuns(model, parts, processor, batch_size)
-        self.architecture: Architecture = self.runs.encoder.architecture
-        self.answers = answers_of(self.architecture, known, self.runs.words)
-        if settings.objective != "nll" and not self.answers.tells_doubt:
+        self.architecture: Architecture = self.runs.architecture
+        self.answers = Answers(self.architecture, known, self.runs.words)
+        if settings.objective != "nll" and not self.answers.has_uncertainty:
             raise InputError(
                 f"the objective {settings.objective!r} is of entropies, and one model's score of a regression tells "
-                "nothing of how sure it is; choose the objective 'nll' (--objective nll), its squared error"
+                "nothing of how sure it is; choose Circuit(objective='nll'), its squared error"
             )
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
@@ -188,8 +187,7 @@ class _Search:
     def figures(self, members: Sequence[Keep]) -> dict[str, float]:
         """Accuracy, NLL and AUROC of averaged probabilities on the validation set; of a regression the RMSE."""
         logits = torch.stack([self.runs.pruned(keep) for keep in members])
-        found = self.answers.figures(logits, self.answers.labels)
-        return {name: round(value, 5) for name, value in found.items()}
+        return {name: round(value, 5) for name, value in self.answers.figures(logits).items()}
 
     def _follow(self, circuit: int, keep: Keep = ()) -> Keep:
         """The circuit from ``keep`` on, up to the first layer whose scores are not known yet."""

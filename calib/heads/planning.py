@@ -8,28 +8,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import HeadPlan, Keep
+from ...bundle.traced import LACKS, Block
 from ...data.data_options import Reading
 from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...data.synthetic_ood import synthetic_ood
-from ...errors import InputError, check_seed, cut, is_whole
-from ...families.checkpoint import load_model, load_processor, model_labels
-from ...families.registry import architecture_of, prompts_of
+from ...errors import InputError, check_seed, cut
+from ...families.checkpoint import load_model, load_processor, model_labels, own_processor
+from ...families.registry import architecture_of, blocks_of, prompts_of
 from ...progress import Progress, no_progress
-from .drawing import drawn_facts, drawn_scores
-from .held_out import split_examples
-from .options import Budget, Circuit, Dropout, Method, Random, Taylor, is_pseudo, methods_of, name_of, of_members
-from .selection import choose_heads, drop_heads, head_counts
-
-if TYPE_CHECKING:
-    from .choosing import Choice
+from .methods import Budget, Circuit, Dropout, Method, Random, Taylor, is_pseudo, methods_of, name_of, of_members
+from .selection import (
+    ANY,
+    choose_heads,
+    drawn_facts,
+    drawn_scores,
+    drop_heads,
+    group_counts,
+    group_scores,
+    heads_of_groups,
+    split_examples,
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +79,7 @@ def plan_heads(
         keep: heads kept in each layer: a count, a share such as 0.66 (1.0: all), or a list, instead of a budget. A list
             has one count or share for each layer from ``fork_from`` on, or one such list for each member (a list of one
             entry holds for every layer). The default is ``Budget()``: the best plan that costs no more than the
-            plain single model; fork and heads are chosen on held-out examples (``calib.heads.budget``).
+            plain single model; fork and heads are chosen on held-out examples (``calib.heads.plan_search``).
         fork_from: layers below this one keep every head in every member: one shared trunk, computed once. Default 0;
             with a budget, where it is best.
         reading: columns, number (2,048) and batch size of the examples; of ``ood`` at most as many are read.
@@ -93,28 +99,25 @@ def plan_heads(
             than they may.
         UnsupportedModelError: the architecture is not supported.
     """
-    methods = methods_of(method, members) if is_whole(members, 1) else []
-    _check(methods, data, members, keep, seed)
-    if traced:
-        from .traced import plan_traced  # PyTorch
-
-        limit = reading.limit(EXAMPLES)
-        return plan_traced(model, data, methods, members, keep, fork_from, reading, limit, seed, processor, progress)
+    methods = methods_of(method, members)
+    _check(methods, data, members, keep, seed, traced)
     source = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "") or None
-    loaded = load_model(model) if isinstance(model, str | Path) else model
-    architecture = architecture_of(loaded)
-    shape = members, architecture.layers, architecture.heads
-    fork = _check_fork(fork_from, architecture.layers)
+    loaded, architecture, blocks = _read(model, processor, traced)
+    if not 0 <= (fork := fork_from or 0) < architecture.layers:
+        raise InputError(f"fork_from is {fork}; expected a layer of the model, 0 to {architecture.layers - 1}")
     dropped = methods[0] if isinstance(methods[0], Dropout) else None
-    counts = [] if isinstance(keep, Budget) or dropped else head_counts(keep, *shape, fork)
-    facts: dict[str, Any] = {"seed": seed, **({"fork_from": fork} if fork else {}), **prompts_of([loaded])}
-    name = ",".join(map(name_of, methods))
+    counts = [] if isinstance(keep, Budget) or dropped else group_counts(keep, members, blocks, fork)
+    facts: dict[str, Any] = {"seed": seed, **({"traced": True} if traced else {})}
+    facts |= {**({"fork_from": fork} if fork else {}), **prompts_of([loaded])}
+    shape = members, architecture.layers, architecture.heads
     chosen: tuple[Keep, ...]
     if dropped is not None:
         chosen = drop_heads(*shape, fork, dropped.rate, seed)
         facts["rate"] = dropped.rate
     elif counts and all(isinstance(how, Random) for how in methods):
-        chosen = tuple(map(choose_heads, drawn_scores(of_members(methods, members), *shape[1:], seed), counts))
+        tables = drawn_scores(of_members(methods, members), *shape[1:], seed)
+        groups = map(choose_heads, [group_scores(table, blocks) for table in tables], counts)
+        chosen = tuple(heads_of_groups(each, blocks) for each in groups)
         facts |= drawn_facts(methods)
     else:
         from .choosing import Choice, Job  # PyTorch
@@ -127,21 +130,40 @@ def plan_heads(
             facts["loss"] = loss_of(np.asarray(drawn.labels), architecture.score_activation, drawn.source)
         unknown = _unknown(methods, drawn, read, architecture, seed)
         ready = drawn.processor(architecture, lambda: resolve_processor(processor, source, architecture))
-        scoring, held_out = _parts(methods, drawn, keep, seed)
+        guarded = any(isinstance(method, Circuit) and method.max_accuracy_loss < ANY for method in methods)
+        compared = guarded or isinstance(keep, Budget)
+        scoring, held_out = split_examples(drawn, seed) if compared else (drawn, drawn)
         job = Job(loaded, architecture, scoring, unknown, ready, reading, seed, progress)
         with Choice(job, methods, members).searching() as choice:
-            if isinstance(keep, Budget):
-                chosen, found = _within(choice, keep, members, None if fork_from is None else fork, drawn, held_out)
-            elif held_out is not None:
-                from .margin import heads_within_margin
-
-                chosen, found = heads_within_margin(choice, counts, held_out)
-            else:
+            if not compared:
                 chosen, found = choice.heads(counts), choice.provenance(counts)
+            else:
+                from .plan_search import heads_within_margin, mean_tokens, plan_within
+
+                if isinstance(keep, Budget):
+                    at, tokens = None if fork_from is None else fork, mean_tokens(drawn, ready, architecture)
+                    chosen, found = plan_within(keep, choice, members, at, tokens, held_out)
+                else:
+                    chosen, found = heads_within_margin(choice, counts, held_out)
         _warn_of_few(unknown)
         facts |= {**data_provenance(drawn), **fingerprints(architecture.modality, data=drawn, ood=unknown), **found}
+    name = ",".join(map(name_of, methods))
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name)
     return replace(plan, provenance={**facts, "keep": plan.head_counts(), "overlap": plan.overlap()})
+
+
+def _read(model: Any, processor: Any, traced: bool) -> tuple[Any, Any, tuple[Block, ...]]:
+    """A classifier, its architecture and its attention blocks."""
+    if traced:
+        from ...tracing.members import trace
+        from ...tracing.traced_model import load_traced, modality_of, taken  # PyTorch
+
+        loaded = load_traced(model) if isinstance(model, str | Path) else taken(model)
+        architecture: Any = trace(loaded, processor or own_processor(model, modality_of(type(loaded).__name__)))
+    else:
+        loaded = load_model(model) if isinstance(model, str | Path) else model
+        architecture = architecture_of(loaded)
+    return loaded, architecture, blocks_of(loaded, architecture)
 
 
 def _unknown(
@@ -172,22 +194,6 @@ def _warn_of_few(unknown: Examples | None) -> None:
         )  # fmt: skip
 
 
-def _parts(methods: Sequence[Method], drawn: Examples, keep: Any, seed: int) -> tuple[Examples, Examples | None]:
-    """The examples that score heads, and those held out where plans are compared."""
-    guarded = any(isinstance(method, Circuit) and method.max_accuracy_loss < 100 for method in methods)
-    return split_examples(drawn, seed) if guarded or isinstance(keep, Budget) else (drawn, None)
-
-
-def _within(
-    choice: Choice, budget: Budget, members: int, fork: int | None, drawn: Examples, held_out: Examples | None
-) -> tuple[tuple[Keep, ...], dict[str, Any]]:
-    from .budget import mean_tokens, plan_within
-
-    assert held_out is not None  # a budget always holds some out
-    tokens = mean_tokens(drawn, choice.job.processor, choice.job.architecture)
-    return plan_within(budget, choice, members, fork, tokens, held_out)
-
-
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
     """A processor for the model: the one given, or the one stored with the checkpoint."""
     if processor is None:
@@ -201,11 +207,11 @@ def resolve_processor(processor: Any, source: str | Path | None, architecture: A
     return from_transformers(processor, architecture)
 
 
-def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: int) -> None:
+def _check(methods: Sequence[Method], data: Any, members: int, keep: Any, seed: int, traced: bool) -> None:
     """Refuse what does not go together, before any long work."""
-    if not is_whole(members, 1):
-        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
     check_seed(seed)
+    if traced:
+        _check_traced(methods, keep)
     if any(isinstance(method, Dropout) for method in methods):
         if keep != USUAL:
             raise InputError(
@@ -228,6 +234,22 @@ def _check(methods: Sequence[Method], data: Any, members: Any, keep: Any, seed: 
             )
 
 
+def _check_traced(methods: Sequence[Method], keep: Any) -> None:
+    """Refuse what takes a declared family."""
+    if any(isinstance(method, Circuit | Dropout) for method in methods):
+        asked = ",".join(map(name_of, methods))
+        raise InputError(f"method {asked} is not for traced models, which do without {LACKS}; choose taylor or random")
+    if isinstance(keep, Budget):
+        raise InputError(
+            "a traced model has no estimate of its cost, and so no budget; say how many heads to keep, as a count or a "
+            "share (keep=0.5, --keep 0.5)"
+        )
+    if any(isinstance(method, Random) and method.systematic for method in methods):
+        raise InputError(
+            "systematic is given for a traced model, whose members are each drawn on their own; leave it out"
+        )
+
+
 def _check_budget(budget: Budget, methods: Sequence[Method], members: int) -> None:
     if members < 2:
         raise InputError(
@@ -239,15 +261,6 @@ def _check_budget(budget: Budget, methods: Sequence[Method], members: int) -> No
             f"averaged circuits make a plan of one member, and a budget ({budget.ratio:g}) compares plans by what "
             "their members disagree on; say how many heads to keep instead"
         )
-
-
-def _check_fork(fork_from: int | None, layers: int) -> int:
-    """The layer to fork from, 0 when none is given."""
-    if fork_from is None:
-        return 0
-    if isinstance(fork_from, bool) or not isinstance(fork_from, int) or not 0 <= fork_from < layers:
-        raise InputError(f"fork_from is {cut(fork_from)}; expected a layer of the model, 0 to {layers - 1}")
-    return fork_from
 
 
 def data_provenance(calibration: Examples) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""From scores and counts to heads: how members' scores are made to differ, and which heads then stay."""
+"""From scores and counts to heads: how members' scores are made to differ, and which heads then stay.
+
+With it the examples that choose between plans, held out of those that score heads, and how much plans may lose on them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...bundle.plan import Keep
+from ...bundle.traced import Block
+from ...data.examples import Examples
 from ...errors import InputError, cut, listing
+from .methods import Method, Random, groups_of
 
 Table = np.ndarray | Sequence[np.ndarray]
 """A member's score of every head, [L, H]."""
@@ -119,25 +125,65 @@ def drop_heads(members: int, layers: int, heads: int, fork_from: int, rate: floa
     return tuple(tuple(tuple(np.flatnonzero(row).tolist()) for row in member) for member in stays)
 
 
+def drawn_scores(methods: Sequence[Method], layers: int, heads: int, seed: int) -> np.ndarray:
+    """Random scores [M, L, H]; members keep the heads of the highest ones."""
+    scores = np.random.default_rng(seed).random((len(methods), layers, heads))
+    for method, members in groups_of(methods):
+        if isinstance(method, Random) and method.systematic:
+            scores[members] = systematic_scores(len(members), layers, heads, seed)
+    return scores
+
+
+def drawn_facts(methods: Sequence[Method]) -> dict[str, Any]:
+    """What a plan records of how random members are drawn: nothing where each is on its own, a list if they differ.
+
+    The list is by member, ``None`` where that is not drawn.
+    """
+    systematic = [method.systematic if isinstance(method, Random) else None for method in methods]
+    if True not in systematic:
+        return {}
+    return {"systematic": systematic if False in systematic else True}
+
+
+def systematic_scores(members: int, layers: int, heads: int, seed: int) -> np.ndarray:
+    """Scores [M, L, H] of a systematic sample (Madow & Madow 1944).
+
+    Members that keep equally many heads share as few as they can, and each head is kept as often as any other to within
+    one.
+
+    In every layer the heads stand on a circle in random order, and the members begin at places that are evenly spread
+    on it, in random order, too. A member that keeps k heads keeps the k that follow: so k need not be known here.
+    """
+    random = np.random.default_rng(seed)
+    places = random.permuted(np.tile(np.arange(heads), (layers, 1)), axis=1)  # [L, H]
+    starts = random.permuted(np.tile(np.arange(members), (layers, 1)), axis=1).T  # [M, L]
+    behind = (places * members - starts[..., None] * heads) % (heads * members)  # in places ÷ M, so that all are whole
+    return -behind.astype(np.float64)
+
+
 def head_counts(keep: Any, members: int, layers: int, heads: int, fork_from: int = 0) -> list[list[int]]:
-    """``keep`` as one count for each member and layer, [members][layers].
+    """``keep`` as one count for each member and layer, [members][layers], of a model whose layers are alike."""
+    return group_counts(keep, members, [Block("", "", heads, heads, 1, (), False)] * layers, fork_from)
+
+
+def group_counts(keep: Any, members: int, blocks: Sequence[Block], fork_from: int = 0) -> list[list[int]]:
+    """``keep`` as a number of groups that share their keys (mostly of one head), for each member and layer.
 
     Layers below ``fork_from`` keep every head; a list in ``keep`` has entries for the other layers only.
+
+    Returns:
+        [members][layers].
     """
-    rows = counts_of_layers(keep, members, layers, fork_from)
-    return [[heads] * fork_from + [_count(value, heads) for value in row[fork_from:]] for row in rows]
+    several = isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep)
+    if several and (len(keep) != members or not all(isinstance(row, list | tuple) for row in keep)):
+        raise InputError(f"keep has {len(keep)} entries; expected one list for each of the {members} members")
+    rows = [_of_layers(row, len(blocks), fork_from) for row in (keep if several else [keep] * members)]
+    trunk = [block.groups for block in blocks[:fork_from]]
+    return [trunk + list(map(_groups, row, blocks[fork_from:])) for row in rows]
 
 
-def counts_of_layers(keep: Any, members: int, layers: int, fork_from: int = 0) -> list[list[Any]]:
-    """``keep`` spread over members and layers, as it was given: [members][layers]; ``None`` below ``fork_from``."""
-    if isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep):
-        if len(keep) != members or not all(isinstance(row, list | tuple) for row in keep):
-            raise InputError(f"keep has {len(keep)} entries; expected one list for each of the {members} members")
-        return [_layer_counts(row, layers, fork_from) for row in keep]
-    return [_layer_counts(keep, layers, fork_from)] * members
-
-
-def _layer_counts(keep: Any, layers: int, fork_from: int) -> list[Any]:
+def _of_layers(keep: Any, layers: int, fork_from: int) -> list[Any]:
+    """One entry for each layer from the fork on."""
     values, forked = list(keep) if isinstance(keep, list | tuple) else [keep], layers - fork_from
     if len(values) == 1:
         values *= forked
@@ -146,16 +192,72 @@ def _layer_counts(keep: Any, layers: int, fork_from: int) -> list[Any]:
         raise InputError(
             f"keep has {len(values)} entries {listing(values)}; expected one, or one for each of {forked} layers{where}"
         )
-    return [None] * fork_from + values
+    return values
 
 
-def _count(value: Any, heads: int) -> int:
-    if isinstance(value, np.generic):
-        value = value.item()
+def _groups(value: Any, block: Block) -> int:
+    """A count of heads, or a share, as whole groups of a block."""
+    value, size = value.item() if isinstance(value, np.generic) else value, block.heads // block.groups
     if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
         raise InputError(f"keep is {cut(value)}; expected a number of heads, or a share of them such as 0.66")
     if isinstance(value, float) and 0 < value <= 1:
-        return max(1, round(value * heads))
-    if value != int(value) or not 1 <= value <= heads:
-        raise InputError(f"keep is {value}; expected 1 to {heads} heads per layer, or a share between 0 and 1")
-    return int(value)
+        return max(1, round(value * block.groups))
+    if value % size or not 1 <= value <= block.heads:
+        whole = f" in multiples of {size}, since so many share their keys," if size > 1 else ""
+        raise InputError(
+            f"keep is {value}; expected 1 to {block.heads} heads per layer,{whole} or a share between 0 and 1"
+        )
+    return int(value) // size
+
+
+def group_scores(scores: np.ndarray, blocks: Sequence[Block]) -> list[np.ndarray]:
+    """The summed score of each block's groups, [L] arrays [groups], from those of heads [L, H]."""
+    return [row[: block.heads].reshape(block.groups, -1).sum(axis=1) for row, block in zip(scores, blocks, strict=True)]
+
+
+def heads_of_groups(kept: Keep, blocks: Sequence[Block]) -> Keep:
+    """The heads of the groups that each block keeps."""
+    sizes = [block.heads // block.groups for block in blocks]
+    return tuple(
+        tuple(group * size + head for group in row for head in range(size))
+        for row, size in zip(kept, sizes, strict=True)
+    )
+
+
+FEWEST, MOST = 64, 512
+"""Examples held out, where there are enough."""
+
+
+def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
+    """Examples to score heads on, and a random quarter of them held out to choose plans on.
+
+    The quarter is at least 64 and at most 512, but never more than half.
+    """
+    total = len(examples)
+    if total < 2:
+        raise InputError(
+            f"there is {total} calibration example; expected at least 2, since one part scores heads and the other "
+            "compares plans; give more data, or the heads to keep and a method that compares nothing"
+        )
+    held_out = min(max(total // 4, FEWEST), MOST, total // 2)
+    order = np.random.default_rng([seed, total]).permutation(total)
+    return examples.take(np.sort(order[held_out:])), examples.take(np.sort(order[:held_out]))
+
+
+ANY = 100.0
+"""A margin from which on anything may be lost."""
+
+
+def within(loss: float, margin: float) -> bool:
+    """Whether a loss is at most the margin, but for rounding."""
+    return loss <= margin + 1e-9
+
+
+def error_kept(single: float, plan: float, margin: float) -> bool:
+    """Whether the RMSE of a plan's scores is at most ``margin`` per cent above the single model's."""
+    return 100 * (plan - single) <= margin * single + 1e-9
+
+
+def accuracy_kept(single: float, plan: float, margin: float) -> bool:
+    """Whether a plan's accuracy is within ``margin`` percentage points of the single model's."""
+    return 100 * (single - plan) <= margin + 1e-9

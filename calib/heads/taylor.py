@@ -3,26 +3,27 @@
 I_h = mean over examples of |Σ over tokens and dimensions of a_h · ∂L/∂a_h|, with a_h the output of
 head h before the output projection (Michel et al. 2019, "Are Sixteen Heads Really Better than
 One?"; Molchanov et al. 2019). The inner sum is the derivative of the example's loss by a gate of
-value 1 on the head, so one backward pass to one gate per example, layer and head gives all of them.
+value 1 on the head, so one backward pass to one gate per example, layer and head gives all of them. Declared and traced
+models differ in where their blocks are alone (``families.registry.blocks_of``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...bundle.traced import AnyArchitecture
+from ...bundle.traced import AnyArchitecture, Block
 from ...data.batching import item_batches
 from ...data.examples import Examples
 from ...data.label_encoding import IGNORED, batch_labels
 from ...data.processor import Processor
 from ...errors import InputError
-from ...families.registry import architecture_of, layout_of
+from ...families.registry import architecture_of, blocks_of
 from ...progress import Progress, no_progress
 from ...tasks.regression import loss_of
 from ..losses import label_losses, score_losses
@@ -32,24 +33,25 @@ def taylor_scores(
     model: nn.Module,
     examples: Examples,
     processor: Processor,
+    architecture: AnyArchitecture | None = None,
     *,
     batch_size: int = 32,
     progress: Progress = no_progress,
 ) -> np.ndarray:
-    """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the example's loss.
-
-    That is the cross-entropy of a classifier; of tokens its mean over the tokens that have a label; of a model of one
-    output what its labels ask for (``calib.losses``), and of a multi-label one the mean over labels
-    (``calib.losses``).
+    """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the loss of the example (:func:`losses_of`).
 
     The model runs in evaluation mode; its parameters get no gradients.
 
+    Args:
+        architecture: of a traced model; a declared one's is read from it.
+
     Returns:
-        [N, L, H] float32, in the order of ``examples``. Its mean over the first axis is the
-        importance.
+        [N, L, H] float32, in the order of ``examples``, 0 for heads that a block has not; the importance is its mean
+        over the first axis.
     """
-    architecture = architecture_of(model)
-    scores = np.empty((len(examples), architecture.layers, architecture.heads), np.float32)
+    architecture = architecture_of(model) if architecture is None else architecture
+    blocks = blocks_of(model, architecture)
+    scores = np.zeros((len(examples), architecture.layers, architecture.heads), np.float32)
     labels = np.asarray(examples.labels)
     loss = losses_of(architecture, examples)
     steps = progress(
@@ -62,15 +64,28 @@ def taylor_scores(
     try:
         for indices, items, arrays in steps:
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            known = batch_labels(items, labels[indices], arrays)
-            scores[indices] = finite(_batch_scores(model, tensors, torch.from_numpy(known), loss), architecture.family)
+            known = torch.from_numpy(batch_labels(items, labels[indices], arrays))
+            for layer, slopes in enumerate(_slopes(model, blocks, tensors, known, loss)):
+                scores[indices, layer, : slopes.shape[1]] = finite(slopes, architecture.family)
     finally:
         model.train(training)
     return scores
 
 
+def _slopes(
+    model: nn.Module, blocks: Sequence[Block], inputs: dict[str, Tensor], labels: Tensor, losses: Losses
+) -> Iterator[np.ndarray]:
+    """Absolute gradients of one batch by the gates of each block, [B, H]."""
+    gates = [torch.ones(len(labels), block.heads, requires_grad=True) for block in blocks]
+    with torch.enable_grad(), gated_heads(model, blocks, gates):
+        loss = losses(model(**inputs).logits, labels).sum()  # examples stay independent
+        gradients = torch.autograd.grad(loss, gates, allow_unused=True, materialize_grads=True)
+    for gradient in gradients:
+        yield gradient.abs().numpy()
+
+
 def finite(scores: np.ndarray, family: str) -> np.ndarray:
-    """The same scores [B, L, H]."""
+    """The same scores, if they are finite."""
     if not np.isfinite(scores).all():
         raise InputError(
             f"the importance of a head of this {family!r} model is not finite (NaN or infinity) for some example; "
@@ -105,37 +120,30 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return each.sum(dim=1) / (labels != IGNORED).sum(dim=1).clamp_min(1)
 
 
-def _batch_scores(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor, losses: Losses) -> np.ndarray:
-    """[B, L, H] absolute gate gradients of one batch."""
-    architecture = architecture_of(model)
-    gates = [torch.ones(len(labels), 1, architecture.heads, 1, requires_grad=True) for _ in range(architecture.layers)]
-    with torch.enable_grad(), gated_heads(model, gates):
-        loss = losses(model(**inputs).logits, labels).sum()  # examples stay independent
-        gradients = torch.autograd.grad(loss, gates)
-    return torch.stack([gradient[:, 0, :, 0].abs() for gradient in gradients], dim=1).numpy()
-
-
 @contextmanager
-def gated_heads(model: nn.Module, gates: Sequence[Tensor]) -> Iterator[None]:
+def gated_heads(model: nn.Module, blocks: Sequence[Block], gates: Sequence[Tensor]) -> Iterator[None]:
     """Multiply every head's output, before the output projection, by its gate.
 
-    Args:
-        gates: one [B or 1, 1, H, 1] tensor for each layer.
-    """
-    layout, heads = layout_of(model), architecture_of(model).heads
+    The projection may read rows of windows or tokens first, if rows belong to the examples in order.
 
-    def gate(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor]]:
+    Args:
+        gates: for each block [B or 1, H].
+    """
+
+    def gate(block: Block, own: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor]]:
         def apply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            return ((args[0].unflatten(-1, (heads, -1)) * gates[layer]).flatten(-2),)
+            states = args[0]
+            if states.shape[0] % len(own):
+                raise InputError(
+                    f"{block.output} reads {list(states.shape)} for {len(own)} inputs, whose rows cannot be told "
+                    "apart; choose method 'random'"
+                )
+            by_head = states.reshape(len(own), -1, block.heads, block.head_width)
+            return ((by_head * own[:, None, :, None]).reshape(states.shape),)
 
         return apply
 
-    handles = [
-        model.get_submodule(layout.output_projection(layer)).register_forward_pre_hook(gate(layer))
-        for layer in range(len(gates))
-    ]
-    try:
+    with ExitStack() as hooks:
+        for block, own in zip(blocks, gates, strict=True):
+            hooks.callback(model.get_submodule(block.output).register_forward_pre_hook(gate(block, own)).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

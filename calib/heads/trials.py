@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
@@ -28,13 +27,13 @@ from ...data.examples import Examples
 from ...data.label_encoding import IGNORED, are_tags, batch_labels
 from ...data.processor import Processor
 from ...errors import InputError
-from ...families.registry import architecture_of, layout_of
+from ...fusion.module import FusedClassifier
 from ...metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ...progress import Progress, no_progress
-from ...tasks.regression import Loss, loss_of
-from ..losses import activated, label_pairs, two_classes
+from ...tasks.regression import loss_of
+from ..losses import activated, label_pairs
 from .candidates import Candidate, round_up
-from .taylor import gated_heads
+from .masking import entered, pruned_layer
 
 SLACK = 0.005
 """NLL in nats that a plan may lose for the sake of diversity."""
@@ -103,52 +102,70 @@ def lost_words(loss: str, single: Trial) -> str:
 
 
 class HeldOut:
-    """Held-out examples that candidates are tried on; their tensors are made once."""
+    """Held-out examples that candidates are tried on; their tensors are made once.
+
+    Each example asks one question, or several: one for each label, or each word that has a tag.
+
+    Attributes:
+        labels: of all questions, [R]; of a regression [N] numbers.
+        regression: whether labels are numbers, and errors are squared.
+    """
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture, batch_size: int) -> None:
-        self._given = np.asarray(examples.labels)
-        self._count = len(examples)
-        self.labels = torch.from_numpy(self._given)  # of tags those of every labelled word, once the tensors are made
-        self.activation = architecture.score_activation
-        self.loss: Loss | None = None  # of a classifier, whose labels are classes
-        if architecture.task == "score":
-            self.loss = loss_of(np.asarray(examples.labels), self.activation, examples.source)
+        self._given = labels = np.asarray(examples.labels)
+        self._count, self.task, self.activation = len(examples), architecture.task, architecture.score_activation
         self._places: list[np.ndarray] = []
         self._tags: list[np.ndarray] = []
         self._batches = CachedBatches(self._each(item_batches(examples.inputs, processor, architecture, batch_size)))
+        self.regression = self.task == "score" and loss_of(labels, self.activation, examples.source) == "squared error"
+        questions = labels.shape[1] if self.task == "multi_label" else 1
+        self.labels = torch.from_numpy(labels if self.regression else labels.reshape(-1).astype(np.int64))
+        self._texts = np.repeat(np.arange(self._count), questions)
+        self._ends = np.zeros(1, np.int64)
         if architecture.every_token:
-            tagged = zip(self._places, self._tags, strict=True)
+            tagged = list(zip(self._places, self._tags, strict=True))
             self._texts = np.concatenate([places[np.nonzero(tags != IGNORED)[0]] for places, tags in tagged])
             self.labels = torch.from_numpy(np.concatenate([tags[tags != IGNORED] for tags in self._tags]))
+            self._ends = np.cumsum([(tags != IGNORED).sum() for tags in self._tags])
             if not len(self.labels):
                 raise InputError(f"no word of the held-out examples of {examples.source} has a tag; give more examples")
 
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def answers(self) -> int:
-        """Rows of logits: N, or the number of labelled words."""
-        return len(self.labels)
+    def empty(self, classes: int) -> Tensor:
+        """Room for the logits of one member: [N, C], of taggers those of every tagged word [R, C]."""
+        return torch.empty(len(self.labels) if self._tags else self._count, classes)
 
-    def kept(self, batch: int, places: Tensor, logits: Tensor) -> tuple[Any, Tensor]:
-        """Which rows a batch's logits [B, C], or [B, T, C], fill, and with what."""
+    def kept(self, batch: int, logits: Tensor) -> tuple[Any, Tensor]:
+        """Which rows of these a batch's logits [B, C], or [B, T, C], fill, and with what."""
         if not self._tags:
-            return places, logits
-        ends = np.cumsum([(tags != IGNORED).sum() for tags in self._tags])
+            return torch.from_numpy(self._places[batch]), logits
         real = torch.from_numpy(self._tags[batch] != IGNORED)
-        return slice(int(ends[batch] - real.sum()), int(ends[batch])), logits[real]
+        return slice(int(self._ends[batch] - real.sum()), int(self._ends[batch])), logits[real]
+
+    def questions(self, logits: Tensor) -> Tensor:
+        """Member logits [M, …, C] → those of each question, [M, R, C]."""
+        return label_pairs(logits).flatten(1, 2) if self.task in ("multi_label", "score") else logits
 
     def by_text(self, losses: np.ndarray) -> np.ndarray:
-        """Losses of answers → [N] of examples, of the same mean: words of one text do not vary by themselves."""
-        if not self._tags:
-            return losses
-        return np.bincount(self._texts, losses, minlength=self._count) * (self._count / len(losses))
+        """Losses of questions → [N] sums; of words in shares of the mean text's, whose number says nothing."""
+        share = self._count / len(losses) if self._tags else 1.0
+        return np.bincount(self._texts, losses, minlength=self._count) * share
 
-    def batches(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Places and tensors of one batch after the other."""
-        for places, arrays in zip(self._places, self._batches, strict=True):
-            yield torch.from_numpy(places), {name: torch.from_numpy(array) for name, array in arrays.items()}
+    def mean(self, values: np.ndarray) -> float:
+        """The mean of the examples' sums, or over words."""
+        return float(values.mean() if self._tags else values.sum() / self._count)
+
+    def accuracy(self, right: np.ndarray) -> float:
+        """The share of examples all of whose questions are answered rightly, or of words."""
+        wrong = np.bincount(self._texts, ~right, minlength=self._count)
+        return float(right.mean() if self._tags else (wrong == 0).mean())
+
+    def batches(self) -> Iterator[dict[str, Tensor]]:
+        """Tensors of one batch after the other."""
+        for arrays in self._batches:
+            yield {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def steps(self) -> int:
         """Number of batches."""
@@ -163,27 +180,20 @@ class HeldOut:
 
 
 def measure(
-    model: nn.Module, candidates: Sequence[Candidate], held_out: HeldOut, *, progress: Progress = no_progress
+    module: FusedClassifier, candidates: Sequence[Candidate], held_out: HeldOut, *, progress: Progress = no_progress
 ) -> list[Trial]:
-    """Try every candidate on held-out examples.
+    """Try every candidate plan of a whole model (``fusion.ensemble.whole_model``) on held-out examples.
 
     Returns:
         One trial for each candidate, in order.
     """
     keeps = list(dict.fromkeys(keep for candidate in candidates for keep in candidate.members))
-    logits = _logits_of(model, keeps, held_out, progress)
-    trials = []
-    for candidate in progress(candidates, len(candidates), "comparing plans"):
-        stacked = torch.stack([logits[keep] for keep in candidate.members])
-        if held_out.loss == "squared error":
-            trials.append(_regression_trial(candidate, activated(stacked, held_out.activation), held_out.labels))
-        elif held_out.labels.dtype == torch.bool:
-            trials.append(_label_trial(candidate, label_pairs(stacked), held_out.labels))
-        elif held_out.loss is not None:
-            trials.append(_trial(candidate, two_classes(stacked), held_out.labels.long()))
-        else:
-            trials.append(_trial(candidate, stacked, held_out.labels))
-    return [replace(trial, losses=held_out.by_text(trial.losses)) for trial in trials]
+    logits = _logits_of(module, keeps, held_out, progress)
+    tried = _regression_trial if held_out.regression else _trial
+    return [
+        tried(candidate, torch.stack([logits[keep] for keep in candidate.members]), held_out)
+        for candidate in progress(candidates, len(candidates), "comparing plans")
+    ]
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
@@ -198,9 +208,10 @@ def _as_good(differences: np.ndarray) -> bool:
     return bool(differences.mean() <= max(differences.std() / math.sqrt(len(differences)), SLACK))
 
 
-def _trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
-    """Fit the temperature of member logits [M, N, C] and measure."""
-    losses = [_losses(logits / temperature, labels) for temperature in TEMPERATURES]
+def _trial(candidate: Candidate, stacked: Tensor, held_out: HeldOut) -> Trial:
+    """Fit the temperature of member logits [M, …, C] and measure."""
+    logits = held_out.questions(stacked)
+    losses = [_losses(logits / temperature, held_out.labels) for temperature in TEMPERATURES]
     best = int(np.argmin([float(loss.mean()) for loss in losses]))
     logs = (logits / TEMPERATURES[best]).double().log_softmax(dim=-1)
     mean = logs.exp().mean(dim=0)
@@ -208,29 +219,16 @@ def _trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
     return Trial(
         candidate,
         TEMPERATURES[best],
-        losses[best].numpy(),
-        float((mean.argmax(dim=-1) == labels).double().mean()),
-        float(information.clamp(min=0).mean()),
+        held_out.by_text(losses[best].numpy()),
+        held_out.accuracy((mean.argmax(dim=-1) == held_out.labels).numpy()),
+        held_out.mean(information.clamp(min=0).numpy()),
     )
 
 
-def _label_trial(candidate: Candidate, logits: Tensor, labels: Tensor) -> Trial:
-    """Fit the temperature of member logits [M, N, C, 2] on labels [N, C], and measure."""
-    flat = logits.flatten(1, 2)  # [M, N·C, 2]
-    trial = _trial(candidate, flat, labels.flatten().long())
-    mean = (flat / trial.temperature).double().softmax(dim=-1).mean(dim=0)[:, 1].unflatten(0, labels.shape)  # [N, C]
-    return replace(
-        trial,
-        losses=trial.losses.reshape(labels.shape).sum(axis=-1),
-        accuracy=float(((mean > 0.5) == labels).all(dim=-1).double().mean()),
-        mutual_information=trial.mutual_information * labels.shape[1],
-    )
-
-
-def _regression_trial(candidate: Candidate, scores: Tensor, labels: Tensor) -> Trial:
-    """Fit the scale of members' scores [M, N] and measure."""
-    members = scores.double().numpy()
-    errors, variance = labels.numpy() - members.mean(axis=0), members.var(axis=0)
+def _regression_trial(candidate: Candidate, stacked: Tensor, held_out: HeldOut) -> Trial:
+    """Fit the scale of members' scores, from logits [M, N, 1], and measure."""
+    members = activated(stacked, held_out.activation).double().numpy()
+    errors, variance = held_out.labels.numpy() - members.mean(axis=0), members.var(axis=0)
     scale = fit_scale(errors, variance)
     losses = gaussian_nll(errors, variance, scale)
     return Trial(candidate, 1.0, losses, None, float(information(variance, scale).mean()), rmse(errors))
@@ -243,64 +241,24 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     return math.log(len(logits)) - logs.logsumexp(dim=0)
 
 
-def _logits_of(model: nn.Module, keeps: Sequence[Keep], held_out: HeldOut, progress: Progress) -> dict[Keep, Tensor]:
-    """Logits [N, C] float32 of every pruned member; what stands below its first pruned layer runs once a batch."""
-    architecture = architecture_of(model)
-    found = {keep: torch.empty(held_out.answers, architecture.classes) for keep in keeps}
-    training = model.training
-    model.eval()
-    try:
-        steps = progress(held_out.batches(), held_out.steps(), f"running {len(keeps)} pruned members")
-        for batch, (places, tensors) in enumerate(steps):
-            with torch.no_grad():
-                trunk = _layer_outputs(model, tensors)
-                for keep in keeps:
-                    full = [len(kept) == architecture.heads for kept in keep]
-                    fork = full.index(False) if False in full else len(full)
-                    with _replayed(model, trunk[:fork]), gated_heads(model, _gates(keep, architecture.heads)):
-                        rows, logits = held_out.kept(batch, places, model(**tensors).logits.float())
-                        found[keep][rows] = logits
-    finally:
-        model.train(training)
+@torch.no_grad()
+def _logits_of(
+    module: FusedClassifier, keeps: Sequence[Keep], held_out: HeldOut, progress: Progress
+) -> dict[Keep, Tensor]:
+    """Logits float32 of every pruned member; layers below its first pruned one run once a batch."""
+    heads, layers = module.architecture.heads, module.architecture.layers
+    forks = {keep: next((at for at, kept in enumerate(keep) if len(kept) < heads), layers) for keep in keeps}
+    found = {keep: held_out.empty(module.architecture.classes) for keep in keeps}
+    steps = progress(held_out.batches(), held_out.steps(), f"running {len(keeps)} pruned members")
+    for batch, tensors in enumerate(steps):
+        x, mask = entered(module, tensors)
+        trunk = [x]
+        for layer in range(max(forks.values())):
+            trunk.append(module.through(layer, trunk[-1], mask))
+        for keep, fork in forks.items():
+            x = trunk[fork]
+            for layer in range(fork, layers):
+                x = pruned_layer(module, layer, x, mask, keep[layer])
+            rows, logits = held_out.kept(batch, module.classified(x, mask)[0])
+            found[keep][rows] = logits
     return found
-
-
-def _gates(keep: Keep, heads: int) -> list[Tensor]:
-    """One [1, 1, H, 1] gate for each layer: 1 for heads that stay."""
-    gates = torch.zeros(len(keep), 1, 1, heads, 1)
-    for layer, kept in enumerate(keep):
-        gates[layer, 0, 0, list(kept)] = 1
-    return list(gates)
-
-
-def _layers(model: nn.Module) -> list[nn.Module]:
-    layout = layout_of(model)
-    return [model.get_submodule(layout.layer.format(l=layer)) for layer in range(architecture_of(model).layers)]
-
-
-def _layer_outputs(model: nn.Module, inputs: dict[str, Tensor]) -> list[Any]:
-    """What each layer of the unpruned model returns."""
-    found: list[Any] = []
-    handles = [
-        layer.register_forward_hook(lambda _module, _arguments, output: found.append(output))
-        for layer in _layers(model)
-    ]
-    try:
-        model(**inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found
-
-
-@contextmanager
-def _replayed(model: nn.Module, outputs: Sequence[Any]) -> Iterator[None]:
-    """Let the first layers return recorded outputs instead of running."""
-    layers = _layers(model)[: len(outputs)]
-    for layer, output in zip(layers, outputs, strict=True):
-        layer.forward = lambda *_, output=output, **__: output
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward  # the class's own comes back

@@ -17,7 +17,6 @@ from typing import ClassVar
 import numpy as np
 
 from ...bundle.store import Bundle
-from ...bundle.traced import Traced
 from ...cost.estimate import cost_of
 from ...errors import BackendError, cut
 from .protocol import Backend, Batch, joined
@@ -49,7 +48,7 @@ class Microbatch:
     def of(cls, bundle: Bundle) -> Microbatch:
         """For the model of a bundle."""
         architecture, plan = bundle.any_architecture(), bundle.plan()
-        if isinstance(architecture, Traced):
+        if not architecture.is_declared:
             return cls(None, 0)  # nobody counted its tokens
         trunk = cost_of(bundle).fork
         streams = (trunk + (plan.layers - trunk) * len(plan.members)) / plan.layers

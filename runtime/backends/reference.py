@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...bundle.store import Bundle
-from ...bundle.tasks import DISTANCE, MEMBER_OUTPUTS, OUTPUTS
 from ...errors import BackendError, cut, require
+from ...tasks import DISTANCE, TASKS
 from .protocol import Backend, Batch
 
 
@@ -26,7 +26,8 @@ class TorchModule(Backend):
         placed = isinstance(ensemble, self._torch.nn.Module)  # dropout's passes are none, and stay on the CPU
         self._device = next(ensemble.parameters()).device if placed else "cpu"
         task = ensemble.architecture.task
-        self._given = (*OUTPUTS[task], MEMBER_OUTPUTS[task], *([] if ensemble.distance is None else [DISTANCE]))
+        further = [] if ensemble.distance is None else [DISTANCE]
+        self._given = (*TASKS[task].outputs, TASKS[task].member_output, *further)
         self._process = os.getpid()
         super().__init__(self.name, self.precision, (*self._given, "member_logits"))
 

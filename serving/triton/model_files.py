@@ -21,9 +21,9 @@ from ...bundle.manifest import MANIFEST
 from ...bundle.signature import SIGNATURE
 from ...bundle.store import PROCESSOR, Bundle, onnx_name
 from ...bundle.strict_json import to_json_bytes
-from ...bundle.tasks import Task
 from ...bundle.traced import AnyArchitecture
 from ...errors import BundleError, InputError
+from ...tasks import TaskName
 from ...version import __version__
 from .pbtxt import Message, Word, entries, to_pbtxt
 from .triton_settings import TritonSettings
@@ -87,7 +87,7 @@ class Source:
         return cls(bundle, architecture, Calibration.of(bundle), graph, *tensors, raw, pairs)
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskName:
         """The task of the model."""
         return self.architecture.task
 

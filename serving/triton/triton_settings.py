@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from ...bundle.tasks import Precision
 from ...errors import InputError, check_plain, cut, is_whole, listing
+from ...metrics.gates import Precision
 
 Device = Literal["cpu", "gpu"]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from ...bundle.calibration import ABSTAIN, OOD, Calibration
 from ...bundle.graphs import GraphTensor
-from ...bundle.tasks import MEMBER_OUTPUTS, PER_CLASS, Task
 from ...errors import BundleError
 from ...runtime.prediction import Prediction
+from ...tasks import MEMBER_OUTPUTS, PER_CLASS, TaskName
 from .pbtxt import Message, Word
 
 STRING, FLOAT, WHOLE, FLAG = "TYPE_STRING", "TYPE_FP32", "TYPE_INT64", "TYPE_BOOL"
@@ -27,7 +27,7 @@ KINDS = {1: FLOAT, 7: WHOLE}
 LABELS = "labels.txt"
 """File of class names, by which Triton's classification extension names the classes of ``probabilities``."""
 
-WIDE = frozenset((*PER_CLASS, *MEMBER_OUTPUTS.values()))
+WIDE = frozenset((*PER_CLASS, *MEMBER_OUTPUTS))
 """Outputs of a graph that have an axis behind the batch, be it of length 1."""
 
 SPANS = "spans"
@@ -83,7 +83,7 @@ def raw_inputs(modality: str, pairs: bool) -> list[TensorSpec]:
     return [TensorSpec("text", STRING, (1,)), *second]
 
 
-def answer_specs(graph: Iterable[TensorSpec], task: Task, calibration: Calibration, raw: bool) -> list[TensorSpec]:
+def answer_specs(graph: Iterable[TensorSpec], task: TaskName, calibration: Calibration, raw: bool) -> list[TensorSpec]:
     """Every field of the bundle's predictions, in the order of ``Prediction``; the ``label`` by name and by index."""
     outputs = {spec.name: spec for spec in graph}
     probabilities = outputs.get("probabilities")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "fields.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
 
@@ -10,7 +11,7 @@ namespace hydrant {
 namespace {
 
 constexpr std::int64_t kMost = INT32_MAX;
-constexpr const char* kFuseAgain = "; make the bundle again with `hydrant fuse`";
+constexpr const char* kFuseAgain = "make the bundle again with `hydrant fuse`";
 
 // A whole number of the architecture: where it goes, and the least it can be in a model of either kind.
 struct Number {
@@ -62,14 +63,15 @@ constexpr const char* kAdded[] = {"token_pooling", "final_norm",      "embedding
                                   "windows",       "gated_mlp",       "bias_free",       "first_norm", "pooler_norm",
                                   "task",          "score_activation"};
 
-bool has_the_keys(const Json& data) {
-  const auto there = [&](const char* key) { return data.contains(key); };
-  if (!data.is_object()) return false;
-  const auto added = static_cast<std::size_t>(std::count_if(std::begin(kAdded), std::end(kAdded), there));
-  return data.size() == std::size(kNumbers) + std::size(kOthers) + added &&
-         std::all_of(std::begin(kNumbers), std::end(kNumbers),
-                     [&](const Number& number) { return there(number.key); }) &&
-         std::all_of(std::begin(kOthers), std::end(kOthers), there);
+std::vector<Field> fields_of(bool image) {
+  std::vector<Field> fields;
+  for (const Number& number : kNumbers) {
+    const std::int64_t least = image ? number.least_of_image : number.least_of_text;
+    fields.push_back({number.key, Is::whole, true, static_cast<double>(least), static_cast<double>(kMost)});
+  }
+  for (const char* key : kOthers) fields.push_back({key, Is::any});
+  for (const char* key : kAdded) fields.push_back({key, Is::any, false});
+  return fields;
 }
 
 }  // namespace
@@ -88,24 +90,15 @@ Architecture Architecture::of(const Bundle& bundle) {
         "the bundle was traced, and this library runs families that hydrant declares; predict with Python "
         "(hydrant predict, hydrant.load)");
   }
-  if (!has_the_keys(data)) {
-    throw BundleError(
-        std::string("the bundle's config.json does not describe an architecture that this hydrant knows") + kFuseAgain);
-  }
   const auto malformed = [&](const char* key, const std::string& expected) {
     return BundleError(std::string("the bundle's config.json has ") + key + " = " + shown(data[key]) + "; expected " +
-                       expected + kFuseAgain);
+                       expected + "; " + kFuseAgain);
   };
   Architecture found;
-  const Json& modality = data["modality"];
-  if (modality != "text" && modality != "image") throw malformed("modality", "text or image");
-  found.image = modality == "image";
-  for (const Number& number : kNumbers) {
-    const std::int64_t least = found.image ? number.least_of_image : number.least_of_text;
-    const auto value = integer(data[number.key], least, kMost);
-    if (!value) throw malformed(number.key, "a whole number, at least " + std::to_string(least));
-    found.*number.field = *value;
-  }
+  found.image = member(data, "modality") == "image";
+  check_fields(data, fields_of(found.image), "the bundle's config.json", kFuseAgain);
+  if (!found.image && data["modality"] != "text") throw malformed("modality", "text or image");
+  for (const Number& number : kNumbers) found.*number.field = data[number.key].get<std::int64_t>();
   found.score = task == "score";
   found.multi_label = task == "multi_label";
   found.tokens = task == "tokens";

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <system_error>
 
+#include "fields.h"
 #include "files.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
-#include "schema.h"
 #include "sha256.h"
 
 namespace fs = std::filesystem;
@@ -24,7 +24,7 @@ constexpr std::uintmax_t kMostManifestBytes = 16U << 20U;
 constexpr std::size_t kMostFiles = 4096;
 constexpr std::size_t kLongestPart = 255;  // bytes
 constexpr std::size_t kLongestName = 1024;
-constexpr std::int64_t kLargest = INT64_MAX;
+constexpr const char* kMakeAgain = "make the bundle again with `hydrant fuse`";
 
 // The whole of a file. Throws BundleError: it cannot be read.
 std::string readable(const fs::path& path) {
@@ -37,33 +37,35 @@ Json decoded(const std::string& bytes, const fs::path& path) {
   try {
     return parse_json(bytes);
   } catch (const std::invalid_argument& error) {
-    throw BundleError(path.string() + " is not JSON (" + one_line(error.what()) +
-                      "); make the bundle again with `hydrant fuse`");
+    throw BundleError(path.string() + " is not JSON (" + one_line(error.what()) + "); " + kMakeAgain);
   }
+}
+
+// The names between the slashes of a path.
+std::vector<std::string> parts_of(const std::string& name) {
+  std::vector<std::string> parts;
+  for (std::size_t start = 0; start <= name.size();) {
+    const std::size_t end = std::min(name.find('/', start), name.size());
+    parts.push_back(name.substr(start, end - start));
+    start = end + 1;
+  }
+  return parts;
 }
 
 // Whether a manifest's name stays inside the folder: relative, normal, with "/" and nothing that a system reads
 // otherwise.
 bool is_safe(const std::string& name) {
-  if (name.empty() || name.front() == '/' || name.back() == '/') return false;
   if (name.find_first_of(std::string("\\:\0", 3)) != std::string::npos) return false;
-  for (std::size_t start = 0; start <= name.size();) {
-    const std::size_t end = std::min(name.find('/', start), name.size());
-    const std::string part = name.substr(start, end - start);
-    if (part.empty() || part == "." || part == "..") return false;
-    start = end + 1;
-  }
-  return true;
+  const std::vector<std::string> parts = parts_of(name);
+  return std::none_of(parts.begin(), parts.end(),
+                      [](const std::string& part) { return part.empty() || part == "." || part == ".."; });
 }
 
 // Whether a name is short enough for every system, folder by folder and as a whole.
 bool is_short(const std::string& name) {
-  for (std::size_t start = 0; start <= name.size();) {
-    const std::size_t end = std::min(name.find('/', start), name.size());
-    if (end - start > kLongestPart) return false;
-    start = end + 1;
-  }
-  return name.size() <= kLongestName;
+  const std::vector<std::string> parts = parts_of(name);
+  return name.size() <= kLongestName &&
+         std::all_of(parts.begin(), parts.end(), [](const std::string& part) { return part.size() <= kLongestPart; });
 }
 
 // The ASCII letters in lower case.
@@ -78,17 +80,14 @@ bool is_portable(const std::string& name) {
   static const std::set<std::string> devices = {"con", "prn", "aux", "nul", "conin$", "conout$"};
   static const std::set<std::string> numbers = {"0", "1", "2", "3",        "4",        "5",       "6",
                                                 "7", "8", "9", "\xC2\xB9", "\xC2\xB2", "\xC2\xB3"};
-  for (std::size_t start = 0; start < name.size();) {
-    const std::size_t end = std::min(name.find('/', start), name.size());
-    const std::string part = lowered(name.substr(start, end - start));
-    const auto forbidden = [](char c) {
-      return static_cast<unsigned char>(c) < 0x20 || std::string_view("<>\"|?*").find(c) != std::string_view::npos;
-    };
+  const auto forbidden = [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || std::string_view("<>\"|?*").find(c) != std::string_view::npos;
+  };
+  for (const std::string& part : parts_of(lowered(name))) {
     if (part.back() == '.' || part.back() == ' ' || std::any_of(part.begin(), part.end(), forbidden)) return false;
     const std::string stem = part.substr(0, part.find('.'));
     const bool numbered = stem.rfind("com", 0) == 0 || stem.rfind("lpt", 0) == 0;
     if (devices.count(stem) != 0 || (numbered && numbers.count(stem.substr(3)) != 0)) return false;
-    start = end + 1;
   }
   return true;
 }
@@ -149,56 +148,36 @@ Bundle Bundle::open(const fs::path& folder) {
 }
 
 void Bundle::read_manifest(const Json& manifest) {
+  static constexpr Field fields[] = {
+      {"schema", Is::any},           {"hydrant", Is::text}, {"family", Is::text},
+      {"labels", Is::texts},         {"files", Is::object}, {"members", Is::whole, true, 1, 1 << 20},
+      {"fusion", Is::object, false},
+  };
+  static constexpr Field fusion_fields[] = {
+      {"checkpoints", Is::whole, false, 1}, {"separate", Is::texts, false}, {"adapted", Is::object, false}};
+  static constexpr Field form_fields[] = {{"rank", Is::whole, true, 1}, {"low_rank", Is::flag}};
   const std::string file = (folder_ / kManifest).string();
-  const auto malformed = [&](const std::string& what) { return BundleError(file + what); };
-  if (!manifest.is_object())
-    throw malformed(std::string(" is a JSON ") + manifest.type_name() + "; expected an object");
-  if (!reads_schema(member(manifest, "schema")))
-    throw malformed(refused_schema(member(manifest, "schema"), member(manifest, "hydrant")));
-  for (const char* key : {"hydrant", "family"}) {
-    if (!member(manifest, key).is_string()) {
-      throw malformed(std::string(" has ") + key + " = " + shown(member(manifest, key)) + "; expected a JSON string");
+  if (manifest.is_object()) check_schema(member(manifest, "schema"), file, member(manifest, "hydrant"));
+  check_fields(manifest, fields, file, kMakeAgain, true);
+  family_ = manifest["family"].get<std::string>();
+  members_ = manifest["members"].get<std::int64_t>();
+  labels_ = manifest["labels"].get<std::vector<std::string>>();
+  if (labels_.empty() || std::set<std::string>(labels_.begin(), labels_.end()).size() < labels_.size())
+    throw BundleError(file + " has labels " + listing(labels_) + "; expected each name once");
+  if (const Json& fusion = member(manifest, "fusion"); !fusion.is_null()) {
+    check_fields(fusion, fusion_fields, file + ": fusion", kMakeAgain, true);
+    checkpoints_ = fusion.value("checkpoints", std::int64_t{1});
+    for (const auto& [module, form] : member(fusion, "adapted").items()) {
+      check_fields(form, form_fields, file + ": fusion", kMakeAgain);
+      adapted_.insert(module);
     }
   }
-  family_ = manifest["family"].get<std::string>();
-  const auto members = integer(member(manifest, "members"), 1, 1 << 20);
-  if (!members)
-    throw malformed(" has members = " + shown(member(manifest, "members")) + "; expected a number, at least 1");
-  members_ = *members;
-
-  const Json& labels = member(manifest, "labels");
-  const bool named = labels.is_array() && !labels.empty() &&
-                     std::all_of(labels.begin(), labels.end(), [](const Json& label) { return label.is_string(); });
-  if (!named) throw malformed(" has labels = " + shown(labels) + "; expected a list of names, one for each output");
-  labels_ = labels.get<std::vector<std::string>>();
-  if (std::set<std::string>(labels_.begin(), labels_.end()).size() < labels_.size()) {
-    throw malformed(" has labels " + listing(labels_) + "; expected each name once");
-  }
-
-  if (manifest.contains("fusion")) read_fusion(manifest["fusion"]);
-  read_files(member(manifest, "files"));
-}
-
-void Bundle::read_fusion(const Json& fusion) {
-  const Json& count = member(fusion, "checkpoints");
-  const Json& separate = member(fusion, "separate");
-  const Json& adapted = member(fusion, "adapted");
-  const auto checkpoints = fusion.contains("checkpoints") ? integer(count, 1, kLargest) : 1;
-  const auto is_form = [](const Json& form) {
-    return integer(member(form, "rank"), 1, kLargest) && member(form, "low_rank").is_boolean();
-  };
-  if (!fusion.is_object() || !checkpoints || !(separate.is_array() || !fusion.contains("separate")) ||
-      !(adapted.is_object() || !fusion.contains("adapted")) || !std::all_of(adapted.begin(), adapted.end(), is_form)) {
-    throw BundleError((folder_ / kManifest).string() + " has fusion = " + shown(fusion) +
-                      "; expected checkpoints, separate parts, and forms of updates");
-  }
-  checkpoints_ = *checkpoints;
-  for (const auto& [module, form] : adapted.items()) adapted_.insert(module);
+  read_files(manifest["files"]);
 }
 
 void Bundle::read_files(const Json& files) {
+  static constexpr Field fields[] = {{"bytes", Is::whole, true, 0}, {"sha256", Is::text}};
   const std::string file = (folder_ / kManifest).string();
-  if (!files.is_object()) throw BundleError(file + " has files = " + shown(files) + "; expected a JSON object");
   if (files.size() >= kMostFiles) {
     throw BundleError(file + " lists " + std::to_string(files.size() + 1) +
                       " files, itself included; expected at most " + std::to_string(kMostFiles));
@@ -220,12 +199,9 @@ void Bundle::read_files(const Json& files) {
       throw BundleError(file + " lists the files " + cut(other->second) + " and " + cut(name) +
                         ", which are one file on macOS and Windows; give one of them another name");
     }
-    const auto bytes = integer(member(entry, "bytes"), 0, kLargest);
-    const Json& digest = member(entry, "sha256");
-    if (!bytes || !digest.is_string() || digest.get_ref<const std::string&>().size() != 64) {
-      throw BundleError(file + " lists " + cut(name) + " without its size in bytes and its SHA-256");
-    }
-    files_[name] = {static_cast<std::uint64_t>(*bytes), digest.get<std::string>()};
+    check_fields(entry, fields, file + ": " + cut(name), kMakeAgain);
+    files_[name] = {entry["bytes"].get<std::uint64_t>(), entry["sha256"].get<std::string>()};
+    if (files_[name].sha256.size() != 64) throw BundleError(file + ": " + cut(name) + " has a garbled sha256");
   }
 }
 

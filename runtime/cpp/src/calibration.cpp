@@ -7,8 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "messages.h"
-#include "schema.h"
+#include "fields.h"
 
 namespace hydrant {
 namespace {
@@ -45,142 +44,125 @@ constexpr Score kScores[] = {
     {"score_variance", always<&Prediction::score_variance>, false},
 };
 
+constexpr const char* kCalibrateAgain = "calibrate again with `hydrant calibrate`";
+
+constexpr Field kCalibrationFields[] = {
+    {"schema", Is::any, false},
+    {"temperature", Is::number, true, kLeastFloat, kMostFloat},
+    {"thresholds", Is::object, false},
+    {"conformal", Is::object_or_null, false},
+    {"intervals", Is::object_or_null, false},
+    {"labels", Is::object_or_null, false},
+    {"fitted", Is::object_or_null, false},
+    {"reference", Is::object_or_null, false},  // which Python alone compares traffic with
+};
+
+// Notes for people.
+constexpr Field kTargetField{"target", Is::figures, false}, kMeasuredField{"measured", Is::figures, false},
+    kExamplesField{"n", Is::whole, false, 0, INT32_MAX};
+
+constexpr Field kBothThresholds[] = {{"abstain", Is::object, false}, {"ood", Is::object, false}};
+
+constexpr Field kThreshold[] = {
+    {"score", Is::text},
+    {"side", Is::text, false},
+    {"value", Is::number, true, -kMostFloat, kMostFloat},
+    kTargetField,
+    kMeasuredField,
+    kExamplesField,
+};
+
+constexpr Field kConformal[] = {
+    {"method", Is::text},
+    {"alpha", Is::number, true, 0, kMostFloat},
+    {"quantile", Is::number, true, 0, kMostFloat},
+    kMeasuredField,
+    kExamplesField,
+};
+
+constexpr Field kIntervals[] = {
+    {"confidence", Is::number, true, 0, 1},
+    {"quantile", Is::number, true, 0, kMostFloat},
+    {"floor", Is::number, true, 0, kMostFloat},
+    {"factor", Is::number, true, 0},  // of likelihoods, which Python alone computes, in float64
+    {"bounds", Is::any, false},
+    kMeasuredField,
+    kExamplesField,
+};
+
+constexpr Field kLabelFields[] = {
+    {"temperatures", Is::list}, {"thresholds", Is::list}, kTargetField, kMeasuredField, kExamplesField};
+
 // Reads `calibration.json` and says what is wrong with it, and where.
 class Reader {
  public:
   Reader(std::string file, std::size_t classes) : file_(std::move(file)), classes_(classes) {}
 
   Calibration read(const Json& data) const {
-    if (!data.is_object()) throw BundleError(file_ + " is a JSON " + data.type_name() + "; expected an object");
-    if (data.contains("schema") && !reads_schema(data["schema"]))
-      throw BundleError(file_ +
-                        refused_schema(data["schema"], nullptr, ", or calibrate again with `hydrant calibrate`"));
-    const auto temperature = number(member(data, "temperature"));
-    if (!temperature || *temperature < kLeastFloat || *temperature > kMostFloat) {
-      throw BundleError(file_ + " has temperature " + shown(member(data, "temperature")) +
-                        "; expected a positive finite number that float32 holds (1.2e-38 to 3.4e38)");
-    }
+    if (data.is_object() && data.contains("schema")) check_schema(data["schema"], file_);
+    check_fields(data, kCalibrationFields, file_, kCalibrateAgain);
     Calibration found;
-    const Json& thresholds = member(data, "thresholds");
-    if (!thresholds.is_object() && data.contains("thresholds"))
-      throw malformed("thresholds = " + shown(thresholds) + ", which is no JSON object");
-    for (const auto& [name, entry] : thresholds.items()) {
-      if ((name != "abstain" && name != "ood") || !entry.is_object()) {
-        throw malformed("the threshold " + cut(name) + " = " + shown(entry) +
-                        ", not an object under 'abstain' or 'ood'");
-      }
-      (name == "ood" ? found.out_of_distribution : found.abstain) = threshold(entry);
+    if (const Json& thresholds = member(data, "thresholds"); !thresholds.is_null()) {
+      check_fields(thresholds, kBothThresholds, file_ + ": thresholds", kCalibrateAgain);
+      if (thresholds.contains("abstain")) found.abstain = threshold(thresholds["abstain"]);
+      if (thresholds.contains("ood")) found.out_of_distribution = threshold(thresholds["ood"]);
     }
-    const Json& conformal = member(data, "conformal");
-    if (!conformal.is_null()) found.conformal = sets(conformal);
-    const Json& intervals = member(data, "intervals");
-    if (!intervals.is_null()) found.intervals = ends(intervals);
-    const Json& labels = member(data, "labels");
-    if (!labels.is_null()) found.labels = of_labels(labels);
-    const Json& fitted = member(data, "fitted");
-    if (!fitted.is_null() && !fitted.is_object())
-      throw malformed("fitted = " + shown(fitted) + ", which is no JSON object");
-    const Json& reference = member(data, "reference");  // which Python alone compares traffic with
-    if (!reference.is_null() && !reference.is_object())
-      throw malformed("reference = " + shown(reference) + ", which is no JSON object");
+    if (const Json& conformal = member(data, "conformal"); !conformal.is_null()) found.conformal = sets(conformal);
+    if (const Json& intervals = member(data, "intervals"); !intervals.is_null()) found.intervals = ends(intervals);
+    if (const Json& labels = member(data, "labels"); !labels.is_null()) {
+      check_fields(labels, kLabelFields, file_ + ": labels", kCalibrateAgain);
+      numbers(labels, "temperatures", kLeastFloat, kMostFloat);
+      found.labels = {numbers(labels, "thresholds", 0, 1)};
+    }
     return found;
   }
 
  private:
-  BundleError malformed(const std::string& what) const {
-    return BundleError(file_ + " has " + what + "; calibrate again with `hydrant calibrate`");
+  BundleError garbled(const char* key, const Json& value) const {
+    return BundleError(file_ + " has " + key + " = " + shown(value) + "; " + kCalibrateAgain);
   }
 
   Threshold threshold(const Json& entry) const {
-    const Json& name = member(entry, "score");
+    check_fields(entry, kThreshold, file_ + ": a threshold", kCalibrateAgain);
+    const Json& name = entry["score"];
     const auto score =
         std::find_if(std::begin(kScores), std::end(kScores), [&](const Score& each) { return name == each.name; });
-    if (score == std::end(kScores)) {
-      throw malformed("a threshold on " + shown(name) +
-                      ", which is none of confidence, predictive_entropy, expected_entropy, mutual_information, "
-                      "energy, distance, score_variance");
-    }
-    const char* side = score->below ? "below" : "above";
-    if (entry.contains("side") && entry["side"] != side) {
-      throw malformed(std::string("a threshold on ") + score->name + " with side " + shown(entry["side"]) +
-                      ", which is not '" + side + "'");
-    }
-    notes(entry, {"target", "measured"});
-    return {score->name, score->values, score->below, value(entry, "value", -kMostFloat)};
+    if (score == std::end(kScores)) throw garbled("score", name);
+    if (entry.contains("side") && entry["side"] != (score->below ? "below" : "above"))
+      throw garbled("side", entry["side"]);
+    return {score->name, score->values, score->below, entry["value"].get<float>()};
   }
 
   Conformal sets(const Json& entry) const {
-    if (!entry.is_object()) throw malformed("conformal = " + shown(entry) + ", which is no JSON object");
-    const Json& method = member(entry, "method");
-    if (method != "lac" && method != "aps")
-      throw malformed("conformal method " + shown(method) + ", which is none of lac, aps");
-    notes(entry, {"measured"});
-    value(entry, "alpha", 0);
-    return {method == "aps", value(entry, "quantile", 0)};
+    check_fields(entry, kConformal, file_ + ": conformal", kCalibrateAgain);
+    if (entry["method"] != "lac" && entry["method"] != "aps") throw garbled("method", entry["method"]);
+    return {entry["method"] == "aps", entry["quantile"].get<float>()};
   }
 
   Intervals ends(const Json& entry) const {
-    if (!entry.is_object()) throw malformed("intervals = " + shown(entry) + ", which is no JSON object");
-    if (const float share = value(entry, "confidence", 0); share <= 0 || share >= 1)
-      throw malformed("intervals of confidence " + shown(entry["confidence"]) + ", which is no share");
-    const auto factor = number(member(entry, "factor"));  // of likelihoods, which Python alone computes, in float64
-    if (!factor || *factor < 0)
-      throw malformed("factor = " + shown(member(entry, "factor")) + ", which is no finite number in range");
-    notes(entry, {"measured"});
-    Intervals found{value(entry, "quantile", 0), value(entry, "floor", 0), std::nullopt};
-    const Json& bounds = member(entry, "bounds");
-    if (bounds.is_null()) return found;
-    const auto low = bounds.is_array() && bounds.size() == 2 ? number(bounds[0]) : std::nullopt;
-    const auto high = low ? number(bounds[1]) : std::nullopt;
-    if (!low || !high || *low > *high || *low < -kMostFloat || *high > kMostFloat)
-      throw malformed("bounds = " + shown(bounds) + ", which are not two numbers of which the first is the smaller");
-    found.bounds = {static_cast<float>(*low), static_cast<float>(*high)};
+    check_fields(entry, kIntervals, file_ + ": intervals", kCalibrateAgain);
+    const auto share = entry["confidence"].get<float>();
+    if (share <= 0 || share >= 1) throw garbled("confidence", entry["confidence"]);
+    Intervals found{entry["quantile"].get<float>(), entry["floor"].get<float>(), std::nullopt};
+    if (member(entry, "bounds").is_null()) return found;
+    const std::vector<float> bounds = numbers(entry, "bounds", -kMostFloat, kMostFloat, 2);
+    if (bounds[0] > bounds[1]) throw garbled("bounds", entry["bounds"]);
+    found.bounds = {bounds[0], bounds[1]};
     return found;
   }
 
-  LabelThresholds of_labels(const Json& entry) const {
-    if (!entry.is_object()) throw malformed("labels = " + shown(entry) + ", which is no JSON object");
-    notes(entry, {"target", "measured"});
-    numbers(entry, "temperatures", kLeastFloat, kMostFloat);
-    return {numbers(entry, "thresholds", 0, 1)};
-  }
-
-  // One number for each label.
-  std::vector<float> numbers(const Json& entry, const char* key, double least, double most) const {
-    const Json& values = member(entry, key);
-    if (!values.is_array() || values.size() != classes_) {
-      throw malformed(std::string(key) + " = " + shown(values) + ", which are not " + std::to_string(classes_) +
-                      " numbers, one for each label");
-    }
+  // Numbers in a range, one for each label or as many as said.
+  std::vector<float> numbers(const Json& entry, const char* key, double least, double most,
+                             std::size_t count = 0) const {
+    const Json& values = entry[key];
+    if (!values.is_array() || values.size() != (count > 0 ? count : classes_)) throw garbled(key, values);
     std::vector<float> found;
     for (const Json& each : values) {
       const auto value = number(each);
-      if (!value || *value < least || *value > most)
-        throw malformed(std::string(key) + " = " + shown(each) + ", which is no finite number in range");
+      if (!value || *value < least || *value > most) throw garbled(key, each);
       found.push_back(static_cast<float>(*value));
     }
     return found;
-  }
-
-  // Notes for people: objects of figures, and a number of examples.
-  void notes(const Json& entry, std::initializer_list<const char*> keys) const {
-    for (const char* key : keys) {
-      if (entry.contains(key) && !entry[key].is_object())
-        throw malformed(std::string(key) + " = " + shown(entry[key]) + ", which is no JSON object");
-      for (const auto& [name, figure] : member(entry, key).items()) {
-        if (!number(figure))
-          throw malformed(cut(name) + " = " + shown(figure) + ", which is no finite number in range");
-      }
-    }
-    if (entry.contains("n") && !integer(entry["n"], 0, INT32_MAX))
-      throw malformed("n = " + shown(entry["n"]) + ", which is no number of examples");
-  }
-
-  float value(const Json& entry, const char* key, double least) const {
-    const auto found = number(member(entry, key));
-    if (!found || *found < least || *found > kMostFloat)
-      throw malformed(std::string(key) + " = " + shown(member(entry, key)) + ", which is no finite number in range");
-    return static_cast<float>(*found);
   }
 
   std::string file_;

@@ -2,64 +2,37 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "fields.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
-#include "schema.h"
 
 namespace hydrant {
 namespace {
 
-constexpr const char* kBuildAgain = "; build the engine again with `hydrant build`";
-constexpr const char* kOrBuildAgain = ", or build the engine again with `hydrant build`";
+constexpr const char* kBuildAgain = "build the engine again with `hydrant build`";
 constexpr const char* kFolder = "engines/";
 constexpr const char* kEnding = ".engine";
 
-struct Key {
-  const char* name;
-  Json::value_t kind;
+constexpr Field kEngineFields[] = {
+    {"schema", Is::any},
+    {"library", Is::text},
+    {"version", Is::text},
+    {"precision", Is::text},
+    {"profiles", Is::list},
+    {"compute_capabilities", Is::texts},
+    {"platform", Is::text},
+    {"onnx", Is::text},
+    {"onnx_sha256", Is::text},
+    {"engine_sha256", Is::text},
+    {"version_compatible", Is::flag},
+    {"hardware_compatibility", Is::text},
+    {"stripped", Is::flag},
+    {"refittable", Is::flag},
+    {"attention_blocks", Is::whole},
+    {"fused", Is::list},
+    {"layers", Is::list},
 };
-
-constexpr Key kKeys[] = {
-    {"library", Json::value_t::string},
-    {"version", Json::value_t::string},
-    {"precision", Json::value_t::string},
-    {"profiles", Json::value_t::array},
-    {"compute_capabilities", Json::value_t::array},
-    {"platform", Json::value_t::string},
-    {"onnx", Json::value_t::string},
-    {"onnx_sha256", Json::value_t::string},
-    {"engine_sha256", Json::value_t::string},
-    {"version_compatible", Json::value_t::boolean},
-    {"hardware_compatibility", Json::value_t::string},
-    {"stripped", Json::value_t::boolean},
-    {"refittable", Json::value_t::boolean},
-    {"attention_blocks", Json::value_t::number_integer},
-    {"fused", Json::value_t::array},
-    {"layers", Json::value_t::array},
-};
-
-bool is_of(const Json& value, Json::value_t kind) {
-  return kind == Json::value_t::number_integer ? value.is_number_integer() : value.type() == kind;
-}
-
-// Keys that are missing, unknown or of the wrong kind, quoted and sorted.
-std::vector<std::string> wrong_keys(const Json& data) {
-  std::set<std::string> wrong;
-  for (const auto& [name, value] : data.items()) wrong.insert(name);
-  wrong.erase("schema");
-  for (const Key& key : kKeys) {
-    const bool right = is_of(member(data, key.name), key.kind);
-    if (right) wrong.erase(key.name);
-    if (!right) wrong.insert(key.name);
-  }
-  if (wrong.empty() && data["library"] != "tensorrt" && data["library"] != "tensorrt-rtx") wrong.insert("library");
-  if (wrong.empty() && data["profiles"].empty()) wrong.insert("profiles");
-  std::vector<std::string> quoted;
-  for (const std::string& name : wrong) quoted.push_back(cut(name));
-  return quoted;
-}
 
 // A shape of positive sizes; empty for anything else.
 Shape shape_of(const Json& sizes) {
@@ -96,21 +69,14 @@ EngineFile EngineFile::read(const Bundle& bundle, const std::string& name) {
 }
 
 EngineFile EngineFile::of(const Json& data, const std::string& file) {
-  if (!data.is_object())
-    throw BundleError(file + " is a JSON " + data.type_name() + "; expected an object" + kBuildAgain);
-  if (!reads_schema(member(data, "schema")))
-    throw BundleError(file + refused_schema(member(data, "schema"), nullptr, kOrBuildAgain));
-  const auto garbled = [&](const std::vector<std::string>& keys) {
-    return BundleError(file + " lacks, adds or garbles " + join(keys) + kBuildAgain);
-  };
-  const std::vector<std::string> wrong = wrong_keys(data);
-  if (!wrong.empty()) throw garbled(wrong);
+  if (data.is_object()) check_schema(member(data, "schema"), file);
+  check_fields(data, kEngineFields, file, kBuildAgain);
   const auto text = [&](const char* key) { return data[key].get<std::string>(); };
   EngineFile made{text("library"),
                   text("version"),
                   text("precision"),
                   {},
-                  {},
+                  data["compute_capabilities"].get<std::vector<std::string>>(),
                   text("platform"),
                   text("onnx"),
                   text("onnx_sha256"),
@@ -119,15 +85,14 @@ EngineFile EngineFile::of(const Json& data, const std::string& file) {
                   text("hardware_compatibility"),
                   data["stripped"].get<bool>(),
                   data["refittable"].get<bool>()};
-  for (const Json& capability : data["compute_capabilities"]) {
-    if (!capability.is_string()) throw garbled({"'compute_capabilities'"});
-    made.compute_capabilities.push_back(capability.get<std::string>());
-  }
+  if (made.library != "tensorrt" && made.library != "tensorrt-rtx")
+    throw BundleError(file + " has library " + cut(made.library) + "; " + kBuildAgain);
   for (const Json& each : data["profiles"]) {
     auto profile = profile_of(each);
-    if (!profile) throw BundleError(file + " holds an optimization profile without its three shapes" + kBuildAgain);
+    if (!profile) throw BundleError(file + " holds an optimization profile without its three shapes; " + kBuildAgain);
     made.profiles.push_back(std::move(*profile));
   }
+  if (made.profiles.empty()) throw BundleError(file + " has no profiles; " + kBuildAgain);
   return made;
 }
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "fields.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
-#include "schema.h"
 
 namespace hydrant {
 namespace {
@@ -25,17 +25,19 @@ bool is_adapted(const std::set<std::string>& modules, std::size_t layer) {
 // Throws BundleError: the plan is malformed.
 std::size_t fork_of(const Json& plan, std::size_t layers, const std::set<std::string>& adapted,
                     const std::string& file) {
-  const Json& members = member(plan, "members");
-  if (plan.is_object() && !reads_schema(member(plan, "schema")))
-    throw BundleError(file + refused_schema(member(plan, "schema")));
-  if (!plan.is_object() || !members.is_array() || members.empty()) {
-    throw BundleError(file + " is no head plan: it lacks its members; make the bundle again");
-  }
+  static constexpr Field fields[] = {{"schema", Is::any},           {"family", Is::text},  {"layers", Is::whole},
+                                     {"heads", Is::whole},          {"members", Is::list}, {"method", Is::text},
+                                     {"provenance", Is::any, false}};
+  static constexpr Field member_fields[] = {{"keep", Is::list}};
+  if (plan.is_object()) check_schema(member(plan, "schema"), file);
+  check_fields(plan, fields, file, "make the bundle again");
+  const Json& members = plan["members"];
+  if (members.empty()) throw BundleError(file + " has no members; make the bundle again");
   for (const Json& each : members) {
-    const Json& keep = member(each, "keep");
-    if (!keep.is_array() || keep.size() != layers) {
-      throw BundleError(file + " has a member with keep = " + shown(keep) + "; expected " + std::to_string(layers) +
-                        " lists of heads; make the bundle again");
+    check_fields(each, member_fields, file + ": a member", "make the bundle again");
+    if (each["keep"].size() != layers) {
+      throw BundleError(file + " has a member with keep = " + shown(each["keep"]) + "; expected " +
+                        std::to_string(layers) + " lists of heads; make the bundle again");
     }
   }
   for (std::size_t layer = 0; layer < layers; ++layer) {

@@ -4,6 +4,9 @@ While the model runs, every softmax and every linear map is noted. The first lin
 the output projection, and the maps before it, in the same module, for those to queries, keys and values. That is a
 guess, so it is tried: with the attention weights of one head set to 0, what the output projection reads must be 0 in
 that head's columns and unchanged in all others. A model for which that does not hold is not taken.
+
+So are the vectors behind each layer, which most models hand out as ``hidden_states``: with NaN for what one block
+gives, they must be finite up to that block, and NaN from there on.
 """
 
 from __future__ import annotations
@@ -216,3 +219,39 @@ def find_classifier(model: nn.Module, inputs: Inputs) -> tuple[str, int]:
 def place_of(rows: Tensor, logits: Tensor) -> Tensor:
     """The token whose logits are the model's, for a classifier that runs on every token: [B, T, C], [B, C] → [B]."""
     return (rows - logits[:, None]).abs().amax(dim=-1).argmin(dim=1)
+
+
+HIDDEN_STATES = {"output_hidden_states": True}
+"""What a model is told so that it hands them out."""
+
+
+def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[Block], width: int) -> bool:
+    """Whether a token classifier's hidden state n + 1 is the output of block n, for each token."""
+    real = inputs["attention_mask"].bool()
+    for place, block in enumerate(blocks):
+        try:
+            states = _spoilt(model, inputs, block)
+        except Exception:  # whatever a model raises that hands out none, or does not take NaN
+            return False
+        if any(not isinstance(each, Tensor) or each.shape != (*real.shape, width) for each in states):
+            return False
+        whole = [bool(torch.isfinite(each[real]).all()) for each in states]
+        none = [not bool(torch.isfinite(each[real]).any()) for each in states]
+        expected = [layer <= place for layer in range(len(blocks) + 1)]
+        if whole != expected or none != [not each for each in expected]:
+            return False
+    return True
+
+
+def _spoilt(model: nn.Module, inputs: Mapping[str, Tensor], block: Block) -> tuple[Any, ...]:
+    """The hidden states of a model one of whose blocks gives NaN."""
+
+    def spoil(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (torch.full_like(arguments[0], torch.nan),)
+
+    handle = model.get_submodule(block.output).register_forward_pre_hook(spoil)
+    try:
+        with torch.no_grad():
+            return tuple(model(**inputs, **HIDDEN_STATES).hidden_states)
+    finally:
+        handle.remove()

@@ -9,26 +9,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
 from ..bundle.traced import Block, Traced
 from ..data.spec import Modality
 from ..errors import InputError, UnsupportedModelError, cut, listing, require
 from ..families.checkpoint import (
     READS,
-    asking_nowhere,
     checked_source,
     class_of,
     find_processor,
     load_config,
     load_weights,
     quiet,
+    without_remote_code,
 )
-from ..families.config import classes, pair, refuse
+from ..families.layout import classes, pair, refuse, task_of
+from ..families.refusals import WRAPPERS
 from ..families.registry import check_weights
-from ..families.tasks import task_of
-from ..families.unsupported import WRAPPERS
+from .export_patches import apply_patches
 from .slices import own_copy, shared_copy
-from .unfilled import Unfilled
-from .written_out import write_out
 
 LONGEST = 512
 """Tokens of the longest text of a model whose configuration names none."""
@@ -88,7 +89,7 @@ def prepared(model: Any) -> Any:
         model.config.use_cache = False  # nothing is generated
     with quiet(), suppress(ValueError, KeyError, AttributeError, NotImplementedError):  # a class with one of its own
         model.set_attn_implementation("eager")
-    write_out(model)
+    apply_patches(model)
     return model.eval()
 
 
@@ -236,10 +237,10 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
     try:
         with quiet(), torch.random.fork_rng(devices=[]):  # some classes draw before there is a parameter
             kind = kinds[configuration.get("model_type")]
-            made = partial(getattr(transformers, class_name), asking_nowhere(kind.from_dict(configuration)))
-            with torch.device("meta"), Unfilled():  # without memory
+            made = partial(getattr(transformers, class_name), without_remote_code(kind.from_dict(configuration)))
+            with torch.device("meta"), SkipInit():  # without memory
                 _check_shapes(made(), shapes)
-            with Unfilled():
+            with SkipInit():
                 model = made()
             return prepared(model)
     except Exception as error:  # whatever a class raises for a configuration of another version
@@ -255,3 +256,19 @@ def _check_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
     wrong = sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name))
     if wrong:
         raise ValueError(f"the weights beside it have other names or shapes: {listing(wrong, 3)}")
+
+
+DRAWING = "normal_", "uniform_", "erfinv_"
+"""What drawing functions are called, or end in (``kaiming_uniform_``), in PyTorch and in transformers, which has some
+of its own; the inverse error function is of truncated normal numbers."""
+
+
+class SkipInit(TorchFunctionMode):
+    """Within it, in this thread, parameters are not filled with random numbers, which takes seconds; buffers are."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        filled = args[0] if args else given.get("tensor")
+        if isinstance(filled, nn.Parameter) and getattr(function, "__name__", "").endswith(DRAWING):
+            return filled
+        return function(*args, **given)

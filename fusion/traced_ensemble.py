@@ -11,27 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bundle.calibration import Calibration
 from ..bundle.density import TAP, Density
 from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
-from ..bundle.store import Bundle, resolve
 from ..bundle.traced import Traced
-from ..errors import BundleError, InputError, cut, is_whole
+from ..errors import InputError
 from ..families.checkpoint import model_labels, own_processor
-from ..families.tasks import problem_of
-from ..tracing.loading import load_traced, modality_of, taken
+from ..families.layout import problem_of
+from ..tracing.export_patches import transformers_code
 from ..tracing.members import agreed, all_heads, check_plan, members_of, run_member, trace, with_defaults
-from ..tracing.stored import load_original
-from ..tracing.written_out import transformers_code
-from .distance import FeatureDistance
-from .label_head import LabelOutput, summarize_labels
+from ..tracing.traced_model import load_traced, modality_of, taken
+from .output_heads import Ensemble, Output
 from .parity import compare_with_original
-from .score_head import ScoreOutput, summarize_scores
-from .uncertainty_head import FusedOutput, summarize
 
 
-class TracedClassifier(nn.Module):
+class TracedClassifier(Ensemble):
     """M members of a traced model, each run by itself; what they share they share as tensors.
 
     Threads that share it take turns: members run under a hook, and models of transformers may keep what they computed.
@@ -48,13 +42,9 @@ class TracedClassifier(nn.Module):
         density: Density | None = None,
         label_temperatures: Sequence[float] | None = None,
     ) -> None:
-        super().__init__()
-        self.architecture, self.plan, self.labels, self.temperature = architecture, plan, labels, temperature
-        self.label_temperatures = None if label_temperatures is None else tuple(label_temperatures)
-        self.provenance = dict(provenance or {})
+        super().__init__(architecture, plan, labels, temperature, provenance, density, label_temperatures)
         self._whole: list[Any] = [original]  # in a list, no submodule: its tensors are the members'
         self.each = nn.ModuleList(members_of(original, architecture, plan))
-        self.distance = None if density is None else FeatureDistance(density)
         self._turn = threading.Lock()
         self.eval().requires_grad_(False)
 
@@ -72,27 +62,16 @@ class TracedClassifier(nn.Module):
         return self._whole[0]
 
     @property
-    def members(self) -> int:
-        """Number of members M."""
-        return len(self.plan.members)
-
-    @property
     def trunk(self) -> int:
         """Blocks, counted from the input, in which all members keep the same heads."""
         return self.plan.fork
 
-    def forward(self, **inputs: Tensor) -> FusedOutput | ScoreOutput | LabelOutput:
+    def forward(self, **inputs: Tensor) -> Output:
         """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
 
         Of tokens everything has an axis T behind B; what stands at padding says nothing.
         """
-        logits, features = self.features(() if self.distance is None else self.distance.density.taps, **inputs)
-        distance = None if self.distance is None else self.distance(features)
-        if self.architecture.task == "score":
-            return summarize_scores(logits, self.architecture.score_activation, distance)
-        if self.architecture.task == "multi_label":
-            return summarize_labels(logits, self.label_temperatures or (self.temperature,), distance)
-        return summarize(logits, self.temperature, distance)
+        return self.answer(*self.features(self.taps, **inputs))
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
@@ -133,7 +112,7 @@ class TracedClassifier(nn.Module):
         weight, bias = last.weight.detach(), getattr(last, "bias", None)
         return weight.T if isinstance(last, nn.Linear) else weight, None if bias is None else bias.detach()
 
-    def compare_with_original(self, processor: Any) -> OriginalCheck:
+    def checked_with(self, processor: Any) -> OriginalCheck:
         """Compare the whole model, run as members are, with transformers' own code on raw inputs."""
         [whole] = members_of(self.original, self.architecture, all_heads(self.architecture, 1))
 
@@ -143,7 +122,7 @@ class TracedClassifier(nn.Module):
         with transformers_code(self.original):
             return compare_with_original(self.original, processor, self.architecture, run)
 
-    def checkpoint_weights(self) -> dict[str, Tensor]:
+    def stored_weights(self) -> dict[str, Tensor]:
         """The tensors of the whole original under their names in transformers."""
         state = self.original.state_dict()
         return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
@@ -154,40 +133,18 @@ class TracedClassifier(nn.Module):
         return {name: value for name, value in self.original.config.to_dict().items() if name not in left_out}
 
 
-def fuse_traced(models: Any, plan: HeadPlan | None = None, members: int | None = None) -> TracedClassifier:
+def fuse_traced(sources: Sequence[Any], plan: HeadPlan | None, members: int | None) -> TracedClassifier:
     """Members of any classifier, compared with the original under hooks; ``fusion.ensemble.fuse`` has the arguments."""
-    sources = [models] if isinstance(models, str | Path | nn.Module) else list(models)
     if len(sources) != 1:
         raise InputError(f"{len(sources)} models were given with traced; expected one, whose prunings are the members")
-    if members is not None and not is_whole(members, 1):
-        raise InputError(f"members is {cut(members)}; expected a whole number, 1 or more")
-    model = load_traced(sources[0]) if isinstance(sources[0], str | Path) else taken(sources[0])
+    source = sources[0]
+    model = load_traced(source) if isinstance(source, str | Path) else taken(source)
     for name, weight in model.state_dict().items():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise InputError(f"weight {name} holds non-finite values (NaN or infinity); repair the checkpoint")
-    architecture = trace(model, own_processor(sources[0], modality_of(type(model).__name__)))
+    architecture = trace(model, own_processor(source, modality_of(type(model).__name__)))
     plan = all_heads(architecture, members or 1) if plan is None else plan
     check_plan(plan, architecture)
     form, checked = agreed(model, architecture, plan)
     facts = {"checkpoints": 1, "separate": [], "traced": checked, **problem_of(model.config)}
     return TracedClassifier(replace(architecture, form=form), plan, model, model_labels(model.config), provenance=facts)
-
-
-def load_traced_ensemble(bundle: Bundle | str | Path) -> TracedClassifier:
-    """The traced ensemble of a bundle, in evaluation mode, float32 on the CPU."""
-    bundle = resolve(bundle)
-    architecture = bundle.any_architecture()
-    if not isinstance(architecture, Traced):
-        raise BundleError(f"{bundle.path} holds no traced model; load it with load_ensemble")
-    calibration = Calibration.of(bundle)
-    labels = calibration.labels
-    return TracedClassifier(
-        architecture,
-        bundle.plan(),
-        load_original(bundle, architecture),
-        bundle.labels,
-        temperature=calibration.temperature,
-        provenance=bundle.manifest.get("fusion"),
-        density=Density.of(bundle),
-        label_temperatures=None if labels is None else labels.temperatures,
-    )

@@ -21,7 +21,7 @@ from ..errors import require
 from ..families.checkpoint import READS
 
 
-def write_out(model: nn.Module) -> None:
+def apply_patches(model: nn.Module) -> None:
     """Put the written-out parts in their places, in a model's own modules."""
     for module, name, written in _parts(model):
         setattr(module, name, MethodType(written, module))
@@ -36,12 +36,12 @@ def transformers_code(model: nn.Module) -> Iterator[bool]:
     try:
         yield bool(parts)
     finally:
-        write_out(model)
+        apply_patches(model)
 
 
 def _parts(model: nn.Module) -> list[tuple[Any, str, Callable[..., Any]]]:
     """Modules, the names of their functions, and these written out."""
-    found = ((module, WRITTEN_OUT.get(type(module).__name__)) for module in model.modules())
+    found = ((module, PATCHES.get(type(module).__name__)) for module in model.modules())
     return [(module, *part) for module, part in found if part is not None]
 
 
@@ -103,7 +103,7 @@ def _disentangled_encoder(self: Any, hidden_states: Tensor, attention_mask: Tens
     return _widened(self, self.encoder(states, mask).last_hidden_state, hidden_states.shape[1])
 
 
-WRITTEN_OUT: dict[str, tuple[str, Callable[..., Any]]] = {
+PATCHES: dict[str, tuple[str, Callable[..., Any]]] = {
     "WavLMAttention": ("torch_multi_head_self_attention", _attention),
     "SEWEncoder": ("forward", _encoder),
     "SEWDEncoder": ("forward", _disentangled_encoder),

@@ -84,7 +84,7 @@ def choose_forms(
         if not plan.same_heads(layer):
             raise InputError(
                 f"members keep different heads in layer {layer}, so {name} has no weight that they share; "
-                "leave low_rank='keep' (--low-rank keep) or the plan out"
+                "leave low_rank='keep' or the plan out"
             )
     return merge | {name: {"rank": ranks[name], "low_rank": True} for name in attention}
 

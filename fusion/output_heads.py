@@ -1,0 +1,268 @@
+"""From member logits to what an ensemble answers and how much its members disagree: one head for each task.
+
+Probabilities and scores are averaged, never logits. Of classes, with p_m = softmax(z_m / T) and p̄ = mean_m p_m:
+
+    predictive entropy   H(p̄)                      total uncertainty, nats
+    expected entropy     mean_m H(p_m)              aleatoric part
+    mutual information   H(p̄) − mean_m H(p_m) ≥ 0   epistemic part (Depeweg et al. 2018)
+    disagreement         share of members whose argmax differs from that of p̄
+    energy               −mean_m log Σ_c exp z_m,c  without T, nats (Liu et al. 2020)
+
+Of one score, with s_m = a(z_m) and a the model's own activation: their mean, and their variance around it
+(Lakshminarayanan et al. 2017, without a variance of each member's own).
+
+Of labels that do not exclude each other, with p_m,c = 1 / (1 + exp(−z_m,c / T_c)) and h(p) = −p log p −
+(1 − p) log(1 − p): h(p̄_c) and h(p̄_c) − mean_m h(p_m,c) for each label; an input has their sums over c, and as energy
+−mean_m Σ_c log(1 + exp z_m,c) without T (JointEnergy, Wang et al. 2021). Given a member its labels are independent, so
+that the expected entropy is exact; the members' mixture may tie labels to each other, so the others are upper bounds.
+
+Entropies are cut to [0, log C], or for labels to [0, C · log 2], which rounding would leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bundle.density import Density
+from ..bundle.plan import HeadPlan
+from ..bundle.traced import AnyArchitecture
+from ..metrics.uncertainty import highest_entropy
+from ..tasks import ScoreActivation
+
+
+@dataclass(frozen=True)
+class FusedOutput:
+    """What the fused module returns: member logits and the fields of a ``Prediction`` as tensors.
+
+    Of a model of tokens everything has an axis T behind B; ``member_probabilities`` are [B, M, T, C].
+
+    Attributes:
+        member_logits: [M, B, C], before the temperature.
+        probabilities: [B, C].
+        label: [B] int64, argmax of ``probabilities``.
+        confidence: [B], max of ``probabilities``.
+        predictive_entropy, expected_entropy, mutual_information: [B], nats.
+        disagreement: [B] in [0, 1].
+        energy: [B], nats.
+        member_probabilities: [B, M, C].
+        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
+        abstain, out_of_distribution: always ``None`` here; thresholds belong to the runtime.
+    """
+
+    member_logits: Tensor
+    probabilities: Tensor
+    label: Tensor
+    confidence: Tensor
+    predictive_entropy: Tensor
+    expected_entropy: Tensor
+    mutual_information: Tensor
+    disagreement: Tensor
+    energy: Tensor
+    member_probabilities: Tensor
+    distance: Tensor | None = None
+    abstain: None = None
+    out_of_distribution: None = None
+
+
+@dataclass(frozen=True)
+class ScoreOutput:
+    """What the fused module of a score returns.
+
+    Attributes:
+        member_logits: [M, B, 1], before the activation.
+        score: [B], mean over members.
+        score_variance: [B], ≥ 0, of the members' scores around their mean.
+        member_scores: [B, M].
+        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
+    """
+
+    member_logits: Tensor
+    score: Tensor
+    score_variance: Tensor
+    member_scores: Tensor
+    distance: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class LabelOutput:
+    """What the fused module of a multi-label model returns.
+
+    Attributes:
+        member_logits: [M, B, C], before the temperatures.
+        probabilities: [B, C], mean over members.
+        label_entropy, label_mutual_information: [B, C], nats.
+        predictive_entropy, expected_entropy, mutual_information: [B], nats, summed over the labels.
+        energy: [B], nats.
+        member_probabilities: [B, M, C].
+        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
+    """
+
+    member_logits: Tensor
+    probabilities: Tensor
+    label_entropy: Tensor
+    label_mutual_information: Tensor
+    predictive_entropy: Tensor
+    expected_entropy: Tensor
+    mutual_information: Tensor
+    energy: Tensor
+    member_probabilities: Tensor
+    distance: Tensor | None = None
+
+
+Output = FusedOutput | ScoreOutput | LabelOutput
+
+
+def summarize_task(
+    architecture: AnyArchitecture,
+    member_logits: Tensor,
+    temperatures: Sequence[float] = (1.0,),
+    distance: Tensor | None = None,
+) -> Output:
+    """Apply the head of a model's task in float32 to logits [M, B, C]; one temperature, or one of each label."""
+    if architecture.task == "score":
+        return summarize_scores(member_logits, architecture.score_activation, distance)
+    if architecture.task == "multi_label":
+        return summarize_labels(member_logits, temperatures, distance)
+    return summarize(member_logits, temperatures[0], distance)
+
+
+def summarize(member_logits: Tensor, temperature: float = 1.0, distance: Tensor | None = None) -> FusedOutput:
+    """The head of classes, from logits [M, B, C], or of tokens [M, B, T, C]."""
+    logits = member_logits.float()
+    members = torch.softmax((logits - logits.amax(dim=-1, keepdim=True)) / temperature, dim=-1)  # [M, B, C]
+    mean = members.mean(dim=0)  # [B, C]
+    highest = float(highest_entropy(logits.shape[-1]))
+    expected = entropy(members).mean(dim=0).clamp(0.0, highest)  # [B]
+    predictive = torch.maximum(entropy(mean).clamp_max(highest), expected)  # H(p̄) ≥ E[H] despite rounding
+    confidence, label = mean.max(dim=-1)
+    return FusedOutput(
+        member_logits=member_logits,
+        probabilities=mean,
+        label=label,
+        confidence=confidence,
+        predictive_entropy=predictive,
+        expected_entropy=expected,
+        mutual_information=predictive - expected,
+        disagreement=(members.argmax(dim=-1) != label).float().mean(dim=0),
+        energy=-torch.logsumexp(logits, dim=-1).mean(dim=0),
+        member_probabilities=members.transpose(0, 1),
+        distance=distance,
+    )
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Shannon entropy over the last axis, nats; 0·log 0 = 0."""
+    smallest = torch.finfo(probabilities.dtype).tiny
+    return 0.0 - (probabilities * probabilities.clamp_min(smallest).log()).sum(dim=-1)
+
+
+def summarize_scores(member_logits: Tensor, activation: ScoreActivation, distance: Tensor | None = None) -> ScoreOutput:
+    """The head of one score, from logits [M, B, 1]."""
+    logits = member_logits.float()[..., 0]  # [M, B]
+    members = torch.sigmoid(logits) if activation == "sigmoid" else logits
+    mean = members.mean(dim=0)
+    return ScoreOutput(
+        member_logits=member_logits,
+        score=mean,
+        score_variance=(members - mean).square().mean(dim=0),
+        member_scores=members.transpose(0, 1),
+        distance=distance,
+    )
+
+
+def summarize_labels(
+    member_logits: Tensor, temperatures: Sequence[float] = (1.0,), distance: Tensor | None = None
+) -> LabelOutput:
+    """The head of several labels, from logits [M, B, C]."""
+    logits = member_logits.float() / torch.tensor(temperatures, device=member_logits.device)
+    members, without = torch.sigmoid(logits), torch.sigmoid(-logits)  # [M, B, C]
+    highest, together = float(highest_entropy(2)), float(highest_entropy(2, logits.shape[-1]))
+    expected = _label_entropy(members, without).mean(dim=0).clamp(0.0, highest)  # [B, C]
+    mean = members.mean(dim=0)
+    total = torch.maximum(_label_entropy(mean, without.mean(dim=0)).clamp_max(highest), expected)  # despite rounding
+    return LabelOutput(
+        member_logits=member_logits,
+        probabilities=mean,
+        label_entropy=total,
+        label_mutual_information=total - expected,
+        predictive_entropy=total.sum(dim=-1).clamp_max(together),
+        expected_entropy=expected.sum(dim=-1).clamp_max(together),
+        mutual_information=(total - expected).sum(dim=-1).clamp_max(together),
+        energy=-torch.nn.functional.softplus(member_logits.float()).sum(dim=-1).mean(dim=0),
+        member_probabilities=members.transpose(0, 1),
+        distance=distance,
+    )
+
+
+def _label_entropy(probabilities: Tensor, without: Tensor) -> Tensor:
+    """−p log p − q log q, nats, of probabilities p and their complements q, which rounding would lose; 0·log 0 = 0."""
+    smallest = torch.finfo(torch.float32).tiny
+    terms = [part * part.clamp_min(smallest).log() for part in (probabilities, without)]
+    return 0.0 - (terms[0] + terms[1])
+
+
+class FeatureDistance(nn.Module):
+    """The fitted distance of a bundle; its tensors are buffers that no ``state_dict`` holds."""
+
+    def __init__(self, density: Density) -> None:
+        super().__init__()
+        self.density = density
+        for name, array in density.arrays().items():
+            self.register_buffer(name, torch.from_numpy(array.copy()), persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[K, B, d] → [B], or of tokens [K, B, T, d] → [B, T], in float32."""
+        if features.ndim == 4:
+            found: Tensor = self(features.flatten(1, 2))
+            return found.unflatten(0, features.shape[1:3])
+        rows = nn.functional.normalize(features.float(), dim=-1) - self.get_buffer("centre")[:, None]
+        rows = rows @ self.get_buffer("whitening")  # [K, B, r]
+        means = self.get_buffer("means")  # [K, R, r]
+        closeness = rows @ means.transpose(1, 2) - means.square().sum(dim=-1)[:, None] / 2  # [K, B, R]
+        nearest = closeness.argmax(dim=-1)  # [K, B]
+        chosen = means.gather(1, nearest[..., None].expand(-1, -1, means.shape[-1]))
+        squared = (rows - chosen).square().sum(dim=-1)  # of the difference, not a difference of squares: [K, B]
+        location, scale = self.get_buffer("location")[:, None], self.get_buffer("scale")[:, None]
+        return ((squared - location) / scale).mean(dim=0)
+
+
+class Ensemble(nn.Module):
+    """What fused and traced ensembles have in common: a plan, class names, temperatures, and perhaps a distance."""
+
+    architecture: Any
+
+    def __init__(
+        self,
+        architecture: AnyArchitecture,
+        plan: HeadPlan,
+        labels: list[str],
+        temperature: float,
+        provenance: Mapping[str, Any] | None,
+        density: Density | None,
+        label_temperatures: Sequence[float] | None,
+    ) -> None:
+        super().__init__()
+        self.architecture, self.plan, self.labels, self.temperature = architecture, plan, labels, temperature
+        self.label_temperatures = None if label_temperatures is None else tuple(label_temperatures)
+        self.provenance = dict(provenance or {})
+        self.distance = None if density is None else FeatureDistance(density)
+
+    @property
+    def members(self) -> int:
+        """Number of members M."""
+        return len(self.plan.members)
+
+    @property
+    def taps(self) -> Sequence[str]:
+        """Names of the vectors that the distance reads; none until it is fitted."""
+        return () if self.distance is None else self.distance.density.taps
+
+    def answer(self, logits: Tensor, features: Tensor) -> Output:
+        """The output of the task's head, from member logits and the vectors of :attr:`taps`."""
+        distance = None if self.distance is None else self.distance(features)
+        return summarize_task(self.architecture, logits, self.label_temperatures or (self.temperature,), distance)
