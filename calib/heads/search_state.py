@@ -6,18 +6,23 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ...bundle.plan import Keep
 from ...bundle.progress_checkpoint import Checkpoint
-from ...bundle.staging import write_atomically
-from ...data.specs import Spec, decode
+from ...data.specs import Spec
 from ...errors import InputError
-from ...export.fused_blocks import Layer
 
 SCORES = "scores.json"
+
+
+class Layer(Spec, frozen=True):
+    """Scores [circuits, H] of the layer above the heads that are kept below it."""
+
+    keep: Keep
+    scores: list[list[float]]
 
 
 class SearchState:
@@ -44,24 +49,12 @@ class SearchState:
     def add(self, keep: Keep, scores: np.ndarray) -> None:
         """Remember the scores [circuits, H] of the layer above ``keep``."""
         self._found[keep] = scores
-        if self._path is not None:
-            layers = [{"keep": keep, "scores": table.tolist()} for keep, table in self._found.items()]
-            text = json.dumps({"schema": 1, "digest": self._digest, "layers": layers})
-            write_atomically(self._path, text.encode())
+        if self._checkpoint.folder is not None:
+            self._checkpoint.write(SCORES, [Layer(keep, table.tolist()) for keep, table in self._found.items()])
 
     def remove(self) -> None:
-        """Delete the file: the search is complete."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-
-
-def is_state(path: Path) -> bool:
-    """Whether a file is the state of a search, whichever it was."""
-    try:
-        decode(path.read_bytes(), _State, path, InputError)
-    except (OSError, InputError):
-        return False
-    return True
+        """Delete the folder: the search is complete."""
+        self._checkpoint.remove()
 
 
 def digest_of(
@@ -75,32 +68,3 @@ def digest_of(
             digest.update(np.ascontiguousarray(tensor.numpy()).data)
     digest.update(np.ascontiguousarray(labels).data)
     return digest.hexdigest()
-
-
-class _Layer(Spec):
-    keep: Keep
-    scores: list[list[float]]
-
-
-class _State(Spec):
-    schema: Literal[1]
-    digest: str
-    layers: list[_Layer]
-
-
-def _read(path: Path, digest: str, shape: tuple[int, int]) -> dict[Keep, np.ndarray]:
-    remedy = f"delete {path} to start anew, or choose another output"
-    try:
-        state = decode(path.read_bytes(), _State, path, InputError)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; {remedy}") from error
-    except InputError as error:
-        raise InputError(f"this is not the state of a circuit search: {error}; {remedy}") from error
-    if state.digest != digest:
-        raise InputError(
-            f"{path} holds an interrupted search with other settings, data or model; run the command that began it, "
-            f"or {remedy}"
-        )
-    if any([len(row) for row in layer.scores] != [shape[1]] * shape[0] for layer in state.layers):
-        raise InputError(f"{path} has scores of another size than {shape[0]} × {shape[1]}; {remedy}")
-    return {layer.keep: np.array(layer.scores, np.float64) for layer in state.layers}
