@@ -29,7 +29,7 @@ Some = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Rate(Spec, frozen=True):
-    """How often something happened: ``count`` times of the ``n`` that it could have."""
+    """A rate: ``count`` of ``n``."""
 
     count: Count
     n: Some
@@ -45,7 +45,7 @@ class Rate(Spec, frozen=True):
 
 
 class Histogram(Spec, frozen=True):
-    """How the values of one score are spread: E ascending edges between bins, and the values in each of E + 1 bins."""
+    """The values of one score: E ascending edges between bins, and the number of values in each of E + 1 bins."""
 
     edges: tuple[float, ...]
     counts: tuple[Count, ...]
@@ -58,7 +58,7 @@ class Histogram(Spec, frozen=True):
 
 
 class TrafficReference(Spec, frozen=True):
-    """What traffic is compared with.
+    """Calibration examples as traffic is compared with them.
 
     Attributes:
         inputs: that it is of, at least 1.

@@ -79,7 +79,7 @@ def read_training(
     if len(training) < figures.neighbours:
         raise InputError(
             f"neighbours is {figures.neighbours}, but {training.source} holds {len(training)} examples; give more of "
-            "them, or a smaller number (--neighbours)"
+            "them, or a smaller number of neighbours"
         )
     return training
 
@@ -180,7 +180,7 @@ def _outputs(
 
 
 def _read(outputs: Arrays) -> np.ndarray:
-    """What the last linear map reads: behind a pooler, where there is one."""
+    """Input of the last linear map: behind a pooler, where there is one."""
     return outputs["penultimate"] if "penultimate" in outputs else outputs["features"]
 
 
@@ -229,7 +229,7 @@ WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, wi
 
 
 def single_model_of(model: Model) -> str:
-    """Which single model the baselines of a model are computed from, in words."""
+    """The single model that the baselines of a model are computed from, in words."""
     if model.kind in WHOLE:
         return WHOLE[model.kind]
     members, heads, counts = len(model.plan.members), model.plan.heads, model.plan.head_counts()[0]
@@ -241,7 +241,7 @@ def single_model_of(model: Model) -> str:
 
 
 def is_whole_model(model: Model) -> bool:
-    """Whether it is one model with all its heads."""
+    """True for one model with all its heads."""
     shape, plan = model.architecture, model.plan
     return model.kind in WHOLE or plan.head_counts() == [list(shape.heads_of_layers)]
 
@@ -249,7 +249,7 @@ def is_whole_model(model: Model) -> bool:
 def baseline_notes(
     models: Sequence[Model], bundle: Bundle, known: Examples, ood: Examples, training: Examples | None
 ) -> list[str]:
-    """What to know when reading baselines: whether any is of a whole model, and what data are used twice."""
+    """Notes for reading baselines: whether any is of a whole model, and which data are used twice."""
     notes = []
     if not any(is_whole_model(model) for model in models):
         notes.append(

@@ -1,4 +1,4 @@
-"""Where a graph leaves its reference: the outputs of every layer's parts beside those of the PyTorch module.
+"""Bisection of a graph: the outputs of every layer's parts beside those of the PyTorch module.
 
 The graph is run once more with further outputs: the sum of the embeddings, and of each layer its attention, its MLP
 and its output. They are compared on the same inputs with what the fused module computes in the same places.
@@ -105,7 +105,7 @@ def _matching(seen: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _reference(bundle: Bundle, names: Sequence[str]) -> Callable[[Batch], dict[str, np.ndarray]]:
-    """What runs the fused module, and gives every value by its name, [S, B, T, d]."""
+    """A function that runs the fused module and returns every value by its name, [S, B, T, d]."""
     torch = require("torch", "fuse", "run the PyTorch reference")
     from ..fusion import load_ensemble
 

@@ -37,7 +37,7 @@ class Asked:
 
 
 def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
-    """What a competitor's name asks for; ``None`` where it is that of a checkpoint or bundle, or of a folder."""
+    """MC dropout by a competitor's name; ``None`` for the name of a checkpoint, bundle or folder."""
     word, *rest = str(source).split(":", 2)
     if word != KIND or Path(source).exists():
         return None

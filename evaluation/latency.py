@@ -1,4 +1,4 @@
-"""How long the models under evaluation take, all on one backend: times on different ones tell nothing of the models."""
+"""Latency of the models under evaluation, all on one backend: times on different ones do not compare models."""
 
 from __future__ import annotations
 

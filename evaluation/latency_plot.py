@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
 from collections.abc import Sequence
 
 from ..errors import require
+from .drawing import new_figure, png
 from .profile_report import Case, Settings
 
 STYLES = ("-", "--", ":", "-.")
@@ -16,17 +16,12 @@ STYLES = ("-", "--", ":", "-.")
 def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
     """PNG bytes: medians, with a band up to the 95th percentile, on logarithmic axes."""
     require("matplotlib", "report", "draw latency against batch")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     lines: dict[tuple[str, str, str, int], list[Case]] = defaultdict(list)
     for case in cases:
         lines[case.model, case.backend, case.precision, case.sequence].append(case)
     models = list(dict.fromkeys(key[:3] for key in lines))
     sequences = sorted({case.sequence for case in cases})
-    figure = Figure(figsize=(8, 5), dpi=110, facecolor="white")
-    FigureCanvasAgg(figure)  # without pyplot, whose state is the whole process's
-    axes = figure.subplots()
+    figure, axes = new_figure(10, 5)
     for (model, backend, precision, sequence), found in lines.items():
         line = sorted(found, key=lambda case: case.batch)
         batches = [case.batch for case in line]
@@ -46,9 +41,6 @@ def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
     axes.set_xticks(ticks, [str(batch) for batch in ticks])
     axes.set_xlabel("batch (inputs)")
     axes.set_ylabel("latency of the batch (ms): median, band to the 95th percentile")
-    axes.grid(visible=True, which="both", alpha=0.25)
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": "hydrant"})
-    return buffer.getvalue()
+    figure.legend(frameon=False, fontsize=8, loc="outside right upper")
+    return png(figure)

@@ -207,7 +207,7 @@ def _zero_shot(source: str | Path, bundle: Bundle) -> Any:
 
 
 def _columns(own: Sequence[str], wanted: Sequence[str], source: str) -> np.ndarray:
-    """Where each wanted class stands among a model's own."""
+    """The place of each wanted class among a model's own."""
     if sorted(own) != sorted(wanted):
         differing = sorted(set(own) ^ set(wanted))
         raise InputError(

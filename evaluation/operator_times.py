@@ -1,4 +1,4 @@
-"""Where the time goes inside a graph: ONNX Runtime's own record of every operator."""
+"""Time of every operator inside a graph, from ONNX Runtime's own profiler."""
 
 from __future__ import annotations
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from ..metrics import classification as metrics
 from ..metrics.classification import BINS, risk_coverage
 from .classes import most_disputed
+from .drawing import new_figure, png
 from .metric_names import BASELINE_FIGURES, BASELINES, SCORES
 from .observation import Evidence, Observation
 from .report import EvaluationReport, Figure
@@ -61,7 +57,7 @@ def pictures(report: EvaluationReport, evidence: Evidence) -> dict[str, bytes]:
 
 def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
     """Accuracy against confidence in equal-width bins, with the number of examples in each below."""
-    figure, (axes, counts) = _figure(5.4, 5.6, rows=2, height_ratios=[3, 1], sharex=True)
+    figure, (axes, counts) = new_figure(5.4, 5.6, rows=2, height_ratios=[3, 1], sharex=True)
     axes.plot([0, 100], [0, 100], color="#999999", linewidth=1, linestyle="--", label="calibrated")
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
         confidence, correct = observed.prediction.confidence, observed.prediction.label == labels
@@ -84,11 +80,11 @@ def _reliability(names: Sequence[str], seen: Sequence[Observation], labels: np.n
     counts.set_ylabel("examples")
     counts.set_xlabel("confidence: largest averaged probability (%)")
     axes.legend(edgecolor="none", framealpha=0.85, fontsize=8, loc="upper left", markerscale=0.7)
-    return _png(figure)
+    return png(figure)
 
 
 def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np.ndarray) -> bytes:
-    figure, axes = _figure(5.4, 5.6)
+    figure, axes = new_figure(5.4, 5.6)
     for index, (name, observed) in enumerate(zip(names, seen, strict=True)):
         wrong = observed.prediction.label != labels
         coverage, risk = risk_coverage(-observed.prediction.confidence, wrong)
@@ -99,7 +95,7 @@ def _risk_coverage(names: Sequence[str], seen: Sequence[Observation], labels: np
     axes.set_xlabel("coverage: inputs answered, most confident first (%)")
     axes.set_ylabel("risk: answers that are wrong (%)")
     axes.legend(frameon=False, fontsize=8, loc="best")
-    return _png(figure)
+    return png(figure)
 
 
 def _scores(known: Observation, ood: Observation | None, labels: np.ndarray) -> bytes:
@@ -107,7 +103,7 @@ def _scores(known: Observation, ood: Observation | None, labels: np.ndarray) -> 
     scores, outside = known.scores(), {} if ood is None else ood.scores()
     wrong = known.prediction.label != labels
     groups = [("right", RIGHT), ("wrong", WRONG)] + ([("out of distribution", OUTSIDE)] if outside else [])
-    figure, grid = _figure(10.8, 0.7 + 1.3 * len(groups), len(groups), len(scores), sharex="col", sharey=True)
+    figure, grid = new_figure(10.8, 0.7 + 1.3 * len(groups), len(groups), len(scores), sharex="col", sharey=True)
     for column, (name, score) in zip(grid.T, scores.items(), strict=True):
         sign = -1 if name == "max_probability" else 1
         spread = [sign * values for values in (score[~wrong], score[wrong], *([outside[name]] if outside else []))]
@@ -122,12 +118,12 @@ def _scores(known: Observation, ood: Observation | None, labels: np.ndarray) -> 
         axes.set_ylim(0, 100)
         axes.set_yticks([1, 5, 20, 50, 100], ["1", "5", "20", "50", "100 %"])
         axes.set_ylabel(group, fontsize=9)
-    return _png(figure)
+    return png(figure)
 
 
 def _detection(names: Sequence[str], seen: Sequence[Observation], ood: Sequence[Observation | None]) -> bytes:
     """ROC curves: out-of-distribution inputs caught against others flagged, for two scores."""
-    figure, panels = _figure(10.8, 4.6, columns=2)
+    figure, panels = new_figure(10.8, 4.6, columns=2)
     for axes, score in zip(panels, ("max_probability", "predictive_entropy"), strict=True):
         for index, (name, known, outside) in enumerate(zip(names, seen, ood, strict=True)):
             assert outside is not None  # drawn for out-of-distribution data only
@@ -145,7 +141,7 @@ def _detection(names: Sequence[str], seen: Sequence[Observation], ood: Sequence[
         axes.set_ylabel("out-of-distribution inputs caught (%)")
         axes.set_title(f"by {TITLES[score].removesuffix(' (nats)')}", fontsize=10, loc="left")
         axes.legend(frameon=False, fontsize=8, loc="lower right")
-    return _png(figure)
+    return png(figure)
 
 
 def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
@@ -153,7 +149,7 @@ def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
     own = _rows([model.figures for model in report.models], SCORES, "ood.")
     single = [{} if model.baselines is None else model.baselines.figures for model in report.models]
     rows = [*own, *_rows(single, BASELINES, "")]
-    figure, panels = _figure(10.8, 1.2 + 0.3 * len(rows), columns=2, sharey=True)
+    figure, panels = new_figure(10.8, 1.2 + 0.3 * len(rows), columns=2, sharey=True)
     for axes, (name, told) in zip(panels, BASELINE_FIGURES.items(), strict=True):
         for index, model in enumerate(names):
             known = [found[index].get(f"{key}.{name}") for _, found, key in rows]
@@ -169,7 +165,7 @@ def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
     panels[0].set_yticks(range(len(rows)), [words for words, *_ in rows], fontsize=8)
     panels[0].invert_yaxis()
     panels[0].legend(frameon=False, fontsize=8, loc="best")
-    return _png(figure)
+    return png(figure)
 
 
 Row = tuple[str, Sequence[Mapping[str, Figure]], str]
@@ -186,17 +182,17 @@ def _rows(found: Sequence[Mapping[str, Figure]], scores: Mapping[str, str], pref
 def _disagreement(evidence: Evidence) -> bytes:
     """The classes on whose examples members disagree most."""
     shown = most_disputed(evidence)[::-1]
-    figure, axes = _figure(10.8, 0.9 + 0.25 * len(shown))
+    figure, axes = new_figure(10.8, 0.9 + 0.25 * len(shown))
     axes.barh(range(len(shown)), [100 * facts.disagreement for facts in shown], color=COLOURS[0], height=0.7)
     axes.axvline(100 * evidence.seen[0].prediction.disagreement.mean(), color="#999999", linewidth=1, linestyle="--")
     axes.set_yticks(range(len(shown)), [_told(facts.name) for facts in shown], fontsize=8)
     axes.set_xlabel("members that disagree with the ensemble (mean, %; dashed: all classes)")
-    return _png(figure)
+    return png(figure)
 
 
 def _noise(names: Sequence[str], report: EvaluationReport) -> bytes:
     """NLL and accuracy against severity, averaged over kinds of corruption."""
-    figure, panels = _figure(5.4, 4.8, rows=2, sharex=True)
+    figure, panels = new_figure(5.4, 4.8, rows=2, sharex=True)
     for index, (name, model) in enumerate(zip(names, report.models, strict=True)):
         severities = sorted({row.severity for row in model.noise})
         for axes, figure_name, scale in ((panels[0], "nll", 1), (panels[1], "accuracy", 100)):
@@ -211,36 +207,7 @@ def _noise(names: Sequence[str], report: EvaluationReport) -> bytes:
         axes.set_xticks(range(6))
     panels[1].set_xlabel("severity (0: clean)")
     panels[0].legend(frameon=False, fontsize=8)
-    return _png(figure)
-
-
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
-    """A figure without pyplot, whose state is the whole process's, and its axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=160, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    ratios = settings.pop("height_ratios", None)
-    axes = figure.subplots(rows, columns, height_ratios=ratios, **settings)
-    for each in np.ravel(axes):
-        each.spines[["top", "right"]].set_visible(False)
-        each.grid(visible=True, alpha=0.2, linewidth=0.6)
-        each.set_axisbelow(True)
-        each.tick_params(labelsize=8)
-    return figure, axes
-
-
-def _png(figure: Any) -> bytes:
-    """Drawn once: the layout has made room for all words, for which ``savefig`` would draw everything twice."""
-    with warnings.catch_warnings():  # of names in scripts that the font lacks; the page writes them out
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.canvas.draw()
-    buffer, facts = io.BytesIO(), PngInfo()
-    facts.add_text("Software", "hydrant")
-    image = Image.fromarray(np.asarray(figure.canvas.buffer_rgba()))
-    image.save(buffer, "PNG", pnginfo=facts, dpi=(figure.dpi, figure.dpi))
-    return buffer.getvalue()
+    return png(figure)
 
 
 def _style(index: int) -> dict[str, str]:

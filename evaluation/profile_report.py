@@ -1,4 +1,4 @@
-"""What ``profile`` is asked for and what it measured: settings, the machine, one case for each model and shape."""
+"""Settings and results of ``profile``: the machine, and one case for each model and shape."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, checked; ``sequences`` are 0 where nobody counted an image's tokens."""
+    """Checked settings; ``sequences`` are 0 where nobody counted an image's tokens."""
 
     batches: tuple[int, ...]
     sequences: tuple[int, ...]
@@ -206,7 +206,7 @@ class MemoryCase:
 
 @dataclass(frozen=True)
 class ProfileReport:
-    """What ``profile`` measured.
+    """Results of ``profile``.
 
     Attributes:
         files: SHA-256 of every file of the bundle but the reports, as it was profiled.

@@ -1,4 +1,4 @@
-"""What is profiled: the bundle and its baselines, and how each is opened."""
+"""The models that are profiled: the bundle and its baselines, and how each is opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..runtime.backends.registry import RUNS_GRAPHS, open_backend, open_graph
 FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
 
 BASELINES = (SINGLE, DEEP_ENSEMBLE)
-"""What can be asked for; ``"single"`` also brings the single model with the exact rewrites."""
+"""Baselines by name; ``"single"`` also brings the single model with the exact rewrites."""
 
 
 @dataclass(frozen=True)

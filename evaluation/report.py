@@ -1,4 +1,4 @@
-"""What an evaluation found."""
+"""Results of an evaluation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class BaselineReport:
-    """How well post-hoc scores of a single model find out-of-distribution inputs.
+    """Detection of out-of-distribution inputs by post-hoc scores of a single model.
 
     Attributes:
         of: which single model they were computed from, in words.
@@ -82,7 +82,7 @@ class ModelReport:
 
     @property
     def scaled(self) -> bool:
-        """Whether a temperature was fitted, of all classes or of a label."""
+        """True if a temperature was fitted, for all classes or for a label."""
         return any(each != 1 for each in (self.temperature, *self.temperatures))
 
 
@@ -99,7 +99,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the evaluated bundle is better and worse at than one competitor: in one sentence, and figure by figure."""
+    """Comparison of the evaluated bundle with one competitor: in one sentence, and figure by figure."""
 
     against: str
     sentence: str
@@ -108,7 +108,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What ``evaluate`` found.
+    """Results of ``evaluate``.
 
     Attributes:
         batch: inputs in a timed batch; ``None`` without times.

@@ -47,7 +47,7 @@ class Cell:
 
     def __str__(self) -> str:
         text = f"{self.text} ({self.small})" if self.small else self.text
-        return text.replace("\u00a0", " ")
+        return text.replace("\u00a0", " ") + " *" * (self.kind == "best")
 
 
 Row = Sequence[Cell]
@@ -124,7 +124,7 @@ PICTURES = {
 
 
 def _verdict(report: EvaluationReport) -> Section:
-    """What is better and worse, in a sentence for each competitor, and the figures that say so."""
+    """Better and worse, in a sentence for each competitor, and the figures behind it."""
     sentences = [verdict.sentence for verdict in report.verdict] or [ALONE]
     if not report.verdict:
         return Section("Verdict", sentences=sentences, broad=True)
@@ -142,7 +142,7 @@ def _verdict(report: EvaluationReport) -> Section:
 def _compared(report: EvaluationReport, verdict: Verdict) -> list[Row]:
     ours = report.models[0]
     theirs = next(model for model in report.models[1:] if model.name == verdict.against)
-    rows = []
+    rows: list[Row] = []
     for each in verdict.differences:
         told, plain = DIFFERENCES[each.figure], _undirected(report.task, each.figure)
         values = [Cell(plain.text(model.figures[each.figure].value)) for model in (ours, theirs)]
@@ -160,7 +160,7 @@ def _judged(difference: Difference, told: Column) -> str:
 
 
 def _undirected(task: TaskName, name: str) -> Column:
-    """How a metric itself is shown whose difference :data:`metric_names.DIFFERENCES` describes."""
+    """The column of a metric itself whose difference :data:`metric_names.DIFFERENCES` describes."""
     score, _, figure = name.rpartition(".")
     column = DETECTION[figure] if score else TASKS[task].columns[name]
     return replace(column, title=DIFFERENCES[name].title)
@@ -175,7 +175,7 @@ def _named(report: EvaluationReport) -> list[str]:
 
 
 def _models(report: EvaluationReport) -> Section:
-    """What each model is and runs on, and its latency."""
+    """Kind, members, backend and latency of each model."""
     facts: dict[str, Callable[[ModelReport], Cell]] = {
         "kind": lambda model: Cell(model.kind),
         "members": lambda model: Cell(str(model.members)),
@@ -202,10 +202,10 @@ def _quality(report: EvaluationReport) -> Section:
     tables = [Table(_named(report), {"": _figures(report, task.columns, {name: name for name in task.columns})})]
     words = DIRECTIONS
     if report.resamples and len(report.models) > 1:
-        words += " Bold: the best, where its interval overlaps with no other."
+        words += " Bold, or *: the best, where its interval overlaps with no other."
     if report.resamples:
         words += (
-            " Small: 95 % intervals; that of a calibration error may lie above it, since resampling adds noise to "
+            " Ranges: 95 % intervals; that of a calibration error may lie above it, since resampling adds noise to "
             "every bin."
         )
     return Section(task.heading, tables + _labels(report.models[0]), list(filter(None, (task.hint, words))))

@@ -100,7 +100,7 @@ def evaluate(
         raise InputError(
             f"caution is {figures.caution:g}, by which scores of documents are ranked, but data {known.source} hold no "
             f"rankings for a model that gives {TASKS[task].gives}; a reranker needs pairs of texts, two or more with "
-            "the same first text and one of them with a label above 0 (--text-pair-column); or leave --caution out"
+            "the same first text and one of them with a label above 0 (--read text_pair=NAME); or leave caution out"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
@@ -114,8 +114,8 @@ def evaluate(
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
         evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
-        reports, told = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
-        notes += told
+        reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
+        notes += remarks
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
             given = (models, known, ood, training, figures, bundle.labels)

@@ -1,4 +1,4 @@
-"""What an evaluation shows: better, worse, or no difference between a bundle and a competitor."""
+"""Verdicts: better, worse, or no difference between a bundle and a competitor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def verdicts(models: Sequence[ModelReport]) -> list[Verdict]:
 
 
 def outcome(difference: Figure, told: Column) -> str:
-    """How a difference from a competitor is to be called; its value and its whole interval must agree."""
+    """The name of a difference from a competitor; its value and its whole interval must agree."""
     if not math.isfinite(difference.low):
         return UNJUDGED
     ends = (difference.value, difference.low, difference.high)

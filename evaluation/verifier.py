@@ -44,13 +44,13 @@ class BackendReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every gate holds."""
+        """True if every gate holds."""
         return all(gate.passed for gate in self.gates)
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What ``verify`` found.
+    """Results of ``verify``.
 
     Attributes:
         files: SHA-256 of every file of the bundle but the reports, as it was verified.
@@ -68,7 +68,7 @@ class VerifyReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every backend passed every gate, and raw inputs are prepared as when the bundle was made."""
+        """True if every backend passed every gate, and raw inputs are prepared as when the bundle was made."""
         return all(report.passed for report in self.backends) and not (self.preprocessing or {}).get("different")
 
     def to_json(self) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class Watch:
         return psi, p_values
 
     def gained(self, name: str, found: np.ndarray) -> tuple[float, float, tuple[Any, ...]]:
-        """Of what gained most in a histogram: its share at calibration, its share now, and its bounds or labels."""
+        """The bin or labels that gained most: share at calibration, share now, and bounds or labels."""
         known = self.known[name]
         p, q = known / known.sum(), found / found.sum()
         if name != LABELS:

@@ -122,7 +122,7 @@ def drift(
 
 
 def reference_of(bundle: Bundle) -> TrafficReference:
-    """What a bundle's calibration examples look like."""
+    """The reference that calibration stored in a bundle."""
     reference = Calibration.of(bundle).reference
     if reference is None:
         raise InputError(

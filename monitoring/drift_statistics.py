@@ -1,4 +1,4 @@
-"""Whether traffic still looks as calibration examples did: rates watched without end, and histograms window by window.
+"""Drift tests against the calibration examples: rates watched without end, and histograms window by window.
 
 *A rate of decisions.* A threshold at the order statistic of rank k of n calibration scores is exceeded by a fresh input
 with a probability that is itself random: Beta(c + 1, n − c), c = n − k of the examples lying beyond it (the same fact
@@ -86,7 +86,7 @@ class RateTest:
 
     @property
     def evidence(self) -> float:
-        """What the bets have made of 1: how many times likelier the stream is with a change than without."""
+        """The bets' gain: how many times likelier the stream is with a change than without."""
         return float(self._bets.sum() + _unbet(self.n)) if self.change is None else self.change.evidence
 
     def update(self, decided: np.ndarray) -> Change | None:

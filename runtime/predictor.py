@@ -297,10 +297,9 @@ class Predictor(Closable):
         """Refuse a prediction of another task or number of classes than this model's."""
         classes = 0 if prediction.task == "score" else prediction.probabilities.shape[-1]
         if prediction.task != self.task or classes not in (0, len(self.labels)):
-            theirs, ours = TASKS[prediction.task].gives, TASKS[self.task].gives
             raise InputError(
-                f"prediction gives {theirs} ({classes} classes), and this model {ours} "
-                f"({len(self.labels)}): another model made it; give it to the predictor that made it"
+                f"prediction gives {TASKS[prediction.task].gives} ({classes} classes), and this model "
+                f"{TASKS[self.task].gives} ({len(self.labels)}); give it to the predictor that made it"
             )
 
     def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hydrant import Bundle
 from PIL import Image
 
 
+@pytest.mark.slow
 def test_every_stage_leaves_its_artefact_and_the_table_is_printed(demo: Path) -> None:
     folder, printed = demo / "digits", (demo / "printed").read_text()
     for words in ("handwritten digits", "OOD AUROC", "single model", "fused ensemble (M = 3)", "letter", "photograph"):
@@ -33,6 +35,7 @@ def test_every_stage_leaves_its_artefact_and_the_table_is_printed(demo: Path) ->
     assert bundle.file("model.fp32.onnx").is_file()
 
 
+@pytest.mark.slow
 def test_both_models_are_calibrated_on_the_same_examples(demo: Path) -> None:
     """So that the table compares models, and not how much of the data each has seen."""
     fused, single = (

@@ -482,6 +482,7 @@ def test_a_single_example_and_a_perfect_model_have_figures_where_they_can(
     assert Resources(page.read_text()).open == []
 
 
+@pytest.mark.slow
 def test_command_line(
     bundle: Path,
     data: dict[str, Path],

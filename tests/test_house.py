@@ -80,7 +80,7 @@ FLOORS: list[dict[str, str]] = [
         "evaluation": """
             __init__ dropout report metric_names models observation model_reports options baselines bisect
             classes cost_estimate examples latency operator_times profile_targets profile_report
-            latency_plot noise peak_memory plots polygraphy profiler verdict report_tables report_page run
+            drawing latency_plot noise peak_memory plots polygraphy profiler verdict report_tables report_page run
             verifier
         """,
         "serving": """

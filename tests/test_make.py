@@ -453,6 +453,7 @@ def test_circuits_are_searched_on_the_data_that_choose(
     assert recipe.methods(parts.choosing, "score")[0] == hydrant.Circuit(objective="nll"), "one score has no entropy"
 
 
+@pytest.mark.slow
 def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "out", tmp_path / "report.html"
     command = (

@@ -133,6 +133,7 @@ def test_a_fault_of_hydrant_is_refused(
     assert not (folder / "b").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", ["bert"], indirect=True)
 def test_verify_repeats_the_preprocessing(checkpoint: tuple[Path, bool], tmp_path: Path) -> None:
     folder, _ = checkpoint

@@ -92,6 +92,7 @@ def ran(shared: Path) -> argparse.Namespace:
     return options
 
 
+@pytest.mark.slow
 def test_a_whole_study_leaves_figures_tables_and_a_picture(ran: argparse.Namespace) -> None:
     report = json.loads(ran.output.read_text())
     rows = {row["name"]: row for row in report["rows"]}

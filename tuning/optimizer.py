@@ -61,8 +61,9 @@ def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivati
 
     Args:
         member_logits: [S, B, C]; S is 1 where all members are one. Of tokens [S, B, T, C].
-        labels: [B] int64; of tokens [B, T] (``data.label_encoding``), of which those count that have one; or which
-            labels apply, [B, C] bool; with C = 1 the relevance, 0 or 1, or numbers [B] float (``calib.losses``).
+        labels: [B] int64; of tokens [B, T], of which those count that have one; or which labels apply,
+            [B, C] bool (``calib.losses``); with C = 1 the relevance, 0 or 1, or numbers [B] float
+            (``calib.losses``).
     """
     if member_logits.shape[-1] == 1:
         loss: Loss = "squared error" if labels.is_floating_point() else "cross-entropy"

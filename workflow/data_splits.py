@@ -1,4 +1,4 @@
-"""Which data do what: what chooses is never what reports.
+"""Splits of the data by what they do: data that choose never report.
 
 The training data tune the members and fit the distance. Of the validation data, shuffled, one part chooses (the plan,
 and the epoch to keep), one fits temperature and thresholds, and one reports, unless test data do; out-of-distribution
@@ -48,7 +48,7 @@ class Parts:
     unknown_reporting: Examples | None
 
     def counts(self) -> dict[str, int | None]:
-        """How many examples did what."""
+        """Number of examples in each part."""
         return {name: None if examples is None else len(examples) for name, examples in vars(self).items()}
 
 

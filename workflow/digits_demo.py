@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What the demo made and measured: its folder, the picture, metrics, and predictions of some images."""
+    """Results of the demo: its folder, the picture, metrics, and predictions of some images."""
 
     folder: Path
     picture: Path

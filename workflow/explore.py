@@ -106,7 +106,7 @@ class Row:
     rmse: float | None = None
 
     def keeps(self, single: Row, margin: float) -> bool:
-        """Whether it is nearly as right as the single model: within a margin in points, or in per cent of RMSE."""
+        """True if nearly as accurate as the single model: within a margin in points, or in per cent of RMSE."""
         if self.accuracy is not None and single.accuracy is not None:
             return accuracy_kept(single.accuracy, self.accuracy, margin)
         assert self.rmse is not None  # what has no accuracy is a regression
@@ -116,7 +116,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Exploration:
-    """What ``explore`` found.
+    """Results of ``explore``.
 
     Attributes:
         rows: the single model, the Deep Ensemble where one was given, and every point.
@@ -272,7 +272,7 @@ def _together(compare: str | Path | Sequence[str | Path], labels: Sequence[str])
 
 
 def _planner(job: Job, method: str, members: int) -> Callable[[int, int], HeadPlan]:
-    """What plans for a fork and a number of heads as ``plan_heads`` does, with heads that are scored once for all."""
+    """A planner for a fork and a number of heads, as ``plan_heads``, with heads that are scored once for all."""
     from ..calib.heads.choosing import Choice
 
     how, shape = method_of(method), job.architecture
@@ -293,7 +293,7 @@ def _planner(job: Job, method: str, members: int) -> Callable[[int, int], HeadPl
 
 
 def _concluded(found: Exploration, plans: Sequence[HeadPlan | None], margin: float) -> Exploration:
-    """What was measured, with the plan of the best point, or the reason why there is none."""
+    """The exploration with the plan of its best point, or the reason why there is none."""
     try:
         chosen = chosen_place(found.rows, found.budget, margin)
     except InputError as error:
@@ -349,7 +349,7 @@ def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> Inp
 
 
 def _loss(known: Examples, architecture: Architecture) -> str | None:
-    """Of a model of one output, what its labels ask for."""
+    """The loss that the labels of a model of one output ask for."""
     if architecture.task != "score":
         return None
     from ..tasks.regression import loss_of
@@ -360,7 +360,7 @@ def _loss(known: Examples, architecture: Architecture) -> str | None:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What every point is measured and tuned on."""
+    """Data and options for measuring and tuning every point."""
 
     folder: Path
     judging: Examples

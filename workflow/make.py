@@ -69,7 +69,7 @@ UNKNOWN = "unknown"
 """The digest of data that cannot be compared with those of another call begins so."""
 
 OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
-"""What decides a result, by names other than its option's."""
+"""Names of recipe fields on the command line, where these differ."""
 
 READ = (
     "*config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json",
@@ -270,7 +270,7 @@ class _Job:
         space.remove()
 
     def _bundle(self, space: Workspace) -> Path:
-        """Where the bundle grows, under the name that reports are to call it by."""
+        """The growing bundle, under the name that reports are to call it by."""
         return space.folder / "tuned" / self.output.resolve().name
 
     def _plan(self, file: Path, parts: Parts, *, to_tune: bool) -> dict[str, Any]:
@@ -320,7 +320,7 @@ class _Job:
         return {"instead": facts, "same_heads": same}
 
     def _tune(self, space: Workspace, target: Path, parts: Parts) -> dict[str, Any]:
-        """What comes of the tuning: the members that were tuned first, or those of the second plan, tuned likewise."""
+        """The result of tuning: the members that were tuned first, or those of the second plan, tuned likewise."""
         if self.recipe.fast:
             shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage
             link_folder(space.folder / "untuned", target)

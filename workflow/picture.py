@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 
 from ..errors import require
+from ..evaluation.drawing import new_figure, png
 from .explore import Exploration, Row
 
 QUALITIES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
@@ -27,16 +27,12 @@ MARKERS = "osD^vP"
 def draw_exploration(found: Exploration) -> bytes:
     """PNG bytes: a panel for each quality, filled where tuned, coloured by fork, the heads kept beside each point."""
     require("matplotlib", *DRAWS)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     points = [row for row in found.rows if row.fork is not None]
     panels = [(title, value) for title, value in QUALITIES if any(value(row) is not None for row in points)]
     forks = sorted({row.fork for row in points if row.fork is not None})
     methods = list(dict.fromkeys(row.name for row in points))
-    figure = Figure(figsize=(5 * len(panels), 4.4), dpi=110, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)  # without pyplot, whose state is the whole process's
-    for axes, (title, value) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    figure, [columns] = new_figure(5 * len(panels), 4.4, columns=len(panels), squeeze=False)
+    for axes, (title, value) in zip(columns, panels, strict=True):
         axes.axvline(found.budget, color="#999999", linewidth=1, linestyle=":")
         if value(found.rows[0]) is not None:  # a single model has no variance
             axes.axhline(value(found.rows[0]), color="#999999", linewidth=1, label="single model")
@@ -61,7 +57,6 @@ def draw_exploration(found: Exploration) -> bytes:
             )
         axes.set_xlabel("operations ÷ the single model's (dotted: the budget)")
         axes.set_title(title, fontsize=10)
-        axes.grid(visible=True, alpha=0.25)
     handles = [
         *(figure.axes[0].plot([], [], "s", color=f"C{place % 10}", label=f"fork at layer {fork}")[0]
           for place, fork in enumerate(forks)),
@@ -74,6 +69,4 @@ def draw_exploration(found: Exploration) -> bytes:
     named = [line for line in lines if not str(line.get_label()).startswith("_") and line not in handles]
     figure.legend(handles=[*{line.get_label(): line for line in named}.values(), *handles],
                   loc="outside lower center", ncols=4, frameon=False, fontsize=8)  # fmt: skip
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": "hydrant"})
-    return buffer.getvalue()
+    return png(figure)

@@ -1,4 +1,4 @@
-"""How ``make`` makes a bundle: everything but the data."""
+"""Options of ``make``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Recipe:
         return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
     def methods(self, unknown: Any, task: TaskName, state: Path | None = None) -> Method | list[str | Method]:
-        """How heads are chosen: circuits that are asked for by name get data, and an objective that these allow.
+        """Methods of choosing heads: circuits that are asked for by name get data, and an objective that these allow.
 
         Args:
             unknown: out-of-distribution examples that may choose, or ``None``.
@@ -94,7 +94,7 @@ class Recipe:
         return [circuit if name == name_of(circuit) else name for name in _names(self.method)]
 
     def tuning(self) -> Jointly:
-        """How the members are tuned."""
+        """Settings of the tuning."""
         return Jointly(epochs=self.epochs, learning_rate=self.learning_rate, mixed_precision=self.mixed_precision)
 
 

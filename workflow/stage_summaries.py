@@ -1,4 +1,4 @@
-"""What ``make`` reports: a line for each stage, and the closing report."""
+"""Reports of ``make``: a line for each stage, and the closing report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MakeReport:
-    """What ``make`` did and found.
+    """Results of ``make``.
 
     Attributes:
         stages: stage → what it recorded: ``plan``, ``fuse``, ``tune``, ``export``, ``calibrate``, ``verify`` and
@@ -35,7 +35,7 @@ class MakeReport:
 
     @property
     def verified(self) -> bool:
-        """Whether every backend passed every gate."""
+        """True if every backend passed every gate."""
         return bool(self.stages["verify"]["passed"])
 
     def figures(self) -> list[dict[str, float | None]]:
@@ -81,7 +81,7 @@ def figures_of(evaluated: Facts) -> list[dict[str, float | None]]:
 
 
 def planned_line(facts: Facts) -> str:
-    """Where the members fork, and what that costs."""
+    """The fork and its cost."""
     counts = sorted(set(facts["counts"][facts["fork"] :]))
     heads = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
@@ -99,12 +99,12 @@ def planned_line(facts: Facts) -> str:
 
 
 def fused_line(facts: Facts) -> str:
-    """What the members share."""
+    """The parameters of the fused members."""
     return f"the members as one model, with {facts['parameters_ratio']:.2f} × the single model's parameters"
 
 
 def tuned_line(facts: Facts) -> str:
-    """What tuning brought."""
+    """The gain of tuning."""
     if facts["fast"]:
         return "left out (fast)"
     frozen = f", the {facts['frozen']} layers below the fork left as they are" if facts["frozen"] else ""
@@ -130,7 +130,7 @@ def tuned_line(facts: Facts) -> str:
 
 
 def behind_line(facts: Facts) -> str:
-    """Why members with few heads do not suffice once they are tuned; nothing where they do."""
+    """The reason why members with few heads do not suffice once they are tuned; empty where they do."""
     return "" if facts["tuned"] and not facts["lost"] else _behind(facts["lost"] if facts["tuned"] else "")
 
 
@@ -157,7 +157,7 @@ def calibrated_line(facts: Facts) -> str:
 
 
 def _scaled(facts: Facts) -> str:
-    """What makes probabilities, or intervals, true."""
+    """The temperature, or the intervals."""
     if "intervals" in facts:
         ends = facts["intervals"]
         width = f"{ends['measured']['mean_width']:.4g} wide on average"
@@ -169,13 +169,13 @@ def _scaled(facts: Facts) -> str:
 
 
 def verified_line(facts: Facts) -> str:
-    """Whether the backends agree with PyTorch."""
+    """The agreement of the backends with PyTorch."""
     names = ", ".join(f"{report['backend']} {report['precision']}" for report in facts["backends"])
     return f"{names} against PyTorch: {'every gate holds' if facts['passed'] else f'FAILED, {failed_gates(facts)}'}"
 
 
 def failed_gates(facts: Facts) -> str:
-    """What was beyond its limit, and on which backend."""
+    """The gates that failed, by backend."""
     return "; ".join(
         f"{report['backend']} {report['precision']}: {gate.told}"
         for report in facts["backends"]

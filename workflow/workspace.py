@@ -1,4 +1,4 @@
-"""What a making has done so far, in a folder beside its output, so that an interrupted one goes on where it stopped."""
+"""The folder beside an output that keeps finished stages, so that an interrupted ``make`` resumes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..bundle.staging import copy_folder
 from ..errors import HydrantError, InputError, cut
 
 STATE = "make.json"
-"""What each stage recorded, by its name."""
+"""Records of the stages, by name."""
 
 
 class Workspace:
@@ -59,7 +59,7 @@ class Workspace:
         return facts
 
     def recorded(self, name: str) -> dict[str, Any]:
-        """What a stage recorded; nothing where it is not done."""
+        """The record of a stage; empty where it is not done."""
         return dict(self._stages.get(name, {}))
 
     def forget(self, name: str) -> None:
@@ -68,7 +68,7 @@ class Workspace:
             self._kept.write(STATE, self._stages)
 
     def told(self, name: str, line: Callable[[dict[str, Any]], str]) -> str:
-        """What a stage did, in words; a record of an earlier call that was damaged since is refused."""
+        """A stage's record in words; a damaged record of an earlier call is refused."""
         try:
             return line(self._stages[name])
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
