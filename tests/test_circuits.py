@@ -249,7 +249,7 @@ def test_interrupted_search_goes_on_to_the_same_result(
     state, (options, expected) = tmp_path / "plan.json.part", perturbed
     with pytest.raises(KeyboardInterrupt):
         search("bert", [[2, 2, 2]] * 3, state=state, progress=interrupted_after(steps), **options)
-    known = len(json.loads(state.read_text())["layers"]) if state.exists() else 0
+    known = len(json.loads((state / SCORES).read_text())) if state.exists() else 0
     assert known >= steps // 9 - 1
     totals: list[int] = []
 
@@ -271,13 +271,13 @@ def test_state_of_another_search_is_refused(change: dict[str, Any], tmp_path: Pa
     state = tmp_path / "plan.json.part"
     with pytest.raises(KeyboardInterrupt):
         search("bert", [[2, 2, 2]], state=state, batch_size=5, progress=interrupted_after(10))
-    before = state.read_bytes()
+    before = (state / SCORES).read_bytes()
     options = {"counts": [[2, 2, 2]], "batch_size": 5, **change}
     if "model" in options:
         options["model"] = make_model("bert", seed=5)
     with pytest.raises(InputError, match=r"an interrupted search with other settings, data or model.*delete"):
         search("bert", state=state, **options)
-    assert state.read_bytes() == before
+    assert (state / SCORES).read_bytes() == before
 
 
 # plan_heads and the command line
@@ -372,7 +372,7 @@ def test_a_search_that_is_refused_leaves_no_state(
     searched: list[str] = []
 
     def lost(self: Trial, single: Trial) -> float:
-        searched[:] = sorted(path.name for path in tmp_path.iterdir())
+        searched[:] = sorted(path.name for path in (tmp_path / "plan.json.part").iterdir())
         return 9.0
 
     plan = tmp_path / "plan.json"
@@ -380,7 +380,7 @@ def test_a_search_that_is_refused_leaves_no_state(
     method = Circuit(ood=ood_csv, state=f"{plan}.part")
     with pytest.raises(InputError, match="circuits lose 9"):
         plan_heads(bert_checkpoint, text_csv, method, keep=1)
-    assert searched[:2] == ["plan.json.part", "plan.json.part1"]
+    assert searched[:2] == ["search 0", "search 1"]
     assert not list(tmp_path.iterdir())
 
     def full(*_: Any) -> Any:
