@@ -191,7 +191,7 @@ class TuneReport:
             A regression has no accuracy and no ECE.
         history: epoch by epoch; empty for members tuned alone.
         members: for members tuned alone, the history of each.
-        drift: of merging members tuned alone (``fusion.Drift``), else ``None``.
+        drift: of merging members tuned alone (``fusion.MergeReport``), else ``None``.
         unseen: classes without an example to tune on.
         graphs: graphs of the bundle that were exported again.
         dropped: what the untuned bundle had and the tuned one lacks → the command that makes it again.
