@@ -18,6 +18,7 @@ from hydrant import Circuit, HeadPlan, plan_heads
 from hydrant.calib.heads import masking
 from hydrant.calib.heads.circuits import Settings, find_circuits
 from hydrant.calib.heads.objectives import OBJECTIVES, Statistics, evaluate
+from hydrant.calib.heads.search_state import SCORES
 from hydrant.calib.heads.trials import Trial
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError

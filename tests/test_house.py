@@ -26,62 +26,59 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ architecture reference strict_json manifest staging plan traced store
-            calibration density data_overlap graphs original_check progress_checkpoint reports signature
-            weights
+            __init__ architecture reference strict_json manifest staging plan traced store calibration
+            density data_overlap graphs original_check progress_checkpoint reports signature weights
         """,
     },
     {
         "cost": "__init__ sharing graph_counts estimate",
         "engines": "__init__ gpu metadata",
         "families": """
-            __init__ functions layout cross_encoder bert clip modernbert vit refusals registry lora checkpoint
-            prompts zero_shot
+            __init__ layout bert clip cross_encoder refusals modernbert vit registry lora checkpoint
+            functions prompts zero_shot
         """,
     },
     {
         "build": "builder_options fusion_report compiler profile_ranges engine_build __init__",
-        "tracing": "__init__ export_patches slices traced_model attention_blocks members stored",
+        "tracing": "__init__ attention_blocks export_patches slices traced_model members stored",
     },
     {
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
             lowering onnx_file islands quantize quantize_search rewrites wordpiece tokenizer_graph
-            tokenizer_test_texts tokenizer_onnx graph_form dead_rows traced_graph exporter
-            graph_export __init__ random_model recalibrate
+            tokenizer_test_texts tokenizer_onnx graph_form dead_rows traced_graph exporter graph_export
+            __init__ random_model recalibrate
         """,
-        "fusion": """
-            parity output_heads grouped module low_rank traced_ensemble ensemble merge_error storage __init__
-        """,
+        "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",
     },
     {
         "runtime": """
             backends.dlpack lifecycle backends.protocol backends.microbatch backends.graph_file
             backends.openvino backends.ort backends.registry prediction warmup_inputs words predictor
-            loading __init__ backends.__init__ backends.kernel_cache backends.ort_gpu backends.reference
+            loading offline.scoring offline.row_files offline.chunks offline.shard_parts pipeline __init__
+            backends.__init__ backends.kernel_cache backends.ort_gpu backends.reference
             backends.tensorrt.__init__ backends.tensorrt.profiles backends.tensorrt.choose
             backends.tensorrt.cuda backends.tensorrt.lane backends.tensorrt.engine collect
-            offline.__init__ offline.scoring offline.row_files offline.chunks offline.input_stream
-            offline.shard_parts offline.offline_run offline.ray_cluster offline.ray_engine pipeline
-            prediction_counts
+            offline.__init__ offline.input_stream offline.offline_run offline.ray_cluster
+            offline.ray_engine prediction_counts
         """,
     },
     {
         "calib": """
-            __init__ decisions.__init__ decisions.targets decisions.temperature decisions.thresholds
-            decisions.traffic_profile decisions.fit density taps features distance_choice
-            decisions.calibrate_bundle losses heads.__init__ heads.methods heads.objectives heads.selection
-            heads.candidates heads.masking heads.search_state heads.circuits heads.taylor heads.trials
-            heads.choosing heads.plan_search heads.planning ood_detectors
+            decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
+            decisions.thresholds decisions.traffic_profile decisions.fit density taps features
+            distance_choice decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
+            heads.masking losses heads.objectives heads.search_state heads.circuits heads.taylor
+            heads.trials heads.choosing heads.plan_search heads.planning ood_detectors
         """,
-        "monitoring": "__init__ drift_statistics drift_monitor prediction_log drift_report",
+        "monitoring": "drift_statistics drift_monitor prediction_log drift_report __init__",
     },
     {
         "evaluation": """
-            __init__ dropout report metric_names models observation model_reports options baselines bisect
-            classes cost_estimate examples latency operator_times profile_targets profile_report
-            drawing latency_plot noise peak_memory plots polygraphy profiler verdict report_tables report_page run
-            verifier
+            cost_estimate options operator_times profile_targets profile_report __init__ dropout report
+            metric_names models observation model_reports baselines bisect classes drawing examples
+            latency latency_plot noise peak_memory plots polygraphy profiler verdict report_tables
+            report_page run verifier
         """,
         "serving": """
             __init__ refusals admission predict_request batcher connection datatypes observers record
