@@ -18,6 +18,7 @@ import hydrant
 import numpy as np
 import torch
 import transformers
+from hydrant.calib import Circuit
 
 CLASSES = 20
 
@@ -60,7 +61,7 @@ def main() -> int:
 def search(model: Any, ids: np.ndarray, labels: np.ndarray, keep: int) -> hydrant.HeadPlan:
     """hydrant's search."""
     tensors = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    how = hydrant.Circuit(objective="nll", diversity="noise", max_accuracy_loss=100)
+    how = Circuit(objective="nll", diversity="noise", max_accuracy_loss=100)
     return hydrant.plan_heads(model, (tensors, labels), how, members=1, keep=keep)
 
 

@@ -24,22 +24,13 @@ from typing import Any
 import harness
 import hydrant
 from harness import MEMBERS, architecture, random_plan, random_transformer
-from hydrant import (
-    Bundle,
-    GraphForm,
-    HeadPlan,
-    Reading,
-    TensorRTForRTX,
-    build_engine,
-    export_onnx,
-    fuse,
-    save_bundle,
-    verify,
-)
+from hydrant import Bundle, DataOptions, HeadPlan, build_engine, export_onnx, fuse, save_bundle, verify
+from hydrant.build import TensorRTForRTX
 from hydrant.data.check_inputs import full_batch
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import LIBRARIES, PRECISIONS
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
+from hydrant.export import GraphForm
 from hydrant.metrics.timing import Latency, Rules, Run, interleave
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.registry import open_backend
@@ -94,7 +85,7 @@ def check(paths: dict[str, Path], backend: str, precision: str, batches: list[in
         except (MissingExtraError, BackendError, InputError) as error:
             return {"state": "skipped", "reason": str(error)}
         for name in FORKS:
-            report = verify(paths[name], backend, reading=Reading(examples=64), precision=precision)
+            report = verify(paths[name], backend, reading=DataOptions(examples=64), precision=precision)
             gates[name] = {gate.name: [gate.value, gate.limit] for gate in report.backends[0].gates}
             gates[name]["passed"] = report.passed
         rows = [timed(runners, batch, rules) for batch in batches]

@@ -29,10 +29,10 @@ from typing import Any
 import harness
 import numpy as np
 from harness import MEMBERS, MODELS, architecture, inputs, random_plan, times
-from hydrant import estimate_cost
 from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.density import Density
 from hydrant.calib.taps import named_taps
+from hydrant.evaluation import estimate_cost
 from hydrant.export.distance_head import with_distance
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.metrics.timing import Ratio, Rules, interleave

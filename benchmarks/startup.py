@@ -30,6 +30,7 @@ import harness
 import hydrant
 import numpy as np
 from harness import architecture, inputs, random_plan, random_transformer
+from hydrant.evaluation import Timing
 
 IMPORT = "import time; start = time.perf_counter(); import hydrant; print(time.perf_counter() - start)"
 SESSION = """
@@ -71,7 +72,7 @@ def python_alone(bundle: Path, rounds: int) -> dict[str, Any]:
 
     taken = [[seconds(program) for program in (IMPORT, SESSION, LOAD)] for _ in range(rounds)]
     imported, session, loaded = (statistics.median(column) for column in zip(*taken, strict=True))
-    timing = hydrant.Timing(batch=[1], seconds=0, iterations=1)
+    timing = Timing(batch=[1], seconds=0, iterations=1)
     report = hydrant.profile(bundle, "onnxruntime", timing=timing, baseline=["single"])
     peaks = {case.model: case.peak_bytes for case in report.memory}
     return {

@@ -22,6 +22,7 @@ from hydrant.calib.heads.selection import choose_heads
 from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples
 from hydrant.progress import no_progress
+from hydrant.tuning import Jointly
 from training import cached, device, matmul
 
 
@@ -121,14 +122,14 @@ class Bundles:
         recipe = {"checkpoint": trained(checkpoint), "plan": {**vars(fork), **how, "seed": seed}}
         return self._kept(name, recipe, make)
 
-    def tuned(self, name: str, source: Path, how: hydrant.Jointly, *, seed: int, batch_size: int) -> Path:
+    def tuned(self, name: str, source: Path, how: Jointly, *, seed: int, batch_size: int) -> Path:
         """A bundle fine-tuned on the training split, its epochs judged on the validation split."""
 
         def make(folder: Path) -> dict[str, Any]:
             with matmul(self.precision):
                 report = hydrant.tune(
                     source, self.data.train, how, validation=self.data.validation, output=folder / name,
-                    reading=hydrant.Reading(batch_size=batch_size), seed=seed,
+                    reading=hydrant.DataOptions(batch_size=batch_size), seed=seed,
                 )  # fmt: skip
             return {"report": json.loads(json.dumps(report.to_json(), default=str))}
 

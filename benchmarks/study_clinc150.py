@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import hydrant
 from hydrant.data.examples import read_examples
 from hydrant.families.checkpoint import load_model, load_processor, model_labels
+from hydrant.tuning import BatchEnsemble, Jointly
 from study import Bundles, Data, Fork
 from study_rows import Settings, Subject
 from training import Members, Recipe, fresh_minilm, train_on_texts
@@ -22,9 +22,9 @@ FORKS = {0.9: Fork(5, 4, "taylor"), 1.05: Fork(4, 2), 1.25: Fork(3, 4, "taylor")
 SETTINGS = Settings(
     forks=FORKS,
     keep=8,
-    tune=hydrant.Jointly(epochs=2, learning_rate=1e-4),
+    tune=Jointly(epochs=2, learning_rate=1e-4),
     batch_size=64,
-    rank_one=hydrant.BatchEnsemble(epochs=2, learning_rate=1e-4, fork_from=4),
+    rank_one=BatchEnsemble(epochs=2, learning_rate=1e-4, fork_from=4),
 )
 
 

@@ -18,8 +18,11 @@ import numpy as np
 from hydrant.calib.decisions.temperature import fit_temperature
 from hydrant.calib.decisions.thresholds import false_alarm_threshold
 from hydrant.data.examples import Examples
+from hydrant.evaluation import estimate_cost
 from hydrant.evaluation.profile_targets import SequentialBackends
+from hydrant.export import GraphForm
 from hydrant.export.random_model import PLAIN
+from hydrant.fusion import load_ensemble
 from hydrant.metrics.bootstrap import interval, resampled, whole
 from hydrant.metrics.classification import ClassMetrics, ScoreDetection, SelectiveMetrics
 from hydrant.metrics.timing import Ratio, Rules, interleave
@@ -127,7 +130,7 @@ def _opened(
 ) -> Iterator[tuple[str, Backend]]:
     def opened(path: Path, without: Sequence[str] = ()) -> Backend:
         if not (path / "model.fp32.onnx").is_file():
-            hydrant.export_onnx(path, form=hydrant.GraphForm(without=without))
+            hydrant.export_onnx(path, form=GraphForm(without=without))
         return stack.enter_context(open_backend(hydrant.Bundle.open(path), "onnxruntime")[0])
 
     for name, path in rows.items():
@@ -146,7 +149,7 @@ def plain_copy(bundle: Path) -> Path:
     """A second bundle of the same model, for a graph without exact rewrites."""
     copy = bundle.with_name(f"{bundle.name}-plain")
     if not copy.is_dir():
-        hydrant.save_bundle(hydrant.load_ensemble(bundle), copy, tensors_only=True)
+        hydrant.save_bundle(load_ensemble(bundle), copy, tensors_only=True)
     return copy
 
 
@@ -161,7 +164,7 @@ def middle_batch(bundle: Path, examples: Examples, size: int) -> dict[str, np.nd
 
 def cost(bundle: Path, tokens: int | None) -> dict[str, float]:
     """Operations and stored numbers of the FP32 graph ÷ those of the plain single model (``hydrant.estimate_cost``)."""
-    found = hydrant.estimate_cost(bundle, sequence=tokens)
+    found = estimate_cost(bundle, sequence=tokens)
     return {
         "operations": found.fused.flops / found.single.flops,
         "parameters": found.fused.parameters / found.single.parameters,

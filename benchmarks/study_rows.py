@@ -14,6 +14,7 @@ import numpy as np
 import study_figures as figures
 from hydrant.evaluation.models import open_models
 from hydrant.runtime.collect import collect
+from hydrant.tuning import BatchEnsemble, Jointly
 from study import SPLITS, Bundles, Data, Fork, Outputs, average, made_by, note_of, slug, trained
 from training import cached, in_parallel
 
@@ -42,9 +43,9 @@ class Settings:
 
     forks: Mapping[float, Fork]
     keep: int
-    tune: hydrant.Jointly
+    tune: Jointly
     batch_size: int
-    rank_one: hydrant.BatchEnsemble
+    rank_one: BatchEnsemble
     circuit: Mapping[str, Any] = field(default_factory=dict)
     passes: int = 10
     members: int = 3

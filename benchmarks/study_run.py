@@ -80,7 +80,7 @@ def baselines(subject: Subject, rows: Rows) -> dict[str, Any]:
     data = subject.data
     found = hydrant.evaluate(
         rows.bundle(SINGLE, 0), data.test, data.ood_test,
-        figures=hydrant.Figures(bootstrap=0, baselines=True, fit=data.train), backend="torch",
+        figures=hydrant.EvaluationOptions(bootstrap=0, baselines=True, fit=data.train), backend="torch",
     )  # fmt: skip
     report = found.models[0].baselines
     assert report is not None  # asked for

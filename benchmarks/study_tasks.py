@@ -25,6 +25,7 @@ import hydrant
 import study_figures
 import tasks_table
 from harness import ROOT
+from hydrant.tuning import Jointly
 from study import note_of
 from study_rows import CONTROL, DEEP, SINGLE, TUNED
 from tasks_data import Sizes, TaskData, query_pairs, several_domains, slots
@@ -94,7 +95,7 @@ class Study:
         with on_device():
             report = hydrant.evaluate(
                 paths[0], data.test, data.ood_test, compare=paths[1:],
-                figures=hydrant.Figures(bootstrap=self.resamples, caution=float(rows.known.task == "score")),
+                figures=hydrant.EvaluationOptions(bootstrap=self.resamples, caution=float(rows.known.task == "score")),
                 report=rows.work / f"reports-{seed}", seed=seed,
             )  # fmt: skip
         tokens, found = study_figures.mean_tokens(paths[0], data.test), {}
@@ -161,7 +162,7 @@ def study_of(options: argparse.Namespace) -> Study:
     recipes, settings = RECIPES, Settings(RECIPES, seeds=tuple(range(options.seeds)))
     if options.fast:
         recipes = {name: replace(recipe, epochs=1) for name, recipe in RECIPES.items()}
-        tune = hydrant.Jointly(epochs=1, learning_rate=settings.tune.learning_rate)
+        tune = Jointly(epochs=1, learning_rate=settings.tune.learning_rate)
         settings = Settings(recipes, tune, fitted=20, seeds=(0,))
     share, resamples = (0.01, 20) if options.fast else (options.share, options.resamples)
     return Study(options.shared, options.snips, base, options.work, share, resamples, settings)

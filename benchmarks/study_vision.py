@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import hydrant
 import numpy as np
 import torch
 import transformers
 from hydrant.data.examples import Examples
 from hydrant.families.checkpoint import load_model, load_processor
+from hydrant.tuning import BatchEnsemble, Jointly
 from PIL import Image
 from study import Bundles, Data, Fork, note_of
 from study_rows import Settings, Subject
@@ -42,9 +42,9 @@ FORKS = {0.93: Fork(11, 2), 1.05: Fork(10, 1), 1.1: Fork(10, 2), 1.2: Fork(10, 1
 SETTINGS = Settings(
     forks=FORKS,
     keep=2,
-    tune=hydrant.Jointly(epochs=5, learning_rate=1e-4),
+    tune=Jointly(epochs=5, learning_rate=1e-4),
     batch_size=32,
-    rank_one=hydrant.BatchEnsemble(epochs=5, learning_rate=1e-4, fork_from=10),
+    rank_one=BatchEnsemble(epochs=5, learning_rate=1e-4, fork_from=10),
 )
 
 

@@ -19,6 +19,7 @@ from hydrant import fusion
 from hydrant.data.examples import Examples
 from hydrant.data.label_encoding import IGNORED
 from hydrant.families.checkpoint import quiet
+from hydrant.tuning import Jointly
 from study import Bundles, Fork, made_by, slug
 from study_figures import labels_of
 from study_rows import CONTROL, DEEP, SINGLE, TUNED
@@ -35,7 +36,7 @@ FORKS = {FIRST: Fork(4, 2), SECOND: Fork(5, 4, "taylor")}
 NAMES = (SINGLE, CONTROL, *(name + end for name in FORKS for end in ("", TUNED)), DEEP)
 """All rows, in the order of the tables."""
 
-TUNE = hydrant.Jointly(epochs=2, learning_rate=1e-4)
+TUNE = Jointly(epochs=2, learning_rate=1e-4)
 """Likewise."""
 
 
@@ -52,7 +53,7 @@ class Settings:
     """
 
     recipes: Mapping[str, Recipe]
-    tune: hydrant.Jointly = TUNE
+    tune: Jointly = TUNE
     batch_size: int = 64
     fitted: int = 2000
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -34,6 +34,7 @@ import numpy as np
 import torch
 import transformers
 from harness import inputs, random_plan, random_transformer, times
+from hydrant.tuning import Jointly
 
 TOKENS = 12
 SHAPE = SimpleNamespace(family="bert", layers=6, heads=12, modality="text")
@@ -80,7 +81,7 @@ def tune(folder: Path, keep: int, fork: int, how: dict[str, Any]) -> None:
         bundle = Path(place) / "bundle"
         hydrant.save_bundle(hydrant.fuse(model, random_plan(SHAPE, keep, fork)), bundle, tensors_only=True)
         for run, epochs in enumerate((1, 1, 2)):
-            jointly = hydrant.Jointly(epochs=epochs, patience=epochs, learning_rate=1e-5, **how)
+            jointly = Jointly(epochs=epochs, patience=epochs, learning_rate=1e-5, **how)
             data, output = [folder / f"{name}.npz" for name in ("train", "validation")], Path(place) / f"tuned-{run}"
             start = time.perf_counter()
             hydrant.tune(bundle, data[0], jointly, validation=data[1], output=output)

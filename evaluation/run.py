@@ -67,8 +67,8 @@ def evaluate(
         compare: checkpoints (single models) or bundles to set beside it, or mc-dropout:10:CHECKPOINT: 10 passes of a
             checkpoint with its dropout on, averaged (mc-dropout:10 where one checkpoint is compared with). They know
             the same classes.
-        figures: what is measured beside quality and detection: ``Figures(corruptions=True, latency=True)``, or
-            ``Figures(baselines=True, fit="train.csv")``.
+        figures: measured beside quality and detection: ``EvaluationOptions(corruptions=True, latency=True)``, or
+            ``EvaluationOptions(baselines=True, fit="train.csv")``.
         backend: backend that runs the bundles. Divergences of the members need torch, or a graph with member outputs.
         precision: precision of the bundles' graphs; without it that of the backend's choice.
         html: write a report with pictures, in one HTML file.

@@ -3,11 +3,12 @@
 import sys
 
 import hydrant
+from hydrant.calib import Taylor
 from transformers import AutoTokenizer
 
 model, table, folder, *texts = sys.argv[1:]
 
-plan = hydrant.plan_heads(model, table, hydrant.Taylor(noise=0.5), members=3, keep=0.66)
+plan = hydrant.plan_heads(model, table, Taylor(noise=0.5), members=3, keep=0.66)
 ensemble = hydrant.fuse(model, plan)
 hydrant.save_bundle(ensemble, folder, processor=AutoTokenizer.from_pretrained(model))
 hydrant.export_onnx(folder)

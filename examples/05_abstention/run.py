@@ -4,10 +4,11 @@ import json
 import sys
 
 import hydrant
+from hydrant.calib import Coverage
 
 folder, validation, outside = sys.argv[1:]
 
-hydrant.calibrate(folder, validation, outside, abstain=hydrant.Coverage(0.95))
+hydrant.calibrate(folder, validation, outside, abstain=Coverage(0.95))
 
 
 def answer(predictor: hydrant.Predictor, text: str) -> dict[str, object]:

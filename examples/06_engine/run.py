@@ -3,6 +3,7 @@
 import sys
 
 import hydrant
+from hydrant.build import TensorRTForRTX
 
 (folder,) = sys.argv[1:]
 
@@ -11,7 +12,7 @@ model = hydrant.Bundle.open(folder).architecture()
 longest = min(128, model.max_sequence)
 made = hydrant.build_engine(
     folder,
-    hydrant.TensorRTForRTX(compute_capability=["8.9"]),
+    TensorRTForRTX(compute_capability=["8.9"]),
     "fp16",
     batch=["1:8:32"],
     sequence=[f"8:{longest // 2}:{longest}"] if model.modality == "text" else [],

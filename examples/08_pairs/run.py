@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 model, table, folder, first, second = sys.argv[1:]
 
-reading = hydrant.Reading(text_pair="second")
+reading = hydrant.DataOptions(text_pair="second")
 plan = hydrant.plan_heads(model, table, members=3, keep=0.66, reading=reading)
 ensemble = hydrant.fuse(model, plan)
 hydrant.save_bundle(ensemble, folder, processor=AutoTokenizer.from_pretrained(model))
