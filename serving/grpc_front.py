@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import HydrantError, InputError, cut, listing, require
-from .datatypes import Tensor, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
+from .datatypes import Tensor, check_values, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
 from .middleware import check_token
 from .oip import (
     InferRequest,
@@ -164,10 +163,8 @@ def read_message(message: Any) -> InferRequest:
     """The request in a ``ModelInferRequest``."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
-        raise ServeError(
-            400,
-            f"the request has {len(raw)} raw_input_contents for {len(message.inputs)} inputs; expected one for each",
-        )
+        inputs = len(message.inputs)
+        raise ServeError(400, f"the request has {len(raw)} raw_input_contents for {inputs} inputs; expected one each")
     inputs = [_tensor(given, raw[place] if raw else None) for place, given in enumerate(message.inputs)]
     outputs = [(each.name, parameters_of(each.parameters)) for each in message.outputs]
     return infer_request(message.id or None, inputs, outputs, parameters_of(message.parameters))
@@ -206,16 +203,14 @@ def _tensor(given: Any, raw: bytes | None) -> Tensor:
     values = list(getattr(given.contents, field))
     if datatype not in ("BYTES", "FP32", "FP64"):  # which may be any bytes, and NaN
         return Tensor(given.name, datatype, from_values(what, datatype, shape, values))
-    if len(values) != math.prod(shape):
-        expected = f"{math.prod(shape)}, by its shape {list(shape)}"
-        raise ServeError(400, f"{what} has {len(values)} values; expected {expected}")
+    check_values(what, shape, values)
     array = object_array(values, shape) if datatype == "BYTES" else np.array(values, dtype_of(datatype)).reshape(shape)
     return Tensor(given.name, datatype, array)
 
 
 @dataclass
 class _Call:
-    """One call, and whether it reached a model, so that the observers count it."""
+    """One call, and whether it reached a model, whose observers count it then."""
 
     context: Any
     reached: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -43,11 +44,11 @@ class Metrics:
         return encode(self._registry), content_type
 
 
+@dataclass(eq=False)
 class _Collector:
     """Makes metric families of the counts, for every scrape."""
 
-    def __init__(self, stats: Stats) -> None:
-        self._stats = stats
+    _stats: Stats
 
     def describe(self) -> list[Any]:
         return []
@@ -81,7 +82,6 @@ def _few_labels(model: ModelStats) -> Rows:
 
 
 def _scores(model: ModelStats) -> Rows:
-    """Histograms of the scores, in the bins of the reference."""
     if model.watch is not None:
         bins = model.watch.total.bins
         for name, histogram in model.watch.reference.histograms.items():

@@ -20,12 +20,6 @@ log = logging.getLogger(__name__)
 ALWAYS = {"always": True}
 """``extra`` of a warning that must not be held back as a repetition of another one."""
 
-REPEAT_SECONDS = 60.0
-"""Time for which a warning is not repeated."""
-
-SOURCES = ("hydrant", "uvicorn")
-"""Loggers whose warnings clients can cause at will."""
-
 changes = logging.getLogger(f"{__name__}.changes")
 """Logs an operator's changes, at any log level."""
 
@@ -91,11 +85,11 @@ class RareWarnings(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged."""
-        always = getattr(record, "always", False)
-        if always or record.levelno != logging.WARNING or not record.name.startswith(SOURCES):
+        ours = record.name.startswith(("hydrant", "uvicorn"))  # whose warnings clients can cause at will
+        if getattr(record, "always", False) or record.levelno != logging.WARNING or not ours:
             return True
         now = self._clock()
-        if now - self._last.get(record.msg, -REPEAT_SECONDS) < REPEAT_SECONDS:
+        if now - self._last.get(record.msg, -60.0) < 60.0:
             return False
         self._last[record.msg] = now
         return True

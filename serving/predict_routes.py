@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl
 from ..errors import HydrantError, cut
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import answer
-from .connection import LEAVING
 from .middleware import COUNTED
 from .oip import HEADER, inputs_of, outputs_of, read_infer, write_infer
 from .predict_request import PredictOptions, model_inputs, read_request
@@ -171,41 +170,21 @@ async def unless_left(call: Call, work: Awaitable[T]) -> T:
     task, left = asyncio.current_task(), False
     assert task is not None
 
-    def leave() -> None:
+    async def watch() -> None:
         nonlocal left
+        while (await call.receive())["type"] != "http.disconnect":
+            pass
         left = True
         task.cancel()
 
-    with _listening(call, leave):
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if left:
-                task.uncancel()
-                raise ServeError(499, "the client left before its answer") from None
-            raise
-
-
-@contextmanager
-def _listening(call: Call, leave: Callable[[], None]) -> Iterator[None]:
-    """Call ``leave`` once the client has left: our connections report it, other servers are asked."""
-    leaving = call.scope.get(LEAVING)
-    if leaving is not None:
-        leaving.then(leave)
-        try:
-            yield
-        finally:
-            leaving.then(None)
-        return
-
-    async def watch() -> None:
-        while (await call.receive())["type"] != "http.disconnect":
-            pass
-        leave()
-
     watcher = asyncio.create_task(watch())
     try:
-        yield
+        return await work
+    except asyncio.CancelledError:
+        if left:
+            task.uncancel()
+            raise ServeError(499, "the client left before its answer") from None
+        raise
     finally:
         watcher.cancel()
 

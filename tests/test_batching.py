@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,7 +29,6 @@ from support import CLASSES
 BATCH = 4
 IMAGES = list(np.random.default_rng(0).integers(0, 256, (40, 20, 16, 3), dtype=np.uint8))
 LABELS = [index % CLASSES for index in range(len(IMAGES))]
-LONG = "money " * 60
 
 
 class Watch:
@@ -168,22 +166,3 @@ def test_inputs_that_fail_are_left_out_with_the_reason(
     with pytest.raises(InputError, match="input 10 is a NoneType") as raised:
         list(item_batches(mixed, processor, spec, 2, first=10))
     assert raised.value.__cause__ is not raised.value, "it would hold itself, and the inputs with it"
-
-
-# Texts that are cut
-
-
-CUT: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
-    "circuit": (lambda folder, data: plan(folder, (["hello"], [0]), method=Circuit(ood=data, max_accuracy_loss=100)),
-                "1 of 2 texts of ood data given in memory were cut to the 40 tokens this model reads (first: input 1)"),
-    "tuning": (lambda folder, data: Source(Examples(data[0], np.array(data[1]), "train.csv"), *processor_of(folder)),
-               "1 of 2 texts of data train.csv were cut to the 40 tokens"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("use", CUT)
-def test_texts_that_are_cut_are_told(use: str, bert_checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run, message = CUT[use]
-    with caplog.at_level(logging.WARNING):
-        run(bert_checkpoint, (["hello", LONG], [0, 1]))
-    assert message in caplog.text

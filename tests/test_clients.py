@@ -37,19 +37,8 @@ def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest
 @contextlib.contextmanager
 def served(folder: Path, *options: str) -> Iterator[dict[str, Any]]:
     """``hydrant serve`` in a process of its own, on ports of the system's choice."""
-    words = [
-        sys.executable,
-        "-m",
-        "hydrant",
-        "serve",
-        str(folder),
-        "--port",
-        "0",
-        "--grpc-port",
-        "0",
-        "--json",
-        *options,
-    ]
+    ports = ["--port", "0", "--grpc-port", "0"]
+    words = [sys.executable, "-m", "hydrant", "serve", str(folder), *ports, "--json", *options]
     with subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stderr is not None
@@ -66,11 +55,8 @@ def expected(bundle: Path, inputs: Any) -> dict[str, Any]:
         found = predictor.predict(inputs, batch_size=1)
         arrays = {name: getattr(found, name) for name in OUTPUTS if not name.startswith("label")}
         label = [predictor.labels[index] for index in found.label]
-        return {
-            **{name: array.tolist() for name, array in arrays.items()},
-            "label": label,
-            "label_index": list(found.label),
-        }
+        lists = {name: array.tolist() for name, array in arrays.items()}
+        return {**lists, "label": label, "label_index": list(found.label)}
 
 
 def asked(python: Path, client: str, ask: dict[str, Any]) -> dict[str, Any]:

@@ -220,17 +220,6 @@ def check_words(found: Any, prediction: Any, reference: Any, place: int) -> None
         assert [one["confidence"] for one in said] == pytest.approx(each.max(axis=1).tolist(), abs=1e-4)
 
 
-def test_a_word_takes_of_its_tokens_what_is_asked(service: Running, models: Path) -> None:
-    for aggregation in ("first", "mean", "max"):
-        body = {"inputs": TEXTS, "model": "tags", "aggregation": aggregation}
-        told = service.client.post("/explain", json=body).json()["explanations"]
-        rows = service.ask(*TEXTS, model="tags", aggregation=aggregation).json()["predictions"]
-        assert [each["row"] for each in told] == rows
-    refused = service.client.post("/explain", json={**body, "model": "intents"})
-    assert refused.status_code == 400
-    assert "aggregation is for models that tag tokens" in refused.json()["error"]
-
-
 def test_inputs_that_cannot_be_used_are_explained_too(service: Running, models: Path) -> None:
     data = base64.b64encode(picture()).decode()
     told = service.client.post("/explain", json={"inputs": [{"image": data}, "AAAA"], "model": "images"}).json()
@@ -426,12 +415,6 @@ def test_an_image_is_dropped(browser: Browser) -> None:
     browser.until("document.querySelector('.head .label')?.textContent.startsWith('LABEL_')")
     assert "--member-outputs" in browser.run("document.getElementById('answer').innerText")
     assert browser.run("document.getElementById('preview').naturalWidth") == 16
-
-
-def test_what_goes_wrong_is_said(browser: Browser) -> None:
-    choose(browser, "score")
-    browser.run("document.getElementById('text').value = ''; document.getElementById('submit').click()")
-    assert "Type a text first" in texts(browser, ".problem")[0]
 
 
 def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, address: str) -> None:

@@ -144,26 +144,18 @@ def test_the_open_inference_protocol(service: Running, models: Path) -> None:
     ("method", "path", "body", "status", "name"),
     [
         ("GET", "/nothing", None, 404, "/nothing"),
-        ("GET", "/v2/models/..%2F..%2Fetc%2Fpasswd", None, 404, "nothing at"),
         ("GET", "/v2/models/%2e%2e/ready", None, 404, "'..'"),
         ("GET", "/v2/models/texts/versions/9", None, 404, "'9'"),
         ("GET", "/predict", None, 405, "POST"),
-        ("PUT", "/v2", b"", 405, "GET, HEAD"),
-        ("GET", "/v2//", None, 404, "'/v2/'"),
         ("POST", "/predict?inputs=a", b'{"inputs": ["a"]}', 400, "`inputs`"),
         ("POST", "/predict/", b'{"inputs": ["a"]}', 400, "images, texts"),
-        ("POST", "/predict", b'{"inputs": [null], "model": "texts"}', 400, "input 0"),
         ("POST", "/predict", b'{"inputs": ["a", ""], "model": "texts"}', 400, "input 1"),
-        ("POST", "/predict", b'{"inputs": ["\\ud800"], "model": "texts"}', 400, "the body"),
         ("POST", "/predict", b'{"inputs": ["/etc/passwd"], "model": "images"}', 400, "is not base64"),
         ("POST", "/predict", b'{"inputs": ["L2V0Yy9wYXNzd2Q="], "model": "images"}', 400, "input 0"),
         ("POST", "/predict", b'{"inputs": ["a"], "model": "texts", "timeout": 1e-9}', 504, "not answered within"),
         ("POST", "/v2/models/texts/infer", b"{}", 400, "`inputs`"),
-        ("POST", "/v2/repository/models/birds/load", b"", 404, "'birds'"),
         ("POST", LOAD, b'{"parameters": {"version": "../1"}}', 404, "'../1'"),
-        ("POST", LOAD, b'{"parameters": {"version": 1}}', 400, "$.parameters.version"),
         ("POST", LOAD, b'{"version": "1"}', 400, "`version`"),
-        ("POST", "/v2/repository/models/texts/unload", b"[]", 400, "the body"),
         ("POST", "/v2/repository/index", b'{"ready": "yes"}', 400, "$.ready"),
     ],
 )  # fmt: skip
@@ -188,13 +180,8 @@ def test_requests_of_any_kind_are_answered_or_refused(service: Running) -> None:
         b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\nx\r\n--b--\r\n',
     ]
     kinds = ["application/json", "multipart/form-data; boundary=b", "image/png"]
-    paths = [
-        "/predict",
-        "/predict?model=images",
-        "/v2/models/texts/infer",
-        "/v2/models/images/infer",
-        "/v2/repository/index",
-    ]
+    paths = ["/predict", "/predict?model=images", "/v2/repository/index"]
+    paths += [f"/v2/models/{name}/infer" for name in ("texts", "images")]
     for _ in range(150):
         body = bytearray(rng.choice(bodies))
         for _ in range(rng.randrange(6)):
@@ -333,13 +320,9 @@ def test_what_cannot_be_served_is_one_line(models: Path, tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for arguments, words in (
-            ([tmp_path / "nowhere"], "nowhere"),
             ([bundle, "--port", port], f"cannot listen on port {port}"),
-            ([bundle, "--host", "192.0.2.1", "--port", 0], "'192.0.2.1'"),
             ([bundle, "--port", 0, "--token-file", tmp_path / "secret"], "the token has 5 characters"),
-            ([bundle, "--port", 0, "--tls-cert", "cert.pem"], "--tls-key"),
             ([bundle, "--port", 0, "--tls-cert", "a", "--tls-key", "b"], "'a'"),
-            ([bundle, "--port", 70000], "port is '70000'"),
             ([bundle, "--port", 0, "--grpc-port", port, "--workers", 2], f"cannot listen on port {port}"),
         ):  # fmt: skip
             status, told = run_main(*arguments)
@@ -506,8 +489,6 @@ def test_a_warning_that_every_request_would_repeat_is_logged_once_a_minute() -> 
 
     assert [logged("%d were cut"), logged("%d were cut"), logged("another")] == [True, False, True]
     assert logged("%d were cut", levelno=logging.ERROR)
-    assert logged("%d were cut", name="elsewhere")
-    assert logged("drift of %s", **ALWAYS)
-    assert logged("drift of %s", **ALWAYS), "a second alarm in the same minute"
+    assert [logged("drift of %s", **ALWAYS), logged("drift of %s", **ALWAYS)] == [True, True]
     now[0] = 61.0
     assert logged("%d were cut")

@@ -266,24 +266,6 @@ def test_what_an_operator_changes_is_told_each_time_and_made_up_names_once_a_min
     ]
 
 
-def test_observers_are_told_and_their_failures_stop_nothing(models: Path) -> None:
-    told: list[Any] = []
-
-    class Counting(Observer):
-        def batch(self, served: Any, size: int, seconds: float) -> None:
-            told.append(("batch", served.name, size))
-
-        def predicted(self, served: Any, inputs: Any, prediction: Prediction) -> None:
-            told.append(("predicted", served.name, list(inputs), len(prediction)))
-            raise ValueError("no")
-
-    async def test(service: Service) -> None:
-        assert await version_that_answers(service, "dogs") == "7"
-
-    run(models, test, Counting())
-    assert told == [("batch", "dogs", 2), ("predicted", "dogs", ["a", "b"], 2)]
-
-
 def test_a_request_of_too_many_inputs_is_refused_before_anything_is_made_of_each(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,21 +285,6 @@ def test_a_request_of_too_many_inputs_is_refused_before_anything_is_made_of_each
                 assert found.status_code == 413, path
 
     run(models, test, queue=10)
-
-
-def test_what_passes_its_time_is_counted_so_for_every_front(models: Path) -> None:
-    statuses = Statuses()
-
-    async def test(service: Service) -> None:
-        Named.gate.clear()
-        app = Middleware(application(service), service.settings, service.admission)
-        async with http(app) as client:
-            for path in ("/predict", "/explain"):
-                body = {"inputs": ["a"], "model": "dogs"}
-                assert (await client.post(path, json=body)).status_code == 504
-
-    run(models, test, statuses, timeout=0.2)
-    assert statuses.seen == [("predict", 504), ("page", 504)]
 
 
 def test_what_has_no_body_is_never_told_that_it_did_not_come() -> None:
@@ -402,16 +369,6 @@ def test_a_text_that_would_fill_the_memory_is_refused(models: Path) -> None:
                 await service.predict(service.served("dogs"), ["a", given])
             assert refused.value.status == 413
         assert await version_that_answers(service, "dogs") == "7"
-
-    run(models, test)
-
-
-def test_a_service_that_ends_loads_nothing_more(models: Path) -> None:
-    async def test(service: Service) -> None:
-        await service.drain()
-        with pytest.raises(ServeError, match="stopping"):
-            await service.load("cats")
-        assert service.versions("cats") == []
 
     run(models, test)
 
