@@ -23,9 +23,6 @@ MAX_HEAD = 65_536
 MAX_PIPELINED = 100
 """Unanswered requests of one connection."""
 
-FAREWELL = 1.0
-"""Seconds that an idle client has to close its connection when the service ends."""
-
 ASKING = (b"upgrade", b"http2-settings")
 """Headers, and words of ``Connection``, that ask for another protocol."""
 
@@ -179,7 +176,7 @@ class _Limits:
         """Abort the connection if the client does not close it, or read its answers, soon."""
         self._stop_timer()
         waits = self.transport.get_write_buffer_size()
-        self._timer = self.loop.call_later(self.seconds if waits else FAREWELL, self.transport.abort)
+        self._timer = self.loop.call_later(self.seconds if waits else 1.0, self.transport.abort)
 
     def _expect_headers(self) -> None:
         self._dry = 0

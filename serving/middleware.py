@@ -14,8 +14,6 @@ from .admission import Admission
 from .refusals import App, Receive, Scope, Send, ServeError, refuse
 from .serve_settings import ServeSettings, is_loopback
 
-REPOSITORY = "/v2/repository/"
-
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 """Probes need no token, and are answered at any load."""
 
@@ -68,7 +66,7 @@ class Middleware:
 
     async def _in_time(self, scope: Scope, body: _LimitedBody, send: Send) -> None:
         """Answer within the time limit; the verbs that open bundles have none."""
-        seconds = None if scope["path"].startswith(REPOSITORY) else self._settings.timeout
+        seconds = None if scope["path"].startswith("/v2/repository/") else self._settings.timeout
         started = False
 
         async def counted_send(message: MutableMapping[str, Any]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ..runtime.prediction import Prediction
 
 if TYPE_CHECKING:
     from ..runtime.predictor import Predictor
+    from .batcher import Batcher
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +26,15 @@ changes = logging.getLogger(f"{__name__}.changes")
 """Logs an operator's changes, at any log level."""
 
 
-class Served(Protocol):
-    """One version of a model that is served; ``serving.service`` makes them."""
+@dataclass(eq=False)
+class Served:
+    """One version of a model that is served; ``ready`` while it is warm and not being unloaded."""
 
     name: str
     version: str
     predictor: Predictor
     ready: bool
+    batcher: Batcher
 
 
 class Observer:

@@ -29,9 +29,6 @@ from .refusals import ServeError, convert_fields, decode_json
 SIZE = "binary_data_size"
 HEADER = "Inference-Header-Content-Length"
 
-EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters")
-"""Of the protocol, by Triton's names."""
-
 UNSUPPORTED_PARAMETERS = {
     "classification": "labels are in the output label, and probabilities in the output of that name",
     "sequence_id": "this service keeps no state between requests",
@@ -181,7 +178,8 @@ def write_infer(served: Served, request: InferRequest, tensors: Sequence[Tensor]
 
 def server_metadata() -> dict[str, Any]:
     """The answer of ``GET /v2``."""
-    return {"name": "hydrant", "version": __version__, "extensions": list(EXTENSIONS)}
+    extensions = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters"]
+    return {"name": "hydrant", "version": __version__, "extensions": extensions}
 
 
 def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dict[str, Any]:

@@ -131,14 +131,14 @@ async def predict_body(
 
 
 @contextmanager
-def observed(service: Service, call: Call, front: str) -> Iterator[None]:
-    """Report a request that reached a model to the observers; the middleware counts others."""
+def observed(service: Service, call: Any, front: str, cancelled: int = 504) -> Iterator[None]:
+    """Report a request that reached a model to the observers; the middleware, or gRPC, counts others."""
     started, status = perf_counter(), 500
     try:
         yield
         status = 200
     except asyncio.CancelledError:
-        status = 504  # out of time
+        status = cancelled  # of HTTP, out of time
         raise
     except Exception as error:
         status = refusal(error).status

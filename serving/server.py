@@ -39,15 +39,6 @@ Ready = dict[str, Any]
 
 Announce = Callable[[Ready], None]
 
-BACKLOG = 2048
-"""Connections that wait to be accepted."""
-
-KEEP_ALIVE = 75
-"""Seconds after which an idle connection is closed: more than the minute after which proxies close theirs."""
-
-YOUNG = (10_000, 20, 20)
-"""Objects that are made until the collector runs, and how often until it looks at older ones."""
-
 
 @contextlib.contextmanager
 def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.socket]:
@@ -63,7 +54,7 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if listens else socket.SO_REUSEPORT, 1)
             port.bind(address)
             if listens:
-                port.listen(BACKLOG)
+                port.listen(2048)
         except OSError as error:
             advice = "give an address of this machine and a free port, or 0 for any"
             raise InputError(f"cannot listen on port {number} of {cut(host)}: {error.strerror}; {advice}") from error
@@ -86,10 +77,7 @@ def check_certificate(settings: ServeSettings) -> None:
 
 
 class Monitor:
-    """The observers of a service, and the routes of its counts.
-
-    A worker counts nothing itself, but reports through ``pipe`` to the process that started it.
-    """
+    """The observers of a service, and the routes of its counts; a worker reports through ``pipe`` instead."""
 
     def __init__(
         self, watching: Watching = Watching(), recording: Recording | None = None, pipe: Connection | None = None
@@ -160,11 +148,7 @@ def serve_alone(
     *,
     warm_first: bool = False,
 ) -> None:
-    """Serve from this process until a signal comes, or ``parent`` closes; then answer requests in progress, and return.
-
-    ``counts`` is the pipe to the process that counts for all workers; with ``warm_first`` connections are accepted only
-    once every model is warm.
-    """
+    """Serve from this process until a signal comes, or ``parent`` closes; ``counts`` leads to who counts for all."""
     # in batches of short texts, threads of the tokenizer cost more than they save
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     usual = gc.get_threshold()
@@ -203,7 +187,7 @@ async def _main(
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
+            timeout_keep_alive=75,  # proxies close theirs after a minute, and must come first
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=math.ceil(settings.timeout),
@@ -242,7 +226,7 @@ async def _main(
             starting.result()
             gc.collect()  # the collector need not look at objects that stay; requests leave little garbage
             gc.freeze()
-            gc.set_threshold(*YOUNG)
+            gc.set_threshold(10_000, 20, 20)
             scheme, (host, number) = "http" if settings.tls_cert is None else "https", port.getsockname()[:2]
             ready = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
             announce({**ready, "workers": settings.workers, "models": service.answering})

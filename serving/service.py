@@ -25,7 +25,7 @@ from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
 from .admission import MAX_BODIES, Admission
 from .batcher import RUN, RUN_ON_GPU, Batcher, Inputs
-from .observers import ALWAYS, Observer, Observers, changes
+from .observers import ALWAYS, Observer, Observers, Served, changes
 from .refusals import ServeError
 from .serve_settings import ServeSettings
 
@@ -36,17 +36,6 @@ Versions = Mapping[str, Path]
 
 ONLY = "1"
 """The version of a bundle without versions."""
-
-
-@dataclass(eq=False)
-class Served:
-    """One version of a model that is served; ``ready`` while it is warm and not being unloaded."""
-
-    name: str
-    version: str
-    predictor: Predictor
-    ready: bool
-    batcher: Batcher
 
 
 @dataclass

@@ -153,7 +153,7 @@ class Reporter(Observer):
 class _Worker:
     """What a worker has reported of itself; a model is a ``Served`` for :class:`Stats`."""
 
-    models: dict[Key, SimpleNamespace] = field(default_factory=dict)
+    models: dict[Key, Any] = field(default_factory=dict)
     depths: dict[Key, int] = field(default_factory=dict)
     recorded: Recorded = None
 
@@ -164,7 +164,7 @@ class WorkerStats:
     def __init__(self, watching: Watching = Watching()) -> None:
         self.stats = Stats(watching)
         self._metrics = Metrics(self.stats)
-        self._models: dict[str, SimpleNamespace] = {}
+        self._models: dict[str, Any] = {}
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
 
@@ -205,7 +205,7 @@ class WorkerStats:
         for status, count in report.refused.items():
             self.stats.refuse(status, count)
 
-    def _model(self, name: str, version: str, info: ModelInfo) -> SimpleNamespace:
+    def _model(self, name: str, version: str, info: ModelInfo) -> Any:
         """The model of all workers with the same bundle; one that it replaces is not counted further."""
         key = json.dumps([name, version, info.task, info.labels, info.calibration.to_json()])
         model = self._models.setdefault(key, SimpleNamespace(name=name, version=version, predictor=info))

@@ -17,12 +17,12 @@ from hydrant.errors import InputError
 from hydrant.serving.admission import SMALL_BODY
 from hydrant.serving.datatypes import DATATYPES
 from hydrant.serving.grpc_front import CONTENTS, HEALTH, SERVICE, GrpcFront, message_classes, read_message
-from hydrant.serving.observers import Observer
 from hydrant.serving.refusals import ServeError
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serve_support import Statuses
 
 grpc = pytest.importorskip("grpc")
 MADE = message_classes()
@@ -141,16 +141,6 @@ class Lengths:
         return Prediction(np.ones((len(inputs), 1), np.float32), np.zeros(len(inputs), np.int64), *[values] * 5)
 
 
-class Noted(Observer):
-    """Remembers the status of every request."""
-
-    def __init__(self) -> None:
-        self.statuses: list[tuple[str, int]] = []
-
-    def request(self, served: Any, front: str, seconds: float, status: int) -> None:
-        self.statuses.append((front, status))
-
-
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     Lengths.gate.set()
@@ -216,15 +206,12 @@ def test_messages_and_bodies_are_bounded_together(models: Path) -> None:
         admission.held_bytes -= SMALL_BODY
         assert (await call("ModelInfer", large)).model_name == "m", "there is room again"
         assert admission.held_bytes == admission.max_bytes - 2 * SMALL_BODY, "every message was given back"
-        admission.requests += admission.max_requests
-        assert (await refused(call("ModelInfer", texts("ab"))))[0] == "UNAVAILABLE"
-        assert admission.requests == admission.max_requests
 
     serving(models, test)
 
 
 def test_every_verb(models: Path) -> None:
-    noted = Noted()
+    noted = Statuses()
 
     async def test(call: Calls, service: Service) -> None:
         assert (await call("ServerLive")).live and (await call("ServerReady")).ready
@@ -256,11 +243,11 @@ def test_every_verb(models: Path) -> None:
         assert (await refused(call("ModelInfer", texts("a"))))[0] == "NOT_FOUND"
 
     serving(models, test, noted)
-    assert noted.statuses == [("grpc", 200)] * 3
+    assert noted.seen == [("grpc", 200)] * 3
 
 
 def test_refusals_have_the_code_that_tells_whose_fault_it_is(models: Path, caplog: pytest.LogCaptureFixture) -> None:
-    noted = Noted()
+    noted = Statuses()
 
     async def test(call: Calls, service: Service) -> None:
         load = MADE["RepositoryModelLoadRequest"](model_name="m")
@@ -280,7 +267,7 @@ def test_refusals_have_the_code_that_tells_whose_fault_it_is(models: Path, caplo
             assert (found, name in told, "secret" in told) == (code, True, False), told
 
     serving(models, test, noted, max_bytes=2000)
-    assert sorted(noted.statuses) == [("grpc", 400), ("grpc", 400), ("grpc", 500)]
+    assert sorted(noted.seen) == [("grpc", 400), ("grpc", 400), ("grpc", 500)]
     assert "a secret" in caplog.text  # the log of the server says more
 
 
@@ -324,7 +311,7 @@ def test_a_message_is_read_once_it_is_let_in_and_must_come_in_time(
 
 
 def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
-    noted = Noted()
+    noted = Statuses()
 
     async def test(call: Calls, service: Service) -> None:
         Lengths.gate.clear()
@@ -348,7 +335,7 @@ def test_whoever_leaves_takes_the_inputs_out_of_the_queue(models: Path) -> None:
         assert service.served("m").predictor.ran == ["first"]  # type: ignore[attr-defined]
 
     serving(models, test, noted)
-    assert sorted(noted.statuses)[0] == ("grpc", 200) and ("grpc", 499) in noted.statuses and len(noted.statuses) == 4
+    assert sorted(noted.seen)[0] == ("grpc", 200) and ("grpc", 499) in noted.seen and len(noted.seen) == 4
 
 
 def test_too_many_at_a_time_and_a_service_that_stops(models: Path) -> None:

@@ -35,7 +35,6 @@ from hydrant.cli.main import main
 from hydrant.families.checkpoint import load_processor
 from hydrant.runtime.predictor import Predictor
 from hydrant.serving.connection import MAX_HEAD
-from hydrant.serving.observers import ALWAYS, RareWarnings
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
 from PIL import Image
@@ -101,9 +100,8 @@ def test_predict_answers_what_the_command_prints(service: Running, models: Path,
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 17, 3), dtype=np.uint8))
     image.save(tmp_path / "cat.png")
     data = (tmp_path / "cat.png").read_bytes()
-    (expected,) = json.loads(run_cli("predict", models / "images/1", tmp_path / "cat.png", "--json").stdout)[
-        "predictions"
-    ]
+    printed = json.loads(run_cli("predict", models / "images/1", tmp_path / "cat.png", "--json").stdout)
+    (expected,) = printed["predictions"]
     client = service.client
     by_form = client.post("/predict?model=images", files=[("image", ("cat.png", data)), ("image", ("dog.png", data))])
     by_base64 = service.ask(base64.b64encode(data).decode(), model="images")
@@ -355,9 +353,8 @@ def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[st
 def test_the_command_answers_what_is_begun_before_it_ends(models: Path) -> None:
     texts = ["transfer money today"] * 50
     body = json.dumps({"inputs": texts, "model": "texts"}).encode()
-    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(
-        body
-    )
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n"
+    head += b"content-length: %d\r\n\r\n" % len(body)
     with command(models) as (process, ready), contextlib.ExitStack() as stack:
         assert ready["models"] == {"images": "1", "texts": "2"}
         place = (ready["host"], ready["port"])
@@ -477,18 +474,3 @@ def until_counted(url: str, enough: Callable[[int], bool]) -> None:
             models = httpx.get(f"{url}/stats", timeout=30).json()["models"]
             count = sum(model["totals"]["inputs"] for model in models if model["name"] == "2")
         time.sleep(0.05)
-
-
-def test_a_warning_that_every_request_would_repeat_is_logged_once_a_minute() -> None:
-    now = [0.0]
-    rare = RareWarnings(lambda: now[0])
-
-    def logged(message: str, **fields: Any) -> bool:
-        record = {"name": "hydrant.data", "levelno": logging.WARNING, "msg": message, "args": (1,), **fields}
-        return rare.filter(logging.makeLogRecord(record))
-
-    assert [logged("%d were cut"), logged("%d were cut"), logged("another")] == [True, False, True]
-    assert logged("%d were cut", levelno=logging.ERROR)
-    assert [logged("drift of %s", **ALWAYS), logged("drift of %s", **ALWAYS)] == [True, True]
-    now[0] = 61.0
-    assert logged("%d were cut")

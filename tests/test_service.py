@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from hydrant.serving import batcher, workers
 from hydrant.serving.admission import SMALL_BODY, Admission
 from hydrant.serving.batcher import MAX_CHARACTERS
 from hydrant.serving.middleware import Middleware
-from hydrant.serving.observers import Observer, configure_log
+from hydrant.serving.observers import configure_log
 from hydrant.serving.page import page_routes
 from hydrant.serving.predict_routes import PredictRoutes
 from hydrant.serving.refusals import ServeError
 from hydrant.serving.rest import rest_app
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service, found_bundles
+from serve_support import Statuses
 
 
 class Named:
@@ -104,16 +105,6 @@ def guarded(inner: Any, refused: list[int], **settings: Any) -> Middleware:
 async def empty_answer(send: Any) -> None:
     await send({"type": "http.response.start", "status": 204, "headers": []})
     await send({"type": "http.response.body", "body": b""})
-
-
-class Statuses(Observer):
-    """Remembers front and status of every request."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, int]] = []
-
-    def request(self, served: Any, front: str, seconds: float, status: int) -> None:
-        self.seen.append((front, status))
 
 
 def states(service: Service) -> dict[str, str]:
@@ -285,30 +276,6 @@ def test_a_request_of_too_many_inputs_is_refused_before_anything_is_made_of_each
                 assert found.status_code == 413, path
 
     run(models, test, queue=10)
-
-
-def test_what_has_no_body_is_never_told_that_it_did_not_come() -> None:
-    async def main() -> None:
-        async def inner(scope: Any, receive: Any, send: Any) -> None:
-            while scope["method"] == "POST" and (await receive())["more_body"]:
-                pass
-            await asyncio.sleep(20)
-
-        async def halves() -> AsyncIterator[bytes]:
-            yield b"{"
-            await asyncio.sleep(20)
-
-        refused: list[int] = []
-        async with http(guarded(inner, refused, timeout=0.05)) as client:
-            answers = [
-                await client.get("/describe"),
-                await client.post("/predict", content=b"{}"),
-                await client.post("/predict", content=halves()),
-            ]
-        assert [answer.status_code for answer in answers] == [504, 504, 408]
-        assert refused == [504, 504, 408]
-
-    asyncio.run(main())
 
 
 def test_bodies_are_bounded_together_and_small_ones_are_let_in() -> None:
