@@ -21,6 +21,7 @@ import numpy as np
 from ..errors import HydrantError, InputError, cut, listing, require
 from .datatypes import Tensor, check_values, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
 from .middleware import check_token
+from .observers import Served
 from .oip import (
     InferRequest,
     LoadParameters,
@@ -34,7 +35,7 @@ from .oip import (
 )
 from .predict_routes import observed
 from .refusals import ServeError, convert_fields, refusal
-from .service import Served, Service
+from .service import Service
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +159,8 @@ def read_message(message: Any) -> InferRequest:
     """The request in a ``ModelInferRequest``."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
-        inputs = len(message.inputs)
-        raise ServeError(400, f"the request has {len(raw)} raw_input_contents for {inputs} inputs; expected one each")
+        asked = len(message.inputs)
+        raise ServeError(400, f"the request has {len(raw)} raw_input_contents for {asked} inputs; expected one each")
     inputs = [_tensor(given, raw[place] if raw else None) for place, given in enumerate(message.inputs)]
     outputs = [(each.name, parameters_of(each.parameters)) for each in message.outputs]
     return infer_request(message.id or None, inputs, outputs, parameters_of(message.parameters))

@@ -193,7 +193,7 @@ async def _main(
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
     )
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]  # they are the caller's
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # they are the caller's
     starting = asyncio.create_task(service.start())
 
     def leave() -> None:

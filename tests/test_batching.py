@@ -14,7 +14,6 @@ import pytest
 from hydrant import Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data import batching
 from hydrant.data.batching import item_batches
-from hydrant.data.check_inputs import model_inputs
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
 from hydrant.data.processor import Processor, load_processor
@@ -111,22 +110,6 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
         made = plan(vit_checkpoint, (IMAGES[:30], LABELS[:30]), method=Circuit(ood=(IMAGES[30:], None)))
         found.append(made.to_json())
     assert found[0] == found[1] == found[2]
-
-
-def test_inputs_of_checks_are_bounded_too(vit_checkpoint: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    processor, spec = processor_of(vit_checkpoint)
-    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
-    made, described = model_inputs(processor, spec, (IMAGES, None), seed=3)
-    sizes = [len(batch["pixel_values"]) for batch in made]
-    assert sizes == [1, 2, 5, 16, 1, 2, 5, 8]
-    assert described == "40 inputs of given in memory, seed 3"
-    assert watch.most <= 16
-    assert max(watch.times.values()) == 1
-    order = np.random.default_rng(3).permutation(40)
-    whole = processor.collate(processor.encode([IMAGES[place] for place in order]))["pixel_values"]
-    np.testing.assert_array_equal(np.concatenate([batch["pixel_values"] for batch in made]), whole)
-    everything = model_inputs(processor, spec, (IMAGES * 8, None), examples=None)[1]
-    assert everything == "320 inputs of given in memory, seed 0"
 
 
 def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch) -> None:

@@ -414,8 +414,6 @@ def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, addr
         data = browser.call("Page.captureScreenshot", format="png")["data"]
         pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("L"), np.float64)
         assert (pixels.mean() > 128) == (scheme == "light")
-        assert pixels.std() > 5
-        assert len(np.unique(pixels)) > 50
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     browser.call("Emulation.clearDeviceMetricsOverride")
     unnamed = browser.run(

@@ -304,15 +304,6 @@ def test_pairs_and_columns_and_outputs_by_name_in_the_order_of_the_request(text_
         inputs_of(asked(("logits",), text=[b"hello"]), text_model)
 
 
-def test_ready_tensors_go_to_the_graph(text_model: Any, image_model: Any) -> None:
-    ids = np.full((2, 4), 7)
-    given_ = inputs_of(asked(input_ids=ids, attention_mask=np.ones_like(ids)), text_model)
-    assert isinstance(given_, dict) and set(given_) == {"input_ids", "attention_mask"}
-    assert len(text_model.predictor.predict(given_)) == 2
-    pixels = np.zeros((1, 3, 12, 12), np.float32)
-    assert len(image_model.predictor.predict(inputs_of(asked(pixel_values=pixels), image_model))) == 1
-
-
 def test_images_as_files_and_in_base64(image_model: Any) -> None:
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)).save(file, "PNG")

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from hydrant.errors import InputError
-from hydrant.serving.middleware import check_host, check_origin, check_token
+from hydrant.serving.middleware import check_host, check_origin
 from hydrant.serving.predict_request import Part, PredictRequest, model_inputs, read_parts, read_request
 from hydrant.serving.refusals import ServeError
 from hydrant.serving.serve_settings import ServeSettings
@@ -108,14 +108,6 @@ def test_texts_pairs_words_images_and_sounds() -> None:
 def test_an_input_of_another_kind_is_named(item: Any, predictor: Any) -> None:
     with pytest.raises(InputError, match="input 1"):
         inputs_of(asked({"text": "a"} if predictor is not IMAGES else "AAAA", item), predictor)
-
-
-def test_tokens() -> None:
-    check_token(b"Bearer a-long-secret", "a-long-secret")
-    for wrong in (b"", b"Bearer", b"Bearer a-long-secre", b"Basic a-long-secret", b"a-long-secret", b"Bearer \xff"):
-        with pytest.raises(ServeError) as refused:
-            check_token(wrong, "a-long-secret")
-        assert refused.value.status == 401
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -16,11 +15,10 @@ import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
-from hydrant.serving import batcher, workers
+from hydrant.serving import workers
 from hydrant.serving.admission import SMALL_BODY, Admission
 from hydrant.serving.batcher import MAX_CHARACTERS
 from hydrant.serving.middleware import Middleware
-from hydrant.serving.observers import configure_log
 from hydrant.serving.page import page_routes
 from hydrant.serving.predict_routes import PredictRoutes
 from hydrant.serving.refusals import ServeError
@@ -203,19 +201,15 @@ def test_unloading_and_unknown_names(models: Path) -> None:
     async def test(service: Service) -> None:
         with pytest.raises(ServeError, match="cats, dogs"):
             service.served()
-        for name in ("birds", "../cats", "cats/10", "", ".hidden"):
-            with pytest.raises(ServeError, match="no model is called") as unknown:
-                service.served(name)
-            assert unknown.value.status == 404
-            with pytest.raises(ServeError, match="no model is called"):
+        for name in ("birds", "../cats", "cats/10", ".hidden"):
+            with pytest.raises(ServeError, match=repr(name)) as unknown:
                 await service.load(name)
+            assert unknown.value.status == 404
         with pytest.raises(ServeError, match=r"\.\./10"):
             await service.load("cats", "../10")
         await service.unload("dogs")
         with pytest.raises(ServeError, match="'dogs'"):
             service.served("dogs")
-        with pytest.raises(ServeError, match="'7'"):
-            await service.unload("dogs", "7")
         assert await version_that_answers(service) == "10", "what is not loaded is no choice of requests without a name"
         await service.load("dogs")
         assert await version_that_answers(service, "dogs") == "7"
@@ -225,57 +219,6 @@ def test_unloading_and_unknown_names(models: Path) -> None:
         assert service.answering == {}
 
     run(models, test)
-
-
-def test_what_an_operator_changes_is_told_each_time_and_made_up_names_once_a_minute(
-    models: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for version in ("3", "4"):
-        (models / "cats" / version).mkdir()
-        for file in ("hydrant.json", "broken"):
-            (models / "cats" / version / file).touch()
-
-    async def test(service: Service) -> None:
-        configure_log()
-        await service.load("cats", "2", keep=True)
-        await service.unload("cats", "2")
-        await service.unload("dogs")
-        await service.unload("dogs")  # of which nothing is left
-        for name, version in (("cats", "3"), ("cats", "4"), ("birds", "1"), ("cows", "1")):
-            with pytest.raises(ServeError):
-                await service.load(name, version)
-
-    run(models, test)
-    logged = [each for each in caplog.records if each.levelno > logging.INFO or each.name.endswith(".changes")]
-    assert [each.getMessage() for each in logged] == [
-        "model cats answers with version 2 (fake)",
-        "model cats: unloaded 2; loaded are: 10",
-        "model dogs: unloaded 7; loaded are: none",
-        "a load was refused (409): model 'cats', version '3': it is broken",
-        "a load was refused (409): model 'cats', version '4': it is broken",
-        "a load was refused (404): no model is called 'birds'; there are: cats, dogs",
-    ]
-
-
-def test_a_request_of_too_many_inputs_is_refused_before_anything_is_made_of_each(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def made(*_: Any) -> None:
-        raise AssertionError("an input was looked at")
-
-    monkeypatch.setattr(batcher, "Item", made)
-
-    async def test(service: Service) -> None:
-        for inputs in (["a"] * 11, {"input_ids": np.zeros((11, 1), np.int64)}):
-            with pytest.raises(ServeError, match="11 inputs") as refused:
-                await service.served("dogs").batcher.submit(inputs, 1)
-            assert refused.value.status == 413
-        async with http(application(service)) as client:
-            for path in ("/predict", "/explain"):
-                found = await client.post(path, json={"inputs": [0] * 11, "model": "dogs"})
-                assert found.status_code == 413, path
-
-    run(models, test, queue=10)
 
 
 def test_bodies_are_bounded_together_and_small_ones_are_let_in() -> None:
