@@ -322,7 +322,7 @@ def test_unusable_plans(bert_checkpoint: Path, made: Path, tmp_path: Path) -> No
         "'vit'": {"family": "vit"},
         "heads [0, 9]": {"members": [{"keep": [[0, 9], *keep[1:]]}]},
         "layer 0": {"members": [{"keep": [[], *keep[1:]]}]},
-        "schema 7": {"schema": 7},
+        "schema": {"schema": 7},
         "2 layers": {"layers": 2, "members": [{"keep": keep[:2]}]},
     }
     for message, change in changes.items():
