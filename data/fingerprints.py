@@ -28,20 +28,13 @@ LOWEST = 4096
 
 BYTES = 6
 
-FLOATS = {"f": np.float32}
-"""Kinds of samples → the type that they are read in; pixels stay as they are."""
-
-TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}
-"""Likewise of ready tensors."""
+FLOATS = {"f": np.float32}  # kinds of samples → the type that they are read in; pixels stay as they are
+TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}  # likewise of ready tensors
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Hashes of examples, each once, ascending: all of them, or the :data:`LOWEST`.
-
-    ``hashes`` are integers below 2^48; ``complete``: whether these are all; ``pairs``: whether all inputs are pairs of
-    texts, or all single ones; ``None`` for anything else, or where it was not recorded.
-    """
+    """Hashes of examples, each once, ascending: all of them, or the :data:`LOWEST`."""
 
     hashes: tuple[int, ...]
     complete: bool = True
@@ -106,10 +99,11 @@ def hashes_of(inputs: Sequence[Any], modality: Modality) -> list[int] | None:
 def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
     """The fingerprint of raw inputs; ``None`` where there are none, or one is of a kind that has no lasting form."""
     numbers = hashes_of(inputs, modality)
-    pairs = (
-        {is_pair(item) if isinstance(item, str | tuple) else None for item in inputs} if modality == "text" else set()
-    )
-    return Fingerprint(tuple(sorted({*numbers})), pairs=pairs.pop() if len(pairs) == 1 else None) if numbers else None
+    if not numbers:
+        return None
+    pairs = {is_pair(item) if isinstance(item, str | tuple) else None for item in inputs}
+    known = modality == "text" and len(pairs) == 1
+    return Fingerprint(tuple(sorted({*numbers})), pairs=pairs.pop() if known else None)
 
 
 def fingerprints(modality: Modality, **examples: Examples | None) -> dict[str, Any]:

@@ -22,15 +22,9 @@ from .spec import InputSpec
 from .specs import processor_settings
 from .tensors import EncodedTensors, stacked
 
-MOST_PIXELS = 2**28
-"""Of a resized image: a long and narrow one whose shorter edge grows would fill the memory."""
-
 MOST_SCANS = 1000
 """Of a JPEG file: each runs over all pixels and takes some bytes only. Programs write a dozen; the mark of a scan also
 occurs by chance in what cameras append to a photo, once in 64 kB."""
-
-DRAWN = ("EPS", "WMF")
-"""Kinds that hold no pixels but programs: PIL would run Ghostscript, or ask Windows, to draw them."""
 
 STEPS = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
 
@@ -140,7 +134,7 @@ class ImageProcessor:
         picture = self._open(image, index)
         if self._size is not None:
             width, height = _target(self._size, picture.size)
-            if width * height > MOST_PIXELS:
+            if width * height > 2**28:  # a long and narrow one whose shorter edge grows would fill the memory
                 raise InputError(f"input {index} would be resized to [{height}, {width}] pixels; crop it first")
             picture = picture.resize((width, height), resample=Image.Resampling(self._resample))
         pixels = np.asarray(picture)
@@ -149,9 +143,8 @@ class ImageProcessor:
             pixels = _center_crop(pixels, self._crop["height"], self._crop["width"])
         if pixels.shape != self._expected:
             made, read = pixels.shape[1:], self._expected[1:]
-            raise InputError(
-                f"input {index} becomes {made[0]} by {made[1]} pixels; the model reads {read[0]} by {read[1]}"
-            )
+            made_of = f"input {index} becomes {made[0]} by {made[1]} pixels"
+            raise InputError(f"{made_of}; the model reads {read[0]} by {read[1]}")
         values = pixels.astype(np.float32)
         if self._scale is not None:
             values = (pixels.astype(np.float64) * self._scale).astype(np.float32)
@@ -170,15 +163,12 @@ class ImageProcessor:
         elif isinstance(image, np.ndarray):
             picture = _from_array(image, index)
         else:
-            kind = type(image).__name__
-            raise InputError(
-                f"input {index} is a {kind}; expected a path, a PIL image, the bytes of a file or an array"
-            )
+            kind = f"input {index} is a {type(image).__name__}"
+            raise InputError(f"{kind}; expected a path, a PIL image, the bytes of a file or an array")
         if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
             raise _too_deep(f"input {index} is an image of mode {picture.mode}")
-        return (picture.convert("LA") if picture.mode == "La" else picture).convert(
-            "L" if self._channels == 1 else "RGB"
-        )
+        picture = picture.convert("LA") if picture.mode == "La" else picture
+        return picture.convert("L" if self._channels == 1 else "RGB")
 
 
 def upright(image: Any, index: int) -> Any:
@@ -191,7 +181,7 @@ def upright(image: Any, index: int) -> Any:
         if image == "":  # on which Pillow before 11.3 fails in a way of its own
             raise ValueError("its path is empty")
         with contextlib.nullcontext(image) if given else Image.open(file) as opened:
-            if not given and opened.format in DRAWN:
+            if not given and opened.format in ("EPS", "WMF"):  # PIL would run Ghostscript, or ask Windows
                 raise ValueError(f"it is {opened.format}, which another program would have to draw")
             if not given and opened.format in ("JPEG", "MPO"):
                 _check_scans(opened.fp)
@@ -207,9 +197,7 @@ def upright(image: Any, index: int) -> Any:
         reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)
         if isinstance(image, str) and "://" in image:
             reason = "it is an address, which is not fetched"
-        raise InputError(
-            f"cannot read {name}: {reason}; expected a whole image: its file, bytes or a PIL image"
-        ) from error
+        raise InputError(f"cannot read {name}: {reason}; expected a whole image, as a file, bytes or of PIL") from error
     return picture
 
 
@@ -290,9 +278,7 @@ def _size(value: Size, file: Path, edges: bool = True) -> dict[str, int]:
     given = {"height": value, "width": value} if isinstance(value, int) else value or {}
     size = {key: edge for key, edge in sorted(given.items()) if edge is not None}
     if list(size) != ["height", "width"] and not (edges and list(size) == ["shortest_edge"]):
-        raise InputError(
-            f"{file} has a size of {cut(value)}; expected height and width, or to resize shortest_edge alone"
-        )
+        raise InputError(f"{file} has a size of {cut(value)}; expected height and width, or shortest_edge to resize")
     return size
 
 

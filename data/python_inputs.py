@@ -39,9 +39,6 @@ EXPECTED = "expected texts, images, sounds, a table with a column of them, rows 
 TAGS = ("tags", "ner_tags")
 """Columns of the tags of words, where there is none of labels; the first that is there."""
 
-COLUMNS = {("datasets", "Column"), ("datasets", "IterableColumn")}
-"""Columns that know their table."""
-
 
 def given_inputs(
     given: Any, modality: Modality | None, text_column: str | None = None, text_pair_column: str | None = None
@@ -132,7 +129,7 @@ def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[Row]:
         if is_table(item):
             raise InputError(f"example {number} is a table, {kind_of(item)}; expected the data in one table, or dicts")
         found, label, names = item, None, ()
-        if isinstance(item, tuple) and len(item) == 2 and _is_number(item[1]):
+        if isinstance(item, tuple) and len(item) == 2 and type(plain(item[1])) in (int, float):  # no second text
             found, label = item
         elif isinstance(item, Mapping):
             known = columns_of_words(columns, item)
@@ -140,12 +137,6 @@ def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[Row]:
             if not is_record(item, [*keys, known.text]):
                 found = {name: item[name] for name in TENSORS if name in item} or item
         yield Row(as_input(found, columns, keys), label, f"example {number}", names)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether the second of two is a number: a label, and no second text."""
-    found = plain(value)
-    return isinstance(found, int | float) and not isinstance(found, bool)
 
 
 def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOptions:
@@ -221,15 +212,11 @@ def _pandas_column(table: Any, name: Any) -> Any:
     return values.where(values.notna(), None)
 
 
-def _arrow_column(table: Any, name: Any) -> Any:
-    return table.column(name).to_pylist()
-
-
 TABLES: dict[tuple[str, str], Callable[[Any, Any], Iterable[Any]]] = {
     ("pandas", "DataFrame"): _pandas_column,
     ("polars", "DataFrame"): lambda table, name: table.get_column(name).to_list(),
-    ("pyarrow", "Table"): _arrow_column,
-    ("pyarrow", "RecordBatch"): _arrow_column,
+    ("pyarrow", "Table"): lambda table, name: table.column(name).to_pylist(),
+    ("pyarrow", "RecordBatch"): lambda table, name: table.column(name).to_pylist(),
 }
 """Library and class of a table in memory → one of its columns."""
 
@@ -238,7 +225,7 @@ DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}
 
 
 def _is_column(value: Any) -> bool:
-    return not COLUMNS.isdisjoint(kinds(value))
+    return any(kind in (("datasets", "Column"), ("datasets", "IterableColumn")) for kind in kinds(value))
 
 
 def _is_transformed(table: Any) -> bool:
@@ -247,10 +234,7 @@ def _is_transformed(table: Any) -> bool:
 
 
 def unformatted(value: Any) -> Any:
-    """A table or column of ``datasets`` that gives values of Python in place of pandas', torch's or others'.
-
-    What the user's own transform makes stays, and so does anything else.
-    """
+    """A table or column of ``datasets`` that gives values of Python in place of pandas', torch's or others'."""
     if _is_column(value):
         source, name = unformatted(value.source), value.column_name
         if isinstance(source, list):  # a column within one of a transformed table

@@ -21,15 +21,9 @@ from .examples import Examples
 from .raw_inputs import is_pair, is_words
 from .spec import Modality
 
-GRID = 4
-"""Patches along each edge of an image that is shuffled."""
-
 LATIN = "abcdefghijklmnopqrstuvwxyz"
 SCRIPTS = ("абцдефгхижклмнопярстувшъыз", "αβκδεφγηιξκλμνοπθρστυωχψζζ", "ابجدهوزحطيكلمنسعفصقرشتثخذض")
 """Letters that stand for the Latin ones: Cyrillic, Greek, Arabic. Latin ones stand for those of every other script."""
-
-LEAST = 0.5
-"""Share of examples of which an input must have been made that differs from them."""
 
 
 def synthetic_ood(known: Examples, modality: Modality, seed: int = 0) -> Examples:
@@ -45,18 +39,15 @@ def synthetic_ood(known: Examples, modality: Modality, seed: int = 0) -> Example
     made: list[Any] = [make(inputs, index, rng) for index in range(len(known))]
     if modality != "image":
         made = [each for each, source in zip(made, inputs, strict=True) if each != source]
-        if len(made) < LEAST * len(known):
-            raise InputError(
-                f"{len(known) - len(made)} of {len(known)} texts of {known.source} come out as they are where OOD "
-                "inputs are made of them; give out-of-distribution data of your own"
-            )
+        if 2 * len(made) < len(known):
+            same = f"{len(known) - len(made)} of {len(known)} texts of {known.source} come out as they are"
+            raise InputError(f"{same} where OOD inputs are made of them; give out-of-distribution data of your own")
     made = [text.split() for text in made] if words else made
     return Examples(made, None, f"inputs made of {known.name}")
 
 
-def _pair(inputs: Sequence[Any], index: int, rng: np.random.Generator) -> tuple[str, str]:
-    first, second = ([pair[side] for pair in inputs] for side in (0, 1))
-    return _text(first, index, rng), _text(second, index, rng)
+def _pair(inputs: Sequence[Any], index: int, rng: np.random.Generator) -> tuple[str, ...]:
+    return tuple(_text(side, index, rng) for side in zip(*inputs, strict=True))
 
 
 def _text(texts: Sequence[str], index: int, rng: np.random.Generator) -> str:
@@ -112,7 +103,7 @@ def _image(images: Sequence[Any], index: int, rng: np.random.Generator) -> np.nd
 
 def _patches(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The image cut into a grid and put together in another order; what the grid does not cover is cut off."""
-    grid = min(GRID, *pixels.shape[:2])
+    grid = min(4, *pixels.shape[:2])
     height, width = pixels.shape[0] // grid, pixels.shape[1] // grid
     rows = [pixels[row * height : (row + 1) * height] for row in range(grid)]
     patches = [row[:, column * width : (column + 1) * width] for row in rows for column in range(grid)]

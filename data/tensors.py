@@ -74,11 +74,7 @@ class TensorProcessor:
 
 
 def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) -> dict[str, np.ndarray]:
-    """The model's inputs, complete, of the right kind, and within range.
-
-    ``token_type_ids`` may be left out (zeros); for a family without token types it is accepted when
-    all zero.
-    """
+    """The model's inputs, complete, of the right kind, and within range."""
     arrays = {name: as_array(value) for name, value in inputs.items()}
     return _tokens(arrays, spec, first) if spec.modality == "text" else _numbers(arrays, spec, first)
 
