@@ -166,10 +166,8 @@ def stored_file(value: Any) -> Any:
 
 def as_input(item: Any, columns: DataOptions, keys: Sequence[str]) -> Any:
     """One element of what a caller gave, as an input: a row by its keys, tensors of torch as arrays."""
-    if is_tensor(item):
-        return image_array(item)
     if not is_record(item, keys):
-        return item
+        return image_array(item) if is_tensor(item) else item
     if (found := stored_file(item)) is not item:
         return found
     name = next((key for key in keys if key in item), None)
