@@ -137,20 +137,6 @@ def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tm
             np.testing.assert_array_equal(found.assigned, found.probabilities > 0.5)
 
 
-def test_checkpoints_trained_apart_are_a_deep_ensemble() -> None:
-    models, inputs = [make_labeller(seed=seed) for seed in (1, 2, 3)], make_inputs("bert")
-    ensemble = hydrant.fuse(models, keep_separate=["all"])
-    expected = oracle.labels(models, ensemble.plan, inputs)
-    with torch.no_grad():
-        np.testing.assert_allclose(ensemble(**inputs).label_entropy, expected["label_entropy"], atol=1e-4)
-    drift = hydrant.measure_drift(hydrant.fuse(models), ensemble, [(inputs, np.zeros((4, 5), bool))])
-    assert drift.max_abs_logit_difference > 0
-    assert drift.accuracy is None
-    assert 0 < drift.label_changes < 1
-    with pytest.raises(InputError, match="'multi_label'"):
-        hydrant.fuse([make_labeller(), make_model("bert")])
-
-
 # The bundle and the graph
 
 
@@ -247,8 +233,6 @@ def test_labels_from_files(tmp_path: Path) -> None:
         ("one|four", "label 'four' at .* row 2 is not a class of the model"),
         ("[one]", r"label '\[one\]' at .* row 2"),
         ("", r"row 2; .*\[\]"),
-        ("one||two", "label '' at"),
-        ("[[0]]", r"label '\[0\]' at"),
         ("one|one", r"'one\|one' at .* row 2"),
     ],
 )
@@ -293,10 +277,9 @@ def _loss_with(model: Any, layer: int, head: int, gate: float, tensors: dict[str
     return found
 
 
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_the_loss_is_transformers_own(family: str) -> None:
+def test_the_loss_is_transformers_own() -> None:
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model, inputs = make_labeller(family, **dropout), make_inputs(family)
+    model, inputs = make_labeller("bert", **dropout), make_inputs("bert")
     ensemble = hydrant.fuse(model, members=2)
     labels = torch.from_numpy(np.random.default_rng(0).random((4, 5)) < 0.4)
     expected = model(**inputs, labels=labels.float()).loss
