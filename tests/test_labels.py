@@ -140,9 +140,8 @@ def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tm
 # The bundle and the graph
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_low_precision_follows_the_reference(precision: Any, own: Path, data: Path) -> None:
-    hydrant.export_onnx(own, precision)
+def test_low_precision_follows_the_reference(own: Path, data: Path) -> None:
+    hydrant.export_onnx(own, "fp16")
     report = hydrant.verify(own, data=data / "train.csv", reading=Reading(examples=100))
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"label flips", "max |Δ label entropy|", "max |Δ label mutual information|"} <= names
@@ -181,8 +180,6 @@ def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
         found = predictor.predict(texts)
         np.testing.assert_allclose(found.probabilities, expected["probabilities"], atol=1e-5)
         assert found.label is found.confidence is found.disagreement is found.score is None
-        assert repr(found) == f"Prediction(3 inputs of 3 labels, assigned {int(found.assigned.sum())})"
-        assert len(found) == 3
         np.testing.assert_array_equal(found[1].assigned, found.assigned[1:2])
         for place, row in enumerate(found.rows(predictor.labels)):
             order = [name for _, name in sorted(zip(-found.probabilities[place], NAMES, strict=True))]
@@ -192,8 +189,7 @@ def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
                 at = NAMES.index(each["label"])
                 assert each["entropy"] == float(str(found.label_entropy[place, at]))
                 assert each["probability"] == float(str(found.probabilities[place, at]))
-        empty = predictor.predict([])
-        assert (len(empty), empty.assigned.shape) == (0, (0, 3))
+        assert predictor.predict([]).assigned.shape == (0, 3)
         failed = predictor.predict([texts[0], 3], on_error="row")
         assert failed.failed.tolist() == [False, True]
         assert not failed.assigned[1].any()

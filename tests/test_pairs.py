@@ -14,7 +14,6 @@ import pytest
 import transformers
 from hydrant import Reading
 from hydrant.cli.main import main
-from hydrant.data.corruptions import typos
 from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
@@ -92,7 +91,7 @@ TEXTS = st.one_of(WORDS.map(" ".join), st.sampled_from(["money " * 60, "hello " 
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_tokens_of_pairs_are_the_tokenizers(family: str, side: str, tmp_path: Path) -> None:
     tokenizer_of(family, tmp_path).save_pretrained(tmp_path)
     config = tmp_path / "tokenizer_config.json"
@@ -138,20 +137,10 @@ def test_pairs_of_other_sources(tmp_path: Path) -> None:
     np.savez(tmp_path / "pairs.npz", x=np.array(READ), y=np.array([0, 1]))
     assert list(read_examples(tmp_path / "pairs.npz", ["x", "y"]).inputs) == READ
     np.savez(tmp_path / "triples.npz", x=np.array([["a", "b", "c"]]), y=np.array([0]))
-    with pytest.raises(InputError, match=r"has texts of shape \[1, 3\] in x; expected \[N\], or \[N, 2\] for pairs"):
+    with pytest.raises(InputError, match=r"triples\.npz .*\[1, 3\]"):
         read_examples(tmp_path / "triples.npz", ["x", "y"])
     with pytest.raises(InputError, match=r"pairs\.npz has no columns, so none is called 'b'"):
         read_examples(tmp_path / "pairs.npz", ["x", "y"], columns=DataOptions(text_pair="b"))
-
-
-def test_typing_errors_in_both_texts_of_a_pair() -> None:
-    pairs = [("hello world today", "money weather transfer")] * 30
-    changed = typos(pairs, 5)
-    assert all(isinstance(pair, tuple) and len(pair) == 2 for pair in changed)
-    for place in (0, 1):
-        assert any(pair[place] != before[place] for pair, before in zip(changed, pairs, strict=True))
-    texts = [text for pair in pairs for text in pair]
-    assert [text for pair in changed for text in pair] == typos(texts, 5)
 
 
 # The whole way

@@ -170,15 +170,6 @@ def test_unusable_text_is_named(text: Any, message: str, tokenizer_folder: Path)
         processor.encode(["hello", text], first=7)
 
 
-def test_missing_and_malformed_tokenizer_is_refused(tmp_path: Path) -> None:
-    architecture = text_architecture()
-    with pytest.raises(InputError, match=r"tokenizer\.json"):
-        TextProcessor(tmp_path, architecture)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match=r"cannot read .*tokenizer\.json"):
-        TextProcessor(tmp_path, architecture)
-
-
 def deep_tiff() -> bytes:
     facts = {256: 2, 257: 2, 258: 32, 259: 1, 262: 2, 273: 8, 277: 3, 278: 2, 279: 24}  # the bits stand at 32
     fields = b"".join(struct.pack("<HHII", tag, 3, 3 if tag == 258 else 1, value) for tag, value in facts.items())
@@ -215,7 +206,12 @@ def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path)
         TextProcessor(tokenizer_folder, text_architecture(vocab_size=size - 1))
 
 
-def test_malformed_tokenizer_config_is_refused(tokenizer_folder: Path, tmp_path: Path) -> None:
+def test_missing_and_malformed_files_of_a_tokenizer_are_refused(tokenizer_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
+        TextProcessor(tmp_path, text_architecture())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match=r"cannot read .*tokenizer\.json"):
+        TextProcessor(tmp_path, text_architecture())
     folder = copied(tokenizer_folder, tmp_path / "copy")
     (folder / "tokenizer_config.json").write_text("[1]")
     with pytest.raises(InputError, match=r"tokenizer_config\.json"):
@@ -286,14 +282,6 @@ def test_other_modes_become_rgb(mode: str) -> None:
     agree(found, reference([image.convert("RGB")], return_tensors="np"))
 
 
-def test_path_picture_and_array_give_the_same_pixels(tmp_path: Path) -> None:
-    image = picture(19, 14)
-    image.save(tmp_path / "a.png")
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    found = pixels_of(processor, [image, np.asarray(image), tmp_path / "a.png", str(tmp_path / "a.png")])
-    assert all(np.array_equal(found[0], other) for other in found[1:])
-
-
 def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
     image = picture(19, 14)
     exif = Image.Exif()
@@ -301,10 +289,15 @@ def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
     image.save(tmp_path / "a.png", exif=exif)
     found = pixels_of(
         from_transformers(CONFIGURATIONS["vit"](), image_architecture()),
-        [tmp_path / "a.png", image.transpose(Image.Transpose.ROTATE_270), Image.open(tmp_path / "a.png")],
+        [
+            turned := image.transpose(Image.Transpose.ROTATE_270),
+            np.asarray(turned),
+            tmp_path / "a.png",
+            str(tmp_path / "a.png"),
+            Image.open(tmp_path / "a.png"),
+        ],
     )
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
+    assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
 def test_gray_model_reads_one_channel() -> None:
@@ -325,6 +318,7 @@ def test_gray_model_reads_one_channel() -> None:
         (Image.new("I;16", (4, 4)), "input 7 .*I;16"),
         ("https://example.org/cat.png", r"https://.*address"),
         ("", "input 7"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n", "EPS"),
         (png_of(125), "input 7: .*pixels end early"),
         (png_of(107, interlaced=True), "input 7: .*pixels end early"),
         (png_of(126), "input 7: .*truncated"),
@@ -337,22 +331,12 @@ def test_unusable_image_is_named(image: Any, message: str) -> None:
         processor.encode([image], first=7)
 
 
-@pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
-def test_an_image_that_would_grow_beyond_all_memory_is_refused(shape: tuple[int, int], tmp_path: Path) -> None:
+def test_an_image_that_would_grow_beyond_all_memory_is_refused(tmp_path: Path) -> None:
     crop = {"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": {"height": SIDE, "width": SIDE}}
     processor = configured(tmp_path, **crop)
-    resized = r"\[13440000, 224\]" if shape[0] > shape[1] else r"\[224, 13440000\]"
-    with pytest.raises(InputError, match=rf"input 7 would be resized to {resized} pixels; crop it first"):
-        processor.encode([np.zeros(shape, np.uint8)], first=7)
+    with pytest.raises(InputError, match=r"input 7 would be resized to \[224, 13440000\]"):
+        processor.encode([np.zeros((1, 60_000), np.uint8)], first=7)
     assert processor.encode([np.zeros((1, 200), np.uint8)])[0].arrays["pixel_values"].shape == (3, SIDE, SIDE)
-
-
-def test_programs_that_draw_are_no_images() -> None:
-    """PIL would hand these to Ghostscript, whoever sent them."""
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    drawn = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
-    with pytest.raises(InputError, match="EPS"):
-        processor.encode([drawn])
 
 
 def configured(folder: Path, architecture: Architecture | None = None, **changes: Any) -> ImageProcessor:

@@ -166,22 +166,6 @@ def test_ready_tensors_have_no_words(bundle: Path) -> None:
             predictor.predict([7])
 
 
-def test_half_precision_stays_within_its_gates(bundle: Path, tmp_path: Path) -> None:
-    import shutil
-
-    copy = tmp_path / "bundle"
-    shutil.copytree(bundle, copy)
-    hydrant.export_onnx(copy, "fp16")
-    found = hydrant.verify(copy, reading=hydrant.Reading(examples=40))
-    assert found.passed
-    assert {(each.backend, each.precision) for each in found.backends} >= {
-        ("onnxruntime", "fp32"),
-        ("onnxruntime", "fp16"),
-        ("openvino", "fp32"),
-    }
-    assert found.backends[0].agreement["inputs"] > 400  # tokens, padding left out
-
-
 def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:
     """By finite differences of the model in double precision, with transformers' own loss."""
     model = make_tagger(hidden_dropout_prob=0.0)
