@@ -27,11 +27,8 @@ Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
 
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
 
-MOST_SECONDS = 600
-"""Of one sound: attention looks at every pair of its moments, and a longer one would fill the memory."""
-
-BLOCK = 2**16
-"""Moments that are decoded at a time: a file of few bytes may have many channels of silence."""
+MOST_SECONDS = 600  # of one sound: attention looks at every pair of its moments, and would fill the memory
+BLOCK = 2**16  # moments that are decoded at a time: a file of few bytes may have many channels of silence
 
 EXPECTED = "a path, the bytes of a sound file, or an array of floats [samples]"
 
@@ -94,10 +91,8 @@ def check_samples(samples: np.ndarray, shortest: int, name: str) -> None:
 
 def _check_rate(found: int, expected: int, name: str) -> None:
     if found != expected:
-        raise InputError(
-            f"{name} has {found} samples a second, and this model reads {expected}; resample it first (ffmpeg -i "
-            f"IN -ar {expected} OUT.wav, or scipy.signal.resample_poly)"
-        )
+        rates = f"{name} has {found} samples a second, and this model reads {expected}"
+        raise InputError(f"{rates}; resample it first (ffmpeg -i IN -ar {expected} OUT.wav)")
 
 
 def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tuple[np.ndarray, str]:

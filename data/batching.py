@@ -177,10 +177,8 @@ class CachedBatches(Sequence[Batch]):
             self._file.write(np.ascontiguousarray(array).data)
             self._file.flush()
         except OSError as error:
-            raise InputError(
-                f"cannot keep prepared inputs in {tempfile.gettempdir()}: {error.strerror or error}; free space there, "
-                "name another folder with TMPDIR, or use fewer examples"
-            ) from error
+            wrong = f"cannot keep prepared inputs in {tempfile.gettempdir()}: {error.strerror or error}"
+            raise InputError(f"{wrong}; free space there, set TMPDIR, or use fewer examples") from error
         return place
 
     def _read(self, entry: Any) -> np.ndarray:

@@ -27,8 +27,7 @@ from .tensors import TensorProcessor
 LONG = "a " * 700 + "last"
 """Beyond the 512 tokens that most models read."""
 
-BATCH_SIZES = (1, 2, 5, 16)
-"""Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
+BATCH_SIZES = (1, 2, 5, 16)  # of real inputs, in turn, so that every dynamic axis is exercised
 
 
 def model_inputs(
@@ -102,8 +101,7 @@ def _random_texts(spec: InputSpec, count: int, rng: np.random.Generator, tokens:
     longest = min(spec.max_sequence, 64)
     lengths = np.full(count, tokens) if tokens else rng.integers(min(3, longest), longest + 1, size=count)
     mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-    ids = rng.integers(0, spec.vocabulary, size=mask.shape)
-    padding = spec.padding_token
+    ids, padding = rng.integers(0, spec.vocabulary, size=mask.shape), spec.padding_token
     ids = np.where(ids == padding, (padding + 1) % spec.vocabulary, ids)  # padding only where masked
     arrays = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
     if "token_type_ids" in spec.input_names:

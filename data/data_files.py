@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -124,10 +124,8 @@ def _delimited(path: Path) -> Records:
             if separator == "\t" and any(
                 ("\n" in field or "\r" in field) and ("\t" in field or len(fields) == 1) for field in fields
             ):  # a text that begins with a quote swallows the next rows
-                raise InputError(
-                    f"{path}, row {number} has a quoted text of several lines, which may be rows of their own: write "
-                    'such texts as .csv or .jsonl, or quote the one that begins with a quote ("""so"", he said")'
-                )
+                wrong = f"{path}, row {number} has a quoted text of several lines, which may be rows of their own"
+                raise InputError(f'{wrong}: save it as .csv, or quote texts with quotes ("""so"", he said")')
             yield dict(zip(header, fields, strict=True))
 
     return records(), {}
@@ -146,10 +144,8 @@ def _fields(path: Path, separator: str) -> Iterator[list[str]]:
     try:
         yield from reader
     except csv.Error as error:
-        raise InputError(
-            f"cannot read data {path}, line {reader.line_num}: {error}; expected a text that holds a quote or the "
-            'separator in quotes, with its own doubled ("""so"", he said")'
-        ) from error
+        wrong = f"cannot read data {path}, line {reader.line_num}: {error}"
+        raise InputError(f'{wrong}; quote texts with quotes or separators ("""so"", he said")') from error
 
 
 def _json_lines(path: Path) -> Records:
@@ -179,8 +175,10 @@ def _parquet(path: Path) -> Records:
     if first is None:
         return iter(()), {}
     _check_once(first.schema.names, path)
-    known = [name for name in first.schema.names if _is_known(first.select([name]).schema)]
-    features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.select(known).schema]), path))
+    features: dict[str, Any] = {}
+    for name in first.schema.names:
+        with suppress(ValueError, AttributeError, KeyError, TypeError):  # a type that datasets does not have
+            features |= datasets.Features.from_arrow_schema(first.select([name]).schema)
     named = {name: class_names(feature) for name, feature in features.items()}
     files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
 
@@ -205,17 +203,6 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
             yield batch
     if count != expected:
         raise ValueError(f"it holds {count} rows; its metadata say {expected}")
-
-
-def _is_known(schema: Any) -> bool:
-    """Whether datasets has the types of a schema: maps, say, it has not, and values of one length only since lately."""
-    from datasets import Features
-
-    try:
-        Features.from_arrow_schema(schema)
-    except (ValueError, AttributeError):  # the latter is of datasets 4.0
-        return False
-    return True
 
 
 READERS: dict[str, Callable[[Path], Records]] = {
@@ -323,10 +310,8 @@ def _npz_rows(path: Path) -> Iterator[Row]:
     names = set(array_names(path))
     wanted = {EXAMPLES} if EXAMPLES in names else names - {LABELS}
     if not wanted or not wanted <= {EXAMPLES, *TENSORS}:
-        raise InputError(
-            f"{path} has the arrays {listing(sorted(names))}; expected x and y, or in place of x ready tensors under "
-            f"the names of the model's inputs, of {listing(TENSORS)}"
-        )
+        wrong = f"{path} has the arrays {listing(sorted(names))}"
+        raise InputError(f"{wrong}; expected x and y, or in place of x the model's inputs, of {listing(TENSORS)}")
     arrays = read_arrays(path, {*wanted, LABELS})
     if LABELS in arrays and arrays[LABELS].ndim > 2:
         raise InputError(f"{path} has y of shape {list(arrays[LABELS].shape)}; expected [N], or [N, C] of 0 and 1")

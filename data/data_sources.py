@@ -87,10 +87,8 @@ def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
     try:
         splits = datasets.load_dataset(name, config)
     except Exception as error:  # datasets raises many kinds: no such name, no connection, no such configuration
-        raise InputError(
-            f"cannot read data set {name} of the hub: {cut(error, 200)}; expected {HUB_FORM}, and a connection, or "
-            "the data set in the cache of an earlier run"
-        ) from error
+        wrong = f"cannot read data set {name} of the hub: {cut(error, 200)}"
+        raise InputError(f"{wrong}; expected {HUB_FORM}, and a connection or an earlier copy of it") from error
     wanted = next(iter(splits)) if wanted is None and len(splits) == 1 else wanted
     if wanted not in splits:
         form = f"hf:{name}:{config or ''}:{next(iter(splits), 'train')}"

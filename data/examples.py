@@ -194,10 +194,8 @@ def _rows_of(data: Any, columns: DataOptions) -> tuple[Iterable[Row], str]:
     if is_table(data):
         return table_rows(data, columns), f"table of {listing(column_names(data))}"
     if isinstance(data, Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
-        raise InputError(
-            f"data is a {kind_of(data)}; expected a path ({FORMS}), a table, rows as dicts (a list or generator) or a "
-            "pair (inputs, labels)"
-        )
+        wanted = f"a path ({FORMS}), a table, a list of dicts, or (inputs, labels)"
+        raise InputError(f"data is a {kind_of(data)}; expected {wanted}")
     return item_rows(ordered(data, None), columns), source
 
 

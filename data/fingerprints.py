@@ -23,11 +23,8 @@ from .examples import Examples
 from .raw_inputs import Sound, as_array, is_pair
 from .spec import Modality
 
-LOWEST = 4096
-"""Hashes that a record keeps; data of no more examples are compared exactly."""
-
+LOWEST = 4096  # hashes that a record keeps; data of no more examples are compared exactly
 BYTES = 6
-
 FLOATS = {"f": np.float32}  # kinds of samples → the type that they are read in; pixels stay as they are
 TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}  # likewise of ready tensors
 

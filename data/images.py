@@ -28,8 +28,7 @@ occurs by chance in what cameras append to a photo, once in 64 kB."""
 
 STEPS = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
 
-OTHERS = ("crop_pct", "rescale_offset", "include_top")
-"""Keys of a configuration that ask for a step, as those do that begin with ``do_``."""
+OTHERS = ("crop_pct", "rescale_offset", "include_top")  # keys that ask for a step, as those in ``do_`` do
 
 KINDS = (
     "ViT", "DeiT", "Beit", "CLIP", "ChineseCLIP", "Siglip", "Blip", "Bit", "Pvt", "Segformer", "MobileNetV1",
@@ -41,8 +40,7 @@ images larger before they are cropped, and Perceiver's crops first."""
 KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 """Names of image processors, older ones among them."""
 
-DEEP = re.compile(r";16[BLN]|SGI16")
-"""In what PIL calls the pixels of a file, or reads them with: 16 bits per channel, of which it would drop 8."""
+DEEP = re.compile(r";16[BLN]|SGI16")  # in PIL's names for pixels of 16 bits per channel, of which it would drop 8
 
 Edge = Annotated[int, msgspec.Meta(ge=1, le=2**15)]
 Size = Edge | dict[str, Edge | None] | None
@@ -103,10 +101,8 @@ class ImageProcessor:
         for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
             found = KIND.fullmatch(str(name))
             if name is not None and (found is None or found[1] not in KINDS):
-                raise InputError(
-                    f"{file} has a {cut(name)}, which may do more than its keys say; hydrant knows those of "
-                    f"{listing(KINDS, len(KINDS))}; give ready tensors, or a processor of one of these kinds"
-                )
+                wrong = f"{file} has a {cut(name)}, which may do more than its keys say"
+                raise InputError(f"{wrong}; give ready tensors, or a processor of {listing(KINDS, len(KINDS))}")
         asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
         if unknown := [key for key in asked if key not in STEPS]:
             raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
@@ -266,10 +262,8 @@ def _from_array(image: np.ndarray, index: int) -> Any:
 
     shaped = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
     if image.dtype != np.uint8 or not shaped or 0 in image.shape:
-        raise InputError(
-            f"input {index} is an array of {image.dtype} {list(image.shape)}; expected uint8 [height, width] or "
-            "[height, width, 3]; normalised pixels go in a dict, as pixel_values"
-        )
+        wrong = f"input {index} is an array of {image.dtype} {list(image.shape)}"
+        raise InputError(f"{wrong}; expected uint8 [height, width] or [height, width, 3], or a dict of pixel_values")
     return Image.fromarray(image)
 
 

@@ -116,10 +116,8 @@ def meant(values: Sequence[Any], labels: Sequence[str], where: Sequence[str]) ->
     if other is None or len(named) < len(numbers):
         return found
     if all(0 <= number < len(labels) for number in numbers):
-        raise InputError(
-            f"label {other} at {where[found.index(other)]} is the name of one class and the index of another, "
-            f"{labels[other]!r}; expected names as texts: {str(other)!r}, or {labels[other]!r}"
-        )
+        both = f"label {other} at {where[found.index(other)]} is the name of one class and the index of another"
+        raise InputError(f"{both}; expected names as texts: {str(other)!r}, or {labels[other]!r}")
     return [str(value) if type(value) is int else value for value in found]
 
 

@@ -86,10 +86,8 @@ def _array_inputs(array: np.ndarray, modality: Modality | None) -> list[Any]:
     """Texts, paths or objects of a flat array; sounds; or images."""
     text = array.dtype.kind in "USO"
     if (text and (array.dtype.kind == "S" or array.ndim > 1)) or (not text and modality == "text"):
-        raise InputError(
-            f"inputs is an array of {array.dtype} {list(array.shape)}; expected texts [N], images, sounds, or token "
-            "ids in a dict under the model's input names"
-        )
+        wrong = f"inputs is an array of {array.dtype} {list(array.shape)}"
+        raise InputError(f"{wrong}; expected texts [N], images, sounds, or a dict of token ids")
     if text:
         return list(array.reshape(-1).tolist())
     if modality == AUDIO:
@@ -101,10 +99,8 @@ def _array_inputs(array: np.ndarray, modality: Modality | None) -> list[Any]:
 def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
     """The images of an array [N, …], if it cannot be taken for one image."""
     if array.ndim < 3 or (array.ndim == 3 and (array.shape[2] in (1, 3, 4) or array.shape[0] == 3)):
-        raise InputError(
-            f"{name} is an array of {array.dtype} {list(array.shape)}: one image or several? Expected "
-            "[N, height, width, 3], [height, width, 3], or a list of grey images [height, width]"
-        )
+        wrong = f"{name} is an array of {array.dtype} {list(array.shape)}: one image or several?"
+        raise InputError(f"{wrong} Expected [N, H, W, 3], [H, W, 3], or a list of grey images [H, W]")
     return list(array)
 
 

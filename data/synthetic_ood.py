@@ -56,7 +56,8 @@ def _text(texts: Sequence[str], index: int, rng: np.random.Generator) -> str:
     words, space = _words(text)
     made = text
     if len(words) > 1 and index % 3 == 0:
-        made = space.join(_shuffled(words, rng))
+        made = space.join(words[place] for place in rng.permutation(len(words)))
+        made = space.join([words[-1], *words[:-1]]) if made == space.join(words) else made
     elif len(words) > 1 and index % 3 == 1:
         other, _ = _words(texts[_another(index, len(texts), rng)])
         made = space.join([*words[: len(words) // 2], *other[len(other) // 2 :]])
@@ -77,11 +78,6 @@ def _in_another_script(text: str, letters: str) -> str:
 
 def _is_foreign(character: str) -> bool:
     return character.isalpha() and not unicodedata.name(character, "").startswith("LATIN")
-
-
-def _shuffled(words: list[str], rng: np.random.Generator) -> list[str]:
-    shuffled = [words[place] for place in rng.permutation(len(words))]
-    return [words[-1], *words[:-1]] if shuffled == words else shuffled
 
 
 def _another(index: int, count: int, rng: np.random.Generator) -> int:

@@ -21,9 +21,7 @@ LONGEST = 2**24
 """Characters of one text or pair, each of which takes 130 bytes while it is cut into tokens; and of one line, or of one
 row of a table that goes over many: a file without an end would fill the memory."""
 
-INPUT_NAMES = "model_input_names"
-"""The setting of a tokenizer that says what it gives to models."""
-
+INPUT_NAMES = "model_input_names"  # the setting of a tokenizer that says what it gives to models
 TYPES = "token_type_ids"
 
 UNREADABLE = "expected readable text"
@@ -120,16 +118,14 @@ class TextProcessor:
         """A tokenised text, or pair, with as many tokens as the model reads."""
         places = self._kept(encoding, index)
         made = self._made(encoding, places, item)
-        self._check_range("token id", max(made.ids), self._spec.vocabulary, index)
+        ranges = [("token id", max(made.ids), self._spec.vocabulary)]
         if TYPES in self._spec.input_names:
-            self._check_range("token type", max(made.types), self._spec.token_types, index)
+            ranges.append(("token type", max(made.types), self._spec.token_types))
+        for what, largest, known in ranges:  # not every backend would tell
+            if largest >= known:
+                found = f"the tokenizer gives input {index} the {what} {largest}"
+                raise InputError(f"{found}; this model knows 0 to {known - 1}; {REMEDY}")
         return made
-
-    def _check_range(self, what: str, largest: int, known: int, index: int) -> None:
-        """Refuse numbers that the model has no embedding for: not every backend would tell."""
-        if largest >= known:
-            found = f"the tokenizer gives input {index} the {what} {largest}"
-            raise InputError(f"{found}; this model knows 0 to {known - 1}; {REMEDY}")
 
     def _kept(self, encoding: Any, index: int) -> Sequence[int]:
         """Places of the tokens that the model reads."""

@@ -64,10 +64,8 @@ class WordProcessor(TextProcessor):
             given = [list(texts[place]) if split else texts[place] for place in places]
             if split and places and self._joins and not self._told:
                 self._told = True
-                log.warning(
-                    "this tokenizer (add_prefix_space=False) reads words of a list without a space before them, and "
-                    "those of a text with one; give what the model was trained on"
-                )
+                what = "words of a list without a space before them, and those of a text with one"
+                log.warning("this tokenizer (add_prefix_space=False) reads %s; give what it was trained on", what)
             encodings = self._encodings(given, [first + place for place in places], is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
