@@ -19,7 +19,6 @@ import torch
 from hydrant.data import data_files
 from hydrant.data.data_files import file_rows, stream_lines
 from hydrant.data.examples import Examples, random_parts, read_examples
-from hydrant.data.label_encoding import label_index
 from hydrant.data.python_inputs import given_inputs
 from hydrant.errors import InputError
 from PIL import Image
@@ -249,14 +248,6 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
 
 
 # Labels
-
-
-@pytest.mark.parametrize(
-    ("label", "labels", "index"),
-    [("1", ["1", "0"], 0), (1, ["1", "0"], 1), (torch.tensor(2.0), LABELS, 2), (1.0, ["2.0", "1.0"], 1)],
-)
-def test_an_integer_is_an_index_and_a_text_a_name(label: Any, labels: list[str], index: int) -> None:
-    assert label_index(label, labels, "row 1") == index
 
 
 def write_codes(path: Path, codes: list[int], names: list[str]) -> Path:

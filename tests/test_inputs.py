@@ -380,8 +380,6 @@ def test_the_command_line_reads_by_name(text_bundle: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["input"] for row in rows] == ["hello world", "the money"] * 2
-    plain = run_cli("predict", text_bundle, "--input", f"{tmp_path}/part-*.csv")
-    assert [json.loads(line) for line in plain.stdout.splitlines()] == rows
     done = run_cli("predict", text_bundle, "--input", "hf:a:b:c:d")
     assert done.returncode == 2
     assert done.stderr.startswith("hydrant: error: ")

@@ -27,6 +27,7 @@ from hydrant.tuning.optimizer import member_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from token_support import loss_with_gate
 
 MULTI_LABEL = "multi_label_classification"
 NAMES = ["greeting", "money", "weather"]
@@ -107,8 +108,7 @@ def outputs_of(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
 
 
-@pytest.mark.parametrize("lowering", ["unrolled", "grouped"])
-@pytest.mark.parametrize("family", ["bert", "vit"])
+@pytest.mark.parametrize(("family", "lowering"), [("bert", "unrolled"), ("vit", "grouped")])
 def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tmp_path: Path) -> None:
     """With a temperature for each; of every family, without one, in ``test_every_task``."""
     model = make_labeller(family)
@@ -253,24 +253,11 @@ def test_taylor_importance_is_that_of_transformers_own_loss() -> None:
         truth = torch.from_numpy(labels[row]).double()[None]
         for layer in range(LAYERS):
             for head in range(4):
-                losses = [_loss_with(double, layer, head, gate, tensors, truth) for gate in (0.999, 1.001)]
+                losses = [
+                    loss_with_gate(double, layer, head, gate, {**tensors, "labels": truth}) for gate in (0.999, 1.001)
+                ]
                 slope = abs(losses[1] - losses[0]) / 0.002
                 assert found[row, layer, head] == pytest.approx(slope, rel=2e-2, abs=1e-4)
-
-
-def _loss_with(model: Any, layer: int, head: int, gate: float, tensors: dict[str, Any], labels: torch.Tensor) -> float:
-    """Transformers' own loss of a double-precision model with one head scaled."""
-
-    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        states = arguments[0].clone()
-        states[..., head * 8 : (head + 1) * 8] *= gate
-        return (states,)
-
-    place = model.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
-    with torch.no_grad():
-        found = float(model(**tensors, labels=labels).loss)
-    place.remove()
-    return found
 
 
 def test_the_loss_is_transformers_own() -> None:

