@@ -70,14 +70,21 @@ class ImageProcessor:
         self._channels = spec.channels
         self._expected = (spec.channels, spec.image_height, spec.image_width)
         file = folder / "preprocessor_config.json"
-        self._check(processor_settings(folder, dict[str, Any]), file)
-        self._read(processor_settings(folder, ImageSettings), file)
+        _check_steps(processor_settings(folder, dict[str, Any]), file)
+        settings = processor_settings(folder, ImageSettings)
+        self._size = _size(settings.size, file) if settings.do_resize else None
+        self._crop = _size(settings.crop_size, file, edges=False) if settings.do_center_crop else None
+        self._resample, self._scale = settings.resample, settings.rescale_factor if settings.do_rescale else None
+        self._mean = self._per_channel(settings.image_mean, file) if settings.do_normalize else None
+        self._std = self._per_channel(settings.image_std, file) if settings.do_normalize else None
+        fixed, read = self._crop or self._size, self._expected[1:]
+        if fixed is not None and tuple(fixed.values()) != ((min(read),) if "shortest_edge" in fixed else read):
+            size = f"the model reads {read[0]} by {read[1]} pixels; use its own image processor"
+            raise InputError(f"{file} makes images of {fixed}, but {size}")
 
     def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
         """Preprocess images: paths, bytes of image files, PIL images, or uint8 arrays [H, W] or [H, W, 3]."""
-        return [
-            EncodedTensors({"pixel_values": self._pixels(image, first + offset)}) for offset, image in enumerate(images)
-        ]
+        return [EncodedTensors({"pixel_values": self._pixels(*each)}) for each in enumerate(images, start=first)]
 
     def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """``pixel_values`` [B, channels, height, width] float32."""
@@ -96,35 +103,13 @@ class ImageProcessor:
             "std": None if self._std is None else self._std.tolist(),
         }
 
-    def _check(self, config: dict[str, Any], file: Path) -> None:
-        """Refuse what asks, or may ask, for more than is done here."""
-        for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
-            found = KIND.fullmatch(str(name))
-            if name is not None and (found is None or found[1] not in KINDS):
-                wrong = f"{file} has a {cut(name)}, which may do more than its keys say"
-                raise InputError(f"{wrong}; give ready tensors, or a processor of {listing(KINDS, len(KINDS))}")
-        asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
-        if unknown := [key for key in asked if key not in STEPS]:
-            raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
-
-    def _read(self, settings: ImageSettings, file: Path) -> None:
-        self._size = _size(settings.size, file) if settings.do_resize else None
-        self._crop = _size(settings.crop_size, file, edges=False) if settings.do_center_crop else None
-        self._resample, self._scale = settings.resample, settings.rescale_factor if settings.do_rescale else None
-        self._mean = self._per_channel(settings.image_mean, file) if settings.do_normalize else None
-        self._std = self._per_channel(settings.image_std, file) if settings.do_normalize else None
-        fixed, read = self._crop or self._size, self._expected[1:]
-        if fixed is not None and tuple(fixed.values()) != ((min(read),) if "shortest_edge" in fixed else read):
-            size = f"the model reads {read[0]} by {read[1]} pixels; use its own image processor"
-            raise InputError(f"{file} makes images of {fixed}, but {size}")
-
     def _per_channel(self, value: Any, file: Path) -> np.ndarray:
         values = np.asarray([value] * self._channels if isinstance(value, float) else value, np.float32)
         if values.shape != (self._channels,):
             raise InputError(f"{file} has image_mean or image_std {value}; expected {self._channels} numbers")
         return values
 
-    def _pixels(self, image: Any, index: int) -> np.ndarray:
+    def _pixels(self, index: int, image: Any) -> np.ndarray:
         from PIL import Image
 
         picture = self._open(image, index)
@@ -165,6 +150,18 @@ class ImageProcessor:
             raise _too_deep(f"input {index} is an image of mode {picture.mode}")
         picture = picture.convert("LA") if picture.mode == "La" else picture
         return picture.convert("L" if self._channels == 1 else "RGB")
+
+
+def _check_steps(config: dict[str, Any], file: Path) -> None:
+    """Refuse what asks, or may ask, for more than is done here."""
+    for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
+        found = KIND.fullmatch(str(name))
+        if name is not None and (found is None or found[1] not in KINDS):
+            wrong = f"{file} has a {cut(name)}, which may do more than its keys say"
+            raise InputError(f"{wrong}; give ready tensors, or a processor of {listing(KINDS, len(KINDS))}")
+    asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
+    if unknown := [key for key in asked if key not in STEPS]:
+        raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
 
 
 def upright(image: Any, index: int) -> Any:

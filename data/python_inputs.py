@@ -203,13 +203,8 @@ def _dataset_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
         yield tuple(record[name] for name in names)
 
 
-def _pandas_column(table: Any, name: Any) -> Any:
-    values = table[name].astype(object)
-    return values.where(values.notna(), None)
-
-
 TABLES: dict[tuple[str, str], Callable[[Any, Any], Iterable[Any]]] = {
-    ("pandas", "DataFrame"): _pandas_column,
+    ("pandas", "DataFrame"): lambda table, name: table[name].astype(object).where(table[name].notna(), None),
     ("polars", "DataFrame"): lambda table, name: table.get_column(name).to_list(),
     ("pyarrow", "Table"): lambda table, name: table.column(name).to_pylist(),
     ("pyarrow", "RecordBatch"): lambda table, name: table.column(name).to_pylist(),

@@ -43,14 +43,10 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Row:
-    """One example of the data.
+    """One example of the data: an input, its label if any, its place, and the columns there if none is of labels.
 
-    Attributes:
-        input: a text, its words as a list, a pair of texts as a tuple, an image or sound, its path or bytes, or a
-            mapping of names to ready tensors.
-        label: if there is any; of words a list of their tags.
-        where: its place, for messages.
-        names: of the columns or keys there, where the one of labels is not among them.
+    An input is a text, its words as a list, a pair of texts as a tuple, an image or sound, its path or bytes, or a
+    mapping of names to ready tensors; the label of words a list of their tags.
     """
 
     input: Any

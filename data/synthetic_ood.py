@@ -1,10 +1,8 @@
 """Out-of-distribution inputs made from the data themselves, for who has none.
 
-Texts, one of three in turn: the words in another order, the first half of one text with the second half of another, and
-the letters in another script; where a text is one word in a script that may have no spaces, its characters take the
-place of words. Images: patches in another order, the left half of one with the right half of another, and a corruption
-at the highest severity. Whether real unknown inputs look like these is not known: they help to choose (Hendrycks et al.
-2019, "Deep Anomaly Detection with Outlier Exposure", train on made ones), and report nothing.
+In turn: the words or patches in another order, halves of two inputs, and another script or a corruption at the highest
+severity. Whether real unknown inputs look like these is not known: they help to choose, and report nothing (Hendrycks
+et al. 2019, "Deep Anomaly Detection with Outlier Exposure", train on made ones).
 """
 
 from __future__ import annotations
