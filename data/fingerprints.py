@@ -121,7 +121,9 @@ def _content(item: Any) -> bytes | None:
         return _joined([part for name in sorted(item) for part in (str(name), _array(item[name], TENSORS))])
     samples = isinstance(item, Sound) or (isinstance(item, tuple | list) and isinstance(next(iter(item), None), float))
     if samples or isinstance(item, np.ndarray) or hasattr(item, "convert"):  # PIL images convert
-        return _of_array(_array(item.samples if isinstance(item, Sound) else item, FLOATS))
+        array = _array(item.samples if isinstance(item, Sound) else item, FLOATS)
+        kind = f"{array.dtype} {list(array.shape)} ".encode()
+        return None if array.dtype.hasobject else kind + np.ascontiguousarray(array).tobytes()
     return _joined(item) if isinstance(item, tuple | list) else None  # a pair of texts, or the words of one
 
 
@@ -138,8 +140,3 @@ def _array(value: Any, read: Mapping[str, Any]) -> np.ndarray:
         return np.array(None)
     with np.errstate(over="ignore"):
         return array.astype(read.get(array.dtype.kind, array.dtype), copy=False)
-
-
-def _of_array(array: np.ndarray) -> bytes | None:
-    kind = f"{array.dtype} {list(array.shape)} ".encode()
-    return None if array.dtype.hasobject else kind + np.ascontiguousarray(array).tobytes()

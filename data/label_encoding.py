@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import partial
@@ -83,11 +84,9 @@ def encode(
 
 def _number(row: Row) -> float:
     """The label of a row as a number; texts are read as decimals."""
-    value = plain(row.label)
-    try:
+    value, found = plain(row.label), math.nan
+    with suppress(TypeError, ValueError, OverflowError):
         found = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        found = math.nan
     if not math.isfinite(found):
         raise InputError(f"label {cut(value)} at {row.where} is no finite number; expected one: the model scores")
     return found

@@ -74,7 +74,7 @@ class TensorProcessor:
 
 
 def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) -> dict[str, np.ndarray]:
-    """The model's inputs, complete, of the right kind, and within range."""
+    """The model's inputs, complete (``token_type_ids`` may be left out), of the right kind, and within range."""
     arrays = {name: as_array(value) for name, value in inputs.items()}
     return _tokens(arrays, spec, first) if spec.modality == "text" else _numbers(arrays, spec, first)
 
