@@ -64,7 +64,7 @@ def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:
 
 
 def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[Batch]:
-    """Batches of growing size (1, 2, 3, …) so that every dynamic axis is exercised."""
+    """Batches of growing size (1, 2, 3, …) so that every dynamic axis is exercised; the last text has full length."""
     rng = np.random.default_rng(seed)
     text = spec.modality == "text"
     batches, left, size = [], examples - text, 1

@@ -102,10 +102,8 @@ def typos(texts: Sequence[Any], severity: int, seed: int = 0, kinds: Sequence[st
     rng = np.random.default_rng([seed, severity])
 
     def mistyped(text: str) -> str:
-        return " ".join(
-            _typo(word, str(rng.choice(kinds)), rng) if rng.random() < severity * SHARE else word
-            for word in text.split(" ")
-        )
+        share, words = severity * SHARE, text.split(" ")
+        return " ".join(_typo(word, str(rng.choice(kinds)), rng) if rng.random() < share else word for word in words)
 
     def changed(text: Any) -> Any:
         if isinstance(text, str):

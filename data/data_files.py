@@ -242,11 +242,7 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images or sounds; for labels, expected one subfolder per class")
 
 
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
-}
+SPLITS = (("train", "training"), ("validation", "valid", "val", "dev"), ("test", "testing", "eval", "evaluation"))
 """Folder names of splits, as ``datasets`` knows them."""
 
 
@@ -256,8 +252,8 @@ def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
     found = [path for path in files if not any(part.startswith(".") for part in path.parts)]
     splits: dict[PurePosixPath, dict[str, PurePosixPath]] = {}
     for place in sorted({parent for path in found for parent in path.parents}):
-        split = SPLITS.get(place.name.lower().rstrip("0123456789-_. "))  # val2017, say
-        if split is not None:
+        name = place.name.lower().rstrip("0123456789-_. ")  # val2017, say
+        for split in (each[0] for each in SPLITS if name in each):
             splits.setdefault(place.parent, {})[split] = place
     for places in splits.values():
         if len(places) > 1:

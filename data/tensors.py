@@ -118,9 +118,8 @@ def _numbers(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> d
 
 
 def _check_names(inputs: Mapping[str, Any], needed: set[str], allowed: set[str]) -> None:
-    names = set(inputs)
-    if not needed <= names <= allowed:
-        raise InputError(f"tensors are named {listing(sorted(names))}; expected {listing(sorted(allowed))}")
+    if not needed <= set(inputs) <= allowed:
+        raise InputError(f"tensors are named {listing(sorted(inputs))}; expected {listing(sorted(allowed))}")
 
 
 def _integers(name: str, array: np.ndarray, limit: int, like: np.ndarray | None = None) -> np.ndarray:
