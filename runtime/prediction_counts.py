@@ -23,11 +23,7 @@ WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
 
 @dataclass(frozen=True)
 class Observed:
-    """Some inputs, without those that failed; for token classification, scores and labels of spans.
-
-    Decisions [N] by :data:`bundle.reference.RATES`, a text decided like its least certain span; scores by
-    :data:`WATCHED`, one value for each input or span; and how often each label was given.
-    """
+    """Inputs that did not fail: decisions [N] of each, scores and counted labels of each, or of each span."""
 
     inputs: int = 0
     decisions: Mapping[str, np.ndarray] = field(default_factory=dict)

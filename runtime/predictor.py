@@ -24,7 +24,7 @@ from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
 from ..tasks import TASKS
 from .backends.dlpack import DeviceArray
-from .backends.protocol import Backend
+from .backends.protocol import Backend, parts_of
 from .lifecycle import Closable
 from .prediction import Prediction, decided, prediction_rows
 from .warmup_inputs import blank_inputs, no_outputs
@@ -145,10 +145,7 @@ class Predictor(Closable):
         with self._use():
             if are_tensors(inputs) and text_column is None:
                 arrays = checked_tensors(inputs, self._architecture)
-                parts = [
-                    self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
-                    for start in range(0, len(next(iter(arrays.values()))), batch_size)
-                ]
+                parts = [self._run(part) for part in parts_of(arrays, batch_size)]
             else:
                 columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
                 parts = list(self.stream(inputs, batch_size=batch_size, first=first, on_error=on_error, **columns))

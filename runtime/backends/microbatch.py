@@ -19,7 +19,7 @@ import numpy as np
 from ...bundle.store import Bundle
 from ...cost.estimate import cost_of
 from ...errors import BackendError, cut
-from .protocol import Backend, Batch, joined
+from .protocol import Backend, Batch, joined, parts_of
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,10 @@ def _say(size: int, chunk: int) -> None:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """How many inputs go into one run.
+    """How many inputs go into one run."""
 
-    ``tokens`` of one image (``None`` for text, whose tensors tell); mean number of activation ``streams`` over the
-    layers: 1 before the fork, M from it on, 0 for a graph whose batches are never cut.
-    """
-
-    tokens: int | None
-    streams: float
+    tokens: int | None  # of one image; a text's tensors tell
+    streams: float  # mean number of activations over the layers; 0 for a graph whose batches are never cut
 
     @classmethod
     def of(cls, bundle: Bundle) -> Microbatch:
@@ -70,12 +66,7 @@ class Microbatch:
         pieces = -(-size // chunk)
         chunk = -(-size // pieces)  # parts of nearly equal size
         _say(size, chunk)
-        return joined(
-            [
-                function({name: array[start : start + chunk] for name, array in inputs.items()})
-                for start in range(0, size, chunk)
-            ]
-        )
+        return joined([function(part) for part in parts_of(inputs, chunk)])
 
 
 class GraphBackend(Backend):

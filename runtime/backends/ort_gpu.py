@@ -20,7 +20,7 @@ from .dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from .graph_file import graph_file
 from .kernel_cache import private_folder
 from .ort import session_options
-from .protocol import Backend, joined
+from .protocol import Backend, joined, parts_of
 
 PRECISIONS = ("fp16", "fp32")
 """What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
@@ -81,18 +81,8 @@ class OnnxRuntimeCudaBackend(Backend):
                 for name, value in zip(self.outputs, binding.get_outputs(), strict=True)
             }
 
-    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """The whole batch."""
-        return max(1, len(next(iter(inputs.values()))))
-
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        size, chunk = len(next(iter(inputs.values()))), self.chunk(inputs)
-        return joined(
-            [
-                self._run_part({name: each[start : start + chunk] for name, each in inputs.items()})
-                for start in range(0, size, chunk)
-            ]
-        )
+        return joined([self._run_part(part) for part in parts_of(inputs, self.chunk(inputs))])
 
     def _release(self) -> None:
         del self._session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,12 @@ def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def parts_of(batch: Batch, size: int) -> Iterator[dict[str, np.ndarray]]:
+    """A batch in parts of at most so many inputs."""
+    for start in range(0, len(next(iter(batch.values()))), size):
+        yield {name: array[start : start + size] for name, array in batch.items()}
 
 
 class Backend(Closable):

@@ -44,7 +44,7 @@ class Chunks:
 
     def write(self, number: int, windows: Iterable[list[Answer]]) -> None:
         """Keep the answers of a chunk, once all are there."""
-        self.keep(number, b"".join(json_line(answer) for window in windows for answer in window))
+        self.keep(number, lines_of(windows))
 
     def keep(self, number: int, lines: bytes) -> None:
         """Keep the answers of a chunk as JSON lines."""
@@ -78,11 +78,16 @@ class Chunks:
         try:
             answers = [json.loads(line) for line in path.read_bytes().splitlines()]
             whole = [answer["index"] for answer in answers] == list(self.rows_of(number))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"chunk {path} cannot be read ({error}); run the command again") from error
         if not whole:
             raise InputError(f"chunk {path} lacks some of its rows; run the command again")
         return answers
+
+
+def lines_of(windows: Iterable[list[Answer]]) -> bytes:
+    """Answers as JSON lines."""
+    return b"".join(json_line(answer) for window in windows for answer in window)
 
 
 def folder_of(output: Path) -> Path:

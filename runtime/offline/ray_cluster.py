@@ -15,9 +15,6 @@ from ...errors import LARGEST, BackendError, InputError, cut, require
 
 log = logging.getLogger(__name__)
 
-OBJECTS = 256 * 2**20
-"""Bytes of shared memory of a cluster that is started here: only small messages go through it."""
-
 
 @dataclass(frozen=True)
 class Pool:
@@ -89,7 +86,7 @@ def cluster(purpose: str) -> Iterator[Any]:
         yield ray
         return
     address = os.environ.get("RAY_ADDRESS")
-    own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": OBJECTS}
+    own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 2**28}
     try:
         options = {"address": address} if address else {"address": "local", **own}
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)

@@ -25,9 +25,6 @@ from ...errors import LARGEST, InputError, cut, is_whole, listing
 from .chunks import differences
 from .row_files import check_form, form_of
 
-MAX_NAMED = 8
-"""Missing parts that a message names."""
-
 Count = Annotated[int, Meta(ge=0)]
 
 
@@ -221,7 +218,7 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
         raise InputError(f"{listing(doubled, 4)} hold the same rows, or some of them; give every part once")
     if len(parts) < first.shard.count:
         missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in given)
-        some = [str(shard) for shard in islice(missing, MAX_NAMED)]  # a manifest may speak of billions
+        some = [str(shard) for shard in islice(missing, 8)]  # a manifest may speak of billions
         more = first.shard.count - len(parts) - len(some)
         raise InputError(
             f"{len(parts)} of {first.shard.count} parts are given; missing: {listing(some)}"
