@@ -133,25 +133,6 @@ def test_probes_ask_what_the_service_answers_without_a_token(service: Running, n
     assert container["readinessProbe"]["httpGet"]["path"].endswith("/ready")
 
 
-def test_what_is_mounted_is_what_is_served() -> None:
-    pod, container = container_of("kubernetes.yaml")
-    options, settings = settings_of(container["args"])
-    mounts = {each["name"]: each for each in container["volumeMounts"]}
-    assert set(mounts) == {each["name"] for each in pod["volumes"]}
-    assert mounts["models"]["mountPath"] == str(options.folder)
-    assert options.token_file.parent == Path(mounts["token"]["mountPath"])
-    assert all(each.get("readOnly") for name, each in mounts.items() if name != "tmp")
-    assert container["securityContext"]["readOnlyRootFilesystem"]
-    waits = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod["terminationGracePeriodSeconds"] > waits + settings.timeout
-    options, settings = settings_of(container_of("kserve.yaml")[1]["args"])
-    assert str(options.folder) == "/mnt/models"  # where KServe's storage initializer puts what STORAGE_URI names
-    assert settings.timeout == container_of("kserve.yaml")[0]["timeout"]
-
-
-# systemd
-
-
 # Prometheus
 
 

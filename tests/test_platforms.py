@@ -23,7 +23,6 @@ from hydrant.bundle.manifest import is_portable, same_place, stays_inside
 from hydrant.bundle.staging import JOURNAL, NEW
 from hydrant.bundle.store import new_bundle
 from hydrant.errors import InputError
-from hydrant.serving.record import Recorder, Recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,11 +102,6 @@ def test_a_file_in_use_that_cannot_be_replaced_leaves_all_as_it_was(
     opened = Bundle.open(tmp_path / "out")
     assert [opened.file(name).read_bytes() for name in ("processor/one.json", "two.json")] == [b"old", b"old"]
     assert hidden(tmp_path) == []
-
-
-def test_recording_says_that_it_needs_locks(tmp_path: Path, windows: None) -> None:
-    with pytest.raises(InputError, match="leave --record out"):
-        Recorder(Recording(tmp_path / "rows.jsonl"))
 
 
 WITHOUT = f"""
@@ -200,10 +194,3 @@ def test_files_that_would_be_one_elsewhere_are_not_written(tmp_path: Path) -> No
         with pytest.raises(HydrantError, match=words):
             bundle.add({name: b"x"})
     assert made(tmp_path / "again").digests() == Bundle.open(bundle.path).digests()
-    assert hidden(tmp_path) == []
-    with (
-        pytest.raises(HydrantError, match="a name that Windows cannot hold"),
-        new_bundle(tmp_path / "b", KEYS) as folder,
-    ):
-        (folder / "con.json").write_bytes(b"x")
-    assert not (tmp_path / "b").exists()
