@@ -31,11 +31,6 @@ class Closable(ABC):
             "bundle, and load it there with hydrant.load"
         )
 
-    def _forget_other_threads(self) -> None:
-        """In a forked process: of all threads this one alone goes on, and none holds the lock."""
-        self._changed = threading.Condition()
-        self._users = [thread for thread in self._users if thread == threading.get_ident()]
-
     def close(self) -> None:
         """Release what it holds, after everything that uses it has finished; closing again does nothing.
 
@@ -85,8 +80,9 @@ _everything: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def _in_forked_process() -> None:
-    for each in list(_everything):
-        each._forget_other_threads()
+    for each in list(_everything):  # of all threads this one alone goes on, and none holds the lock
+        each._changed = threading.Condition()
+        each._users = [thread for thread in each._users if thread == threading.get_ident()]
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

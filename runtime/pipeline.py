@@ -1,9 +1,4 @@
-"""``hydrant.pipeline``: a bundle in the place of a pipeline of transformers; its answers contain more.
-
-The rules by which tokens become words and words become entities are those of transformers, so that its callers get what
-they know; ``predictor.spans`` reads tags as seqeval does. An entity is as sure as its least sure word: every
-uncertainty is the largest of its words, or tokens.
-"""
+"""``hydrant.pipeline``: a bundle in the place of a pipeline of transformers, by its rules; its answers contain more."""
 
 from __future__ import annotations
 

@@ -209,17 +209,14 @@ class Prediction:
         joined: dict[str, Any] = {}
         for name in vars(parts[0]):
             arrays = [getattr(part, name) for part in parts]
-            there = [array for array in arrays if array is not None]
-            if len(there) == len(parts) or not there:  # as it is of nearly every field
-                joined[name] = np.concatenate(there) if there else None
-                continue
+            like = next((array for array in arrays if array is not None), None)
             absent = [part for part, array in zip(parts, arrays, strict=True) if array is None]
-            if name != "error" and not all(part.failed.all() for part in absent):
+            if like is None or (name != "error" and not all(part.failed.all() for part in absent)):
                 joined[name] = None
                 continue
             filled = zip(parts, arrays, strict=True)
             joined[name] = np.concatenate(
-                [_blank(name, there[0], len(part)) if array is None else array for part, array in filled]
+                [_blank(name, like, len(part)) if array is None else array for part, array in filled]
             )
         return cls(**joined)
 

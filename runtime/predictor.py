@@ -312,10 +312,7 @@ class Predictor(Closable):
     def _predict_window(
         self, window: Sequence[Any], first: int, batch_size: int, failed: dict[int, str] | None
     ) -> Prediction:
-        """Predict inputs in batches of similar length; the result is in their own order.
-
-        Without ``failed``, an input that cannot be used raises.
-        """
+        """Predict inputs in batches of similar length, in their order; without ``failed``, an unusable one raises."""
         processor = self._processor
         assert processor is not None  # checked by stream
         self._warn_of_form(window, first)

@@ -1,7 +1,4 @@
-"""Tensors that stay on the GPU: read from any library that exports DLPack, and handed to one.
-
-The structures are those of DLPack 0.8, the version that every library reads.
-"""
+"""Tensors that stay on the GPU: read from any library that exports DLPack (as of 0.8), and handed to one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Running a large batch on a CPU as several smaller ones.
-
-A CPU has no idle cores that a larger batch would fill; beyond a certain number of rows the activations only
-fall out of its caches. Short texts, on the other hand, must share a run, or the weights are read for
-each of them anew.
-"""
+"""Running a large batch on a CPU as several smaller ones, whose activations stay in its caches."""
 
 from __future__ import annotations
 

@@ -39,16 +39,13 @@ TOKENS = 64
 
 
 class OnnxRuntimeCudaBackend(Backend):
-    """One of the bundle's graphs in ONNX Runtime's CUDA execution provider.
-
-    Tensors that stay on the GPU have the ``place`` of ONNX Runtime, and the ``memory_kind`` of DLPack.
-    """
+    """One of the bundle's graphs in ONNX Runtime's CUDA execution provider."""
 
     name = "onnxruntime-cuda"
     provider: ClassVar[str] = "CUDAExecutionProvider"
     library: ClassVar[str] = "libonnxruntime_providers_cuda.so"
-    place: ClassVar[str] = "cuda"
-    memory_kind: ClassVar[int] = CUDA
+    place: ClassVar[str] = "cuda"  # of tensors that stay on the GPU, for ONNX Runtime
+    memory_kind: ClassVar[int] = CUDA  # the same for DLPack
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         ort = require("onnxruntime", "gpu", "run the ONNX graph on a GPU")
@@ -139,11 +136,9 @@ class OnnxRuntimeCudaBackend(Backend):
 
 
 class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
-    """One of the bundle's graphs in ONNX Runtime, with its TensorRT execution provider.
+    """One of the bundle's graphs in ONNX Runtime's TensorRT execution provider, whose engines are cached.
 
-    Its engines are kept in the user's cache folder, one folder for each graph and version of ONNX Runtime. ONNX Runtime
-    itself reads those engines, unchecked, so the folder must be the user's own. The types are those of the graph: the
-    provider's own precision options stay off.
+    ONNX Runtime reads those engines unchecked, so the folder must be the user's own.
     """
 
     name = "onnxruntime-tensorrt"
@@ -174,10 +169,7 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
 
 
 def profile_options(architecture: Architecture) -> dict[str, str]:
-    """The TensorRT provider's ranges: 1 to :data:`ROWS` inputs, and 1 to as many tokens as the model reads.
-
-    Without them it compiles anew for every batch that is larger than all before.
-    """
+    """The TensorRT provider's ranges; without them it compiles anew for every batch that is larger than all before."""
     sizes = {
         "min": (1, 1),
         "opt": (8, min(TOKENS, architecture.max_sequence)),

@@ -1,8 +1,4 @@
-"""Finished chunks of a run that goes on: a folder beside the output, under its name with ``.chunks`` behind it.
-
-A chunk is a run of consecutive rows in a file that is whole or absent; the same command again predicts those that are
-absent. The folder also describes the work that its chunks belong to.
-"""
+"""Finished chunks of a run, each a file of consecutive rows, whole or absent, in the folder ``OUTPUT.chunks``."""
 
 from __future__ import annotations
 

@@ -18,16 +18,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pool:
-    """Processes of Ray that come and go, and what each takes; ``cpus`` is ``None`` for what :meth:`share` gives.
-
-    ``called`` is the name of one of them in the options.
-    """
+    """Processes of Ray that come and go, and what each takes."""
 
     least: int
     most: int
-    cpus: float | None
+    cpus: float | None  # None for what share gives
     gpus: float
-    called: str
+    called: str  # one of them, in the options
 
     @classmethod
     def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:

@@ -1,8 +1,7 @@
 """Chunks by the actors of Ray Data, each with a predictor of its own.
 
-Numbers of chunks go through Ray, and their rows come back. An actor reads its inputs itself, by the readers
-of every other command: bundle and data must be there under the same names on every machine. Chunks come back in any
-order and are kept by the process that started the work, each whole; a chunk whose actor died is given to another.
+Numbers of chunks go through Ray, and their rows come back, in any order: bundle and data must be there under the same
+names on every machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Shards of a prediction, the parts that they write, and the parts as one file again.
-
-Beside ``part-2.jsonl`` lies ``part-2.jsonl.manifest.json``: which rows of which inputs it holds, from which bundle and
-with which options, and the digests of its files. Parts are merged by what it says, never by their names.
-"""
+"""Shards of a prediction, the parts that they write, each with its manifest, and the parts as one file again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The models of a generated repository, as Triton's Python backend runs them: ``model.py`` there names one of these.
 
-Triton makes one for each instance, calls ``initialize`` once, and ``execute`` with the requests of a batch, to get one
-response for each of them, which holds tensors or an error. A request holds one or more inputs. Those of all requests
-are predicted at once; an invalid request fails alone.
+The inputs of all requests of a batch are predicted at once; an invalid request fails alone.
 """
 
 from __future__ import annotations

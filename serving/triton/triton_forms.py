@@ -1,9 +1,4 @@
-"""The two forms of a model in Triton.
-
-For the CPU it is one model, the whole predictor in Triton's Python backend. For the GPU it is an ensemble: inputs →
-tensors (Python) → graph (ONNX Runtime or TensorRT) → decisions (Python). Triton batches requests of equal shapes only,
-so the first step pads texts to multiples of 16 tokens.
-"""
+"""The two forms of a model in Triton: the whole predictor in Python; or inputs → tensors → graph → decisions."""
 
 from __future__ import annotations
 

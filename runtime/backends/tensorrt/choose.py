@@ -92,11 +92,7 @@ class Loaded:
 
 
 def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> Chosen:
-    """The first engine that fits, in the order of :data:`PRECISIONS`.
-
-    Of several of one precision it is the one that takes the longest text; of these that of the largest batch, and then
-    the first by name. Only the metadata is read here, after their digests were checked.
-    """
+    """The first engine that fits, by :func:`_order`; only the metadata is read, after their digests were checked."""
     if precision is not None and precision not in PRECISIONS:
         raise BackendError(
             f"backend {machine.library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"

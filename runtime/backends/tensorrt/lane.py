@@ -45,11 +45,7 @@ class Captured(NamedTuple):
 
 
 class Lane:
-    """Runs one batch at a time.
-
-    Every profile has a context for tensors of any shape and place. A shape that repeats gets a context of its own: to
-    change one after a CUDA graph was captured from it leaves the graph undefined.
-    """
+    """Runs one batch at a time; a shape that repeats gets a context of its own, which its CUDA graph relies on."""
 
     def __init__(
         self,
@@ -67,8 +63,8 @@ class Lane:
         self._seen: OrderedDict[Key, None] = OrderedDict()
         self._held = Holdings(device)
         try:
-            self.stream = self._held.stream()
-            self._events = [self._held.event() for _ in range(4)]
+            self.stream = self._held.taken(device.new_stream(), device.free_stream)
+            self._events = [self._held.taken(device.new_event(), device.free_event) for _ in range(4)]
             self._inputs = {name: self._buffer(size) for name, size in input_bytes.items()}
             self._outputs = {name: self._buffer(size) for name, size in output_bytes.items()}
         except BaseException:
@@ -80,12 +76,7 @@ class Lane:
         self._finish.atexit = False  # a thread may still run, and the system takes all of it back
 
     def run(self, profile: int, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Run one batch that fits a profile.
-
-        Returns:
-            The outputs, float32 [batch, …], and the milliseconds of ``h2d``, ``compute`` and ``d2h`` on the GPU, and of
-            ``enqueue`` on the CPU.
-        """
+        """Run one batch that fits a profile; also milliseconds of its parts (``Backend.timings``)."""
         key = profile, tuple((name, tuple(array.shape)) for name, array in sorted(inputs.items()))
         start, uploaded, computed, downloaded = self._events
         for name, array in inputs.items():

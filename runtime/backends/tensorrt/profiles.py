@@ -76,11 +76,7 @@ class Profiles:
         return max((each.tokens[1] for each in self._ranges if each.tokens), default=None)
 
     def parts(self, rows: int, tokens: int | None) -> list[Part]:
-        """How a batch runs: whole where a profile takes it, else in parts of nearly equal size.
-
-        Of the profiles that take a part, the one that pads it least is chosen, and of these the one with the fewest
-        elements at its largest.
-        """
+        """How a batch runs: whole where a profile takes it, else in parts of nearly equal size, padded least."""
         able = [each for each in self._ranges if each.takes_tokens(tokens)]
         if not able:
             raise BackendError(self._too_long(tokens or 0))
@@ -167,10 +163,7 @@ def checked_inputs(
 
 
 def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarray]:
-    """The rows of a part, filled up to what its profile takes.
-
-    Texts get masked padding at their end; missing rows repeat the last one.
-    """
+    """The rows of a part, filled up to what its profile takes: masked padding, and the last row again."""
     filled = {}
     for name, array in inputs.items():
         rows = array[part.start : part.stop]
