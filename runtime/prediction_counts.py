@@ -87,7 +87,7 @@ def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where
     decided, scores = ([name for name in known if name in names] for known in (RATES, WATCHED))
     if tagged:
         return _of_spans(found, decided, failed, scores)
-    labels = [row["labels"] if "labels" in row else [row] if "label" in row else [] for row in found]
+    labels = [row.get("labels", [row] if "label" in row else []) for row in found]
     counts = Counter(str(each["label"]) for those in labels for each in those)
     return Observed(
         len(found),

@@ -139,6 +139,8 @@ class Parquet(Table):
                         writer.write_batch(batch)
 
 
+Sink = Callable[[list[Answer]], object]
+
 ERRORS: Answer = {"index": 0, "input": "", "error": ""}
 """Columns of a file of failed rows."""
 
@@ -193,7 +195,7 @@ def table_row(usual: Answer, scoring: Scoring, errors: Path | None) -> Answer:
     return {**usual, "error": None} if scoring.skip_invalid and errors is None else usual
 
 
-def split(rows: list[Answer], target: Callable[[list[Answer]], object], aside: Table | None) -> int:
+def split(rows: list[Answer], target: Sink, aside: Table | None) -> int:
     """Write rows, those of failed inputs to their own table if there is one; the count of these."""
     failed = [row for row in rows if "error" in row]
     if aside is None:
