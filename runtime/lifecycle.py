@@ -32,10 +32,7 @@ class Closable(ABC):
         )
 
     def close(self) -> None:
-        """Release what it holds, after everything that uses it has finished; closing again does nothing.
-
-        A thread that closes it amid a use of its own does not wait: the last use to end releases it.
-        """
+        """Release what it holds, after everything that uses it has finished, but for uses of the thread that closes."""
         with self._changed:
             self._closed = True
             self._release_if_idle()

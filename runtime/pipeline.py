@@ -213,7 +213,6 @@ class Pipeline(_Pipeline):
         return self._all(inputs, _is_whole(inputs), batch_size, *options)
 
     def _is_one(self, inputs: Any) -> bool:
-        """Whether this is one input, and not many."""
         pair = self.predictor.modality == "text" and is_pair(inputs)
         inputs = image_array(inputs) if is_tensor(inputs) else inputs
         grid = isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "USO"
@@ -362,7 +361,6 @@ class TokenPipeline(_Pipeline):
         return answers
 
     def _tokens(self, found: Prediction, pieces: Sequence[Piece], places: Sequence[int]) -> list[dict[str, Any]]:
-        """One answer for each token."""
         labels = self.predictor.labels
         return [
             {
@@ -380,7 +378,6 @@ class TokenPipeline(_Pipeline):
     def _entities(
         self, tokens: Prediction, pieces: Sequence[Piece], places: Sequence[int], strategy: str
     ) -> list[dict[str, Any]]:
-        """One answer for each run of tokens, or of words, with tags of one type."""
         simple, joined = strategy == "simple", self.predictor.joined
         units = _groups(len(pieces), lambda at: not simple and pieces[at].continues)
         of_units = [np.array([places[at] for at in unit]) for unit in units]
@@ -424,7 +421,6 @@ def _uncertainties(row: dict[str, Any], squash: bool) -> dict[str, Any]:
 
 
 def _sigmoid(values: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(−z)), in float64."""
     with np.errstate(over="ignore"):
         found: np.ndarray = 1 / (1 + np.exp(-values.astype(np.float64)))
     return found

@@ -34,9 +34,6 @@ log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
 
-SHORTEST = 4
-"""Fewest tokens that a text is cut to."""
-
 
 class Predictor(Closable):
     """Predicts with one bundle on one backend. Safe to use from many threads, and to close while they predict.
@@ -81,7 +78,7 @@ class Predictor(Closable):
         self._running = backend
         folder = bundle.processor_folder()
         self._reader = READER
-        if backend.longest is not None and SHORTEST <= backend.longest < architecture.max_sequence:
+        if backend.longest is not None and 4 <= backend.longest < architecture.max_sequence:
             self._reader = f"this bundle's {backend.name} engine takes"
             beyond = architecture.max_sequence - backend.longest
             architecture = replace(architecture, positions=architecture.positions - beyond)

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +100,6 @@ def test_streaming_reads_no_further_than_its_window(text_bundle: Path) -> None:
         assert len(next(stream)) == taken == 2 * 16
         assert len(next(stream)) == 32
         assert taken == 64
-
-
-def test_many_threads_get_what_one_gets(text_bundle: Path) -> None:
-    for backend in ("onnxruntime", "torch"):
-        with load(text_bundle, backend) as predictor:
-            expected = [predictor.predict(text) for text in TEXTS]
-            with ThreadPoolExecutor(8) as pool:
-                for index, got in enumerate(pool.map(predictor.predict, TEXTS * 20)):
-                    assert_same(got, expected[index % 5])
 
 
 def test_images_of_every_kind(image_bundle: Path, vit_checkpoint: Path, tmp_path: Path) -> None:

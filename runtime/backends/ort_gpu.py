@@ -34,9 +34,6 @@ CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
 ROWS = 32
 """Largest batch of one run of the TensorRT provider, which compiles for a range of batches."""
 
-TOKENS = 64
-"""Length of texts that the TensorRT provider's kernels are chosen for."""
-
 
 class OnnxRuntimeCudaBackend(Backend):
     """One of the bundle's graphs in ONNX Runtime's CUDA execution provider."""
@@ -172,7 +169,7 @@ def profile_options(architecture: Architecture) -> dict[str, str]:
     """The TensorRT provider's ranges; without them it compiles anew for every batch that is larger than all before."""
     sizes = {
         "min": (1, 1),
-        "opt": (8, min(TOKENS, architecture.max_sequence)),
+        "opt": (8, min(64, architecture.max_sequence)),
         "max": (ROWS, architecture.max_sequence),
     }
 

@@ -38,10 +38,6 @@ class Chunks:
         """The file of a chunk."""
         return self.folder / f"chunk-{number:06d}.jsonl"
 
-    def write(self, number: int, windows: Iterable[list[Answer]]) -> None:
-        """Keep the answers of a chunk, once all are there."""
-        self.keep(number, lines_of(windows))
-
     def keep(self, number: int, lines: bytes) -> None:
         """Keep the answers of a chunk as JSON lines."""
         write_atomically(self.file(number), lines)

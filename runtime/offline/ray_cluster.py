@@ -70,11 +70,8 @@ def check_room(resources: Mapping[str, float], pool: Pool) -> None:
 
 @contextmanager
 def cluster(purpose: str) -> Iterator[Any]:
-    """The module ``ray``, connected to a cluster until the block ends; a process that is connected already stays so.
-
-    Ray's report of its usage is switched off where the user has not decided on it.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    """The module ``ray``, connected to a cluster until the block ends; a process that is connected already stays so."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # where the user has not decided on it
     if not log.isEnabledFor(logging.INFO):
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C++ part warns of what it mends itself
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without GPUs keep the variables they had

@@ -212,14 +212,12 @@ def _check_columns(same: bool, part: Path, first: Path) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a cell of CSV."""
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
 def _text(value: Any) -> str | None:
-    """A value of a column of texts."""
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
     return None if value is None else str(value).encode(errors="backslashreplace").decode()

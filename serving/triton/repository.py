@@ -185,7 +185,6 @@ class Marker(Spec, frozen=True):
 
 
 def _versions(place: Path) -> dict[int, Marker]:
-    """The versions of a model in its folder."""
     if not place.is_dir() or not any(place.iterdir()):
         return {}
     numbers = sorted(int(child.name) for child in place.iterdir() if child.name.isdecimal() and child.is_dir())

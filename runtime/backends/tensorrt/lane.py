@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 GRAPHS = 4
 """Most shapes of a lane with a CUDA graph, each in a context of its own; the one not used for longest makes room."""
 
-SEEN = 64
-"""Shapes that a lane remembers to have met once."""
-
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
 
@@ -139,7 +136,7 @@ class Lane:
         self._execute(context)
         if self._capturing:
             self._seen[key] = None
-            if len(self._seen) > SEEN:
+            if len(self._seen) > 64:
                 self._seen.popitem(last=False)
 
     def _capture(self, key: Key) -> bool:
@@ -171,7 +168,6 @@ class Lane:
         log.info("shapes that repeat are not captured as CUDA graphs: %s", error)
 
     def _addresses(self) -> dict[str, int]:
-        """Of the lane's buffers on the GPU."""
         return {name: each.device for name, each in {**self._inputs, **self._outputs}.items()}
 
     def _address(self, context: Any, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
@@ -194,7 +190,6 @@ class Lane:
         return self._contexts[profile]
 
     def _new(self, profile: int, *, captures: bool) -> Any:
-        """A new execution context."""
         context = self._new_context(captures)
         if context is None:
             raise BackendError(
