@@ -6,9 +6,7 @@ import gc
 import json
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -159,30 +157,6 @@ def test_inputs_that_the_engine_does_not_take(change: Callable[[Any], Any], mess
     change(inputs)
     with pytest.raises(BackendError, match=message):
         open_engine(path).run(inputs)
-
-
-def test_eight_threads_get_what_one_gets(path: Path) -> None:
-    add_engine(path, (LATENCY, THROUGHPUT))
-    plain, device = OnnxRuntimeBackend(Bundle.open(path)), Device()
-    backend = open_engine(path, device)
-    batches = [text(1 + seed % 9, 4 + seed % 20, seed) for seed in range(64)]
-    expected = [plain.run(batch) for batch in batches]
-    barrier = threading.Barrier(8)
-
-    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if not barrier.broken and threading.current_thread() not in started:
-            started.add(threading.current_thread())
-            barrier.wait(30)
-        return backend.run(batch)
-
-    started: set[threading.Thread] = set()
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(2):
-            for got, wanted in zip(pool.map(run, batches), expected, strict=True):
-                assert_same(got, wanted)
-    assert len(backend._idle) <= 8
-    backend.close()
-    assert device.live == {}
 
 
 def test_repeated_shapes_run_as_cuda_graphs(path: Path, libraries: dict[str, Any]) -> None:

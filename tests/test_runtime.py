@@ -202,23 +202,6 @@ def test_failed_inputs_of_a_calibrated_bundle_are_not_answered(text_bundle: Path
         assert list(rows[0]) == ["index", "input", "error"]
 
 
-def test_a_table_is_read_by_its_column(text_bundle: Path) -> None:
-    import pandas
-
-    table = pandas.DataFrame({"id": range(5), "text": TEXTS, "title": TEXTS[::-1]})
-    with load(text_bundle) as predictor:
-        expected = predictor.predict(TEXTS)
-        assert_same(predictor.predict(table), expected)
-        assert_same(predictor.predict(table, text_column="title"), predictor.predict(TEXTS[::-1]))
-        assert_same(Prediction.concatenate(list(predictor.stream(table, batch_size=1))), expected)
-        assert len(next(predictor.stream("hello"))) == 1  # not its letters
-        with pytest.raises(HydrantError, match="id, title"):
-            predictor.predict(table[["id", "title"]])
-        with pytest.raises(HydrantError, match="input 0"):
-            predictor.predict({"text": "hello"}, text_column="title")
-        assert_same(predictor.predict({"text": TEXTS}, text_column="text"), expected)
-
-
 def test_rows_are_of_the_inputs_that_were_predicted(text_bundle: Path) -> None:
     import pandas
 

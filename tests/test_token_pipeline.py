@@ -70,7 +70,7 @@ def test_blank_texts_have_no_tags(pair: tuple[Any, Any], given: Any) -> None:
             ours([*given, 5])
 
 
-@pytest.mark.parametrize("strategy", ["none", "simple", "average"])
+@pytest.mark.parametrize("strategy", ["simple", "average"])
 def test_lists_of_words_and_other_ignored_labels(pair: tuple[Any, Any], strategy: str) -> None:
     theirs, ours = pair
     options = {"aggregation_strategy": strategy, "is_split_into_words": True, "ignore_labels": ["PER", "B-PER"]}
