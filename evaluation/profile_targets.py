@@ -72,8 +72,7 @@ class SequentialBackends(Backend):
 def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequence[str], folder: Path) -> list[Subject]:
     """Write the baselines' graphs, and name them for every backend that can run them.
 
-    They have random weights, in float32, unrolled: the bundle no longer holds the heads that were pruned, and latency
-    does not depend on the values of weights. For a traced bundle they are the whole original that it holds. A backend
+    They have random weights, in float32, unrolled; of a traced bundle they are the original that it holds. A backend
     that computes the bundle's float32 graph in bfloat16 does so with them, too.
     """
     if not names:
@@ -88,12 +87,11 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
     architecture = bundle.any_architecture()
     if isinstance(architecture, Traced):
         plain = _write_original(bundle, architecture, folder / "single")
-        singles = [(SINGLE, plain, 1)]
     else:
         plain = _write_random(architecture, folder / "single", exact=False)
-        singles = [(SINGLE, plain, 1)]
-        if SINGLE in names:
-            singles.append((REWRITTEN, _write_random(architecture, folder / "rewritten", exact=True), 1))
+    singles = [(SINGLE, plain, 1)]
+    if SINGLE in names and not isinstance(architecture, Traced):
+        singles.append((REWRITTEN, _write_random(architecture, folder / "rewritten", exact=True), 1))
     chosen = {SINGLE: singles, DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, bundle.members)]}
     return [
         Subject(model, backend.name, "bf16" if backend.precision == "bf16" else "fp32", graph, copies)

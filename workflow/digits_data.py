@@ -17,9 +17,7 @@ from ..families.checkpoint import quiet
 
 SIZE = 8
 
-
 HEAD_DROPOUT = 1 / 3
-
 
 LETTERS = "AEFHKMNRTWXY"
 """Letters that are not drawn like any digit."""

@@ -25,7 +25,6 @@ from ..tasks import ScoreActivation, TaskName
 Form = Literal["classes", "words", "labels", "relevance", "regression"]
 """The form of a task's labels."""
 
-
 Quality = dict[str, float | None]
 """Metrics by name.
 

@@ -16,7 +16,6 @@ from ..tuning.settings import Jointly, MixedPrecision
 EVERY_TOKEN = 1.5
 """Usual budget where the last layer runs on every token: three members may part in the last third (docs: cost)."""
 
-
 TUNING = ("epochs", "learning_rate", "mixed_precision")
 """Options of the tuning."""
 
