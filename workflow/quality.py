@@ -39,10 +39,9 @@ accuracy nor ECE; else ``None``.
 
 def form_of(task: TaskName, loss: str | None) -> Form:
     """The form of a task's labels."""
-    if task == "score":
-        return "relevance" if loss == "cross-entropy" else "regression"
+    score: Form = "relevance" if loss == "cross-entropy" else "regression"
     forms: dict[TaskName, Form] = {"classification": "classes", "tokens": "words", "multi_label": "labels"}
-    return forms[task]
+    return forms.get(task, score)
 
 
 def quality_of(

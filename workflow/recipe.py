@@ -66,8 +66,8 @@ class Recipe:
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
         if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
             raise InputError(
-                "method 'dropout' keeps as many heads as its rate says, and a bundle is made within a budget; expected "
-                "taylor, circuit or random (for such a plan: `hydrant plan --method dropout`, then `hydrant fuse`)"
+                "method 'dropout' keeps as many heads as its rate says, not as many as a budget; expected taylor, "
+                "circuit or random (for such a plan: `hydrant plan --method dropout`, then `hydrant fuse`)"
             )
 
     def limit(self, architecture: Architecture) -> float:
@@ -79,10 +79,7 @@ class Recipe:
     def methods(self, unknown: Any, task: TaskName, state: Path | None = None) -> Method | list[str | Method]:
         """Methods of choosing heads: circuits that are asked for by name get data, and an objective that these allow.
 
-        Args:
-            unknown: out-of-distribution examples that may choose, or ``None``.
-            task: of the model.
-            state: file that keeps what a search for circuits has found, unless the method names one.
+        ``unknown`` are out-of-distribution examples that may choose; ``state`` keeps what a search has found.
         """
         if isinstance(self.method, Circuit) and self.method.state is None:
             return replace(self.method, state=state)

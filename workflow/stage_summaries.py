@@ -119,13 +119,14 @@ def tuned_line(facts: Facts) -> str:
         return (
             f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned{lost}"
         )
-    quality = "accuracy" if facts["accuracy_before"] is not None else "rmse"
-    form = ".4f" if quality == "accuracy" else ".4g"
-    before, after = (format(facts[f"{quality}_{when}"], form) for when in ("before", "after"))
+    if facts["accuracy_before"] is None:
+        quality = f"RMSE {facts['rmse_before']:.4g} → {facts['rmse_after']:.4g}"
+    else:
+        quality = f"accuracy {facts['accuracy_before']:.4f} → {facts['accuracy_after']:.4f}"
     return (
         f"{instead}{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
-        f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {'RMSE' if quality == 'rmse' else quality} {before} → "
-        f"{after} on {facts['validation_examples']} examples{lost}"
+        f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {quality} on {facts['validation_examples']} "
+        f"examples{lost}"
     )
 
 
@@ -159,9 +160,8 @@ def calibrated_line(facts: Facts) -> str:
 def _scaled(facts: Facts) -> str:
     """The temperature, or the intervals."""
     if "intervals" in facts:
-        ends = facts["intervals"]
-        width = f"{ends['measured']['mean_width']:.4g} wide on average"
-        return f"intervals for {ends['confidence']:.0%} of the labels, {width}"
+        width, share = facts["intervals"]["measured"]["mean_width"], facts["intervals"]["confidence"]
+        return f"intervals for {share:.0%} of the labels, {width:.4g} wide on average"
     if "labels" in facts:
         found = facts["labels"]["temperatures"]
         return f"a temperature for each of {len(found)} labels, {min(found):.3f} to {max(found):.3f}, and a threshold"
@@ -177,10 +177,10 @@ def verified_line(facts: Facts) -> str:
 def failed_gates(facts: Facts) -> str:
     """The gates that failed, by backend."""
     return "; ".join(
-        f"{report['backend']} {report['precision']}: {gate.told}"
+        f"{report['backend']} {report['precision']}: {Gate(**gate).told}"
         for report in facts["backends"]
-        for gate in (Gate(**each) for each in report["gates"])
-        if not gate.passed
+        for gate in report["gates"]
+        if not gate["passed"]
     )
 
 

@@ -48,10 +48,7 @@ class Workspace:
                 if not self._stages:
                     self.remove()
                 elif isinstance(error, InputError):
-                    raise InputError(
-                        f"{error}; {self.folder} keeps what was done before, for the same data and options: delete it "
-                        "before you give others"
-                    ) from error
+                    raise InputError(f"{error}; delete {self.folder} before you give other data or options") from error
                 raise
             self._stages[name] = json.loads(json.dumps(done))
             self._kept.write(STATE, self._stages)
@@ -85,10 +82,7 @@ class Workspace:
 
 
 def link_folder(source: Path, target: Path) -> None:
-    """Give the files of a bundle second names in another folder; copies where the file system has no such names.
-
-    Such files are replaced and never written in place, so that what happens to one name leaves the other's as it is.
-    """
+    """Give the files of a bundle second names in another folder, or copies; they are never written in place."""
     copy_folder(source, target, _link)
 
 
