@@ -250,8 +250,9 @@ class _Job:
             found[name] = space.stage(name, work)
             self.say(f"{name:<10}{space.told(name, line)}")
 
-        stage("plan", planned_line, lambda: self._plan(space.folder / "plan.json", parts, to_tune=not self.recipe.fast))
-        stage("fuse", fused_line, lambda: self._fuse(space.folder / "plan.json", untuned))
+        plan = space.folder / "plan.json"
+        stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=not self.recipe.fast))
+        stage("fuse", fused_line, lambda: self._fuse(plan, untuned))
         if not self.recipe.fast:
             space.stage(FIRST, lambda: self._first(untuned, bundle, parts))
             if space.told(FIRST, behind_line):
@@ -370,10 +371,8 @@ class _Job:
             shutil.rmtree(state) if state.is_dir() else state.unlink(missing_ok=True)
         before, now = tuned.get("batch_size"), self.reading.batch_size
         if before not in (None, now):
-            log.warning(
-                "the members were already tuned with batch size %s, which is kept; to tune with %d, delete %s",
-                before, now, space.folder,
-            )  # fmt: skip
+            words = "the members were already tuned with batch size %s, which is kept; to tune with %d, delete %s"
+            log.warning(words, before, now, space.folder)
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:

@@ -16,9 +16,6 @@ from ..tuning.settings import Jointly, MixedPrecision
 EVERY_TOKEN = 1.5
 """Usual budget where the last layer runs on every token: three members may part in the last third (docs: cost)."""
 
-TUNING = ("epochs", "learning_rate", "mixed_precision")
-"""Options of the tuning."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -56,12 +53,11 @@ class Recipe:
         check_plain(self)
         Budget(1.0 if self.budget is None else self.budget)
         self.tuning()
-        useless = [name for name in TUNING if getattr(self, name) != getattr(type(self), name)]
-        if self.fast and useless:
-            raise InputError(
-                f"{useless[0]} = {getattr(self, useless[0])} is given with fast, which leaves the tuning "
-                "out; leave one of the two out"
-            )
+        for name in ("epochs", "learning_rate", "mixed_precision"):
+            if self.fast and getattr(self, name) != getattr(type(self), name):
+                raise InputError(
+                    f"{name} = {getattr(self, name)} is given with fast, which leaves the tuning out; leave one out"
+                )
         if not is_whole(self.members, 2):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
         if isinstance(self.method, Dropout) or "dropout" in _names(self.method):

@@ -37,10 +37,7 @@ class Workspace:
             yield
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Do a stage, unless it is done, and return what it recorded (JSON-compatible).
-
-        Where no stage is done a failure deletes the folder, so that the next call may be of something else.
-        """
+        """Do a stage, unless it is done, and return its record; a failure of the first one deletes the folder."""
         if name not in self._stages:
             try:
                 done = work()
@@ -83,11 +80,11 @@ class Workspace:
 
 def link_folder(source: Path, target: Path) -> None:
     """Give the files of a bundle second names in another folder, or copies; they are never written in place."""
-    copy_folder(source, target, _link)
 
+    def link(place: str, made: str) -> None:
+        try:
+            os.link(place, made)
+        except (OSError, NotImplementedError):
+            shutil.copy2(place, made)
 
-def _link(place: str, made: str) -> None:
-    try:
-        os.link(place, made)
-    except (OSError, NotImplementedError):
-        shutil.copy2(place, made)
+    copy_folder(source, target, link)
