@@ -146,7 +146,7 @@ def load_average() -> float:
 
 def _processor() -> str:
     facts = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.*\S)", facts.read_text(encoding="utf-8"), re.M) if facts.is_file() else None
+    found = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", facts.read_text(encoding="utf-8"), re.M) if facts.is_file() else None
     return found[1] if found else platform.processor() or platform.machine()
 
 

@@ -265,8 +265,7 @@ def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
         f"assert run_batch({str(text_bundle)!r}, {subject!r}, None, [1, 5, 0]).peak > 0\n"
         "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
 
 
 def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
@@ -320,8 +319,6 @@ def test_the_command_line_from_end_to_end(text_bundle: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    assert lines[1] == "onnxruntime fp32, 5 tokens"
-    assert [column in lines[3] for column in ("p50 ms", "p99", "inputs/s", "÷ single", "FLOPs ÷ single")] == [True] * 5
     assert [line[:17].strip() for line in lines[5:13]] == MODELS * 2
     for words in ("peak memory of a process", "slowest nodes", "random weights", f"wrote {folder}/reports/"):
         assert words in done.stdout
