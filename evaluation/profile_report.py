@@ -146,7 +146,8 @@ def load_average() -> float:
 
 def _processor() -> str:
     facts = Path("/proc/cpuinfo")
-    found = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", facts.read_text(encoding="utf-8"), re.M) if facts.is_file() else None
+    told = facts.read_text(encoding="utf-8") if facts.is_file() else ""
+    found = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", told, re.MULTILINE)
     return found[1] if found else platform.processor() or platform.machine()
 
 

@@ -17,6 +17,10 @@ EVERY_TOKEN = 1.5
 """Usual budget where the last layer runs on every token: three members may part in the last third (docs: cost)."""
 
 
+TUNING = ("epochs", "learning_rate", "mixed_precision")
+"""Options of the tuning."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What to make.
@@ -53,7 +57,7 @@ class Recipe:
         check_plain(self)
         Budget(1.0 if self.budget is None else self.budget)
         self.tuning()
-        for name in ("epochs", "learning_rate", "mixed_precision"):
+        for name in TUNING:
             if self.fast and getattr(self, name) != getattr(type(self), name):
                 raise InputError(
                     f"{name} = {getattr(self, name)} is given with fast, which leaves the tuning out; leave one out"
