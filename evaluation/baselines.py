@@ -1,7 +1,6 @@
 """Baselines: what the single model behind each row detects by itself, by post-hoc scores of the literature.
 
-The single model of a checkpoint, and of a bundle of one member, is that model. A bundle of several members holds no
-other whole model than its members: there it is the first of them alone, pruned as it is, and the report says so.
+Of a bundle of several members the single model is the first of them alone, pruned as it is, and the report says so.
 
 Scores of the logits need nothing else (``metrics.uncertainty``). The others are fitted on training features: kNN and
 both Mahalanobis distances on the last vector of the network, the one that hydrant's own distance reads, and ViM on
@@ -17,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +25,6 @@ from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
 from ..data.data_options import Reading
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
-from ..data.spec import Modality
 from ..errors import InputError, require
 from ..metrics.spans import span_scores, spans_in
 from ..metrics.uncertainty import GAMMA, LIKELIEST
@@ -56,30 +53,24 @@ def read_training(
     if figures.baselines:
         require("torch", "fuse", "compute baselines")
         if ood is None:
-            raise InputError(
-                "baselines are scores that find out-of-distribution inputs, and there are none; give such data "
-                "(ood=…, --ood), or leave baselines (--baselines) out"
-            )
+            raise InputError("baselines find out-of-distribution inputs, and there are none; give some (ood=…, --ood)")
     task = TASKS[bundle.any_architecture().task]
-    fitted, possible = {name for fit in FITS for name in fit.names}, set(BASELINES) - set(task.lacks)
+    fitted, possible = {name for names in FITTED for name in names}, set(BASELINES) - set(task.lacks)
     if figures.fit is None:
         if figures.baselines and possible <= fitted:
             raise InputError(
-                "baselines of a model of one output are of its features alone, since one score says nothing of what "
-                "is unknown; give training data to fit them on (fit=…, --fit), or leave baselines (--baselines) out"
+                "baselines of a model of one output are of its features alone; give training data (fit=…, --fit)"
             )
         return None
     if not fitted & possible:
         raise InputError(
-            "training data are given (fit=…, --fit), but no baseline of a model that tags tokens is fitted, since that "
-            "has no one vector for an input; leave them out"
+            "training data are given (fit=…, --fit), but and no baseline of a tagger is fitted; leave them out"
         )
     training = read_examples(figures.fit, bundle.labels, columns=reading, task=task.name)
     check_alike(known, training)
     if len(training) < figures.neighbours:
         raise InputError(
-            f"neighbours is {figures.neighbours}, but {training.source} holds {len(training)} examples; give more of "
-            "them, or a smaller number of neighbours"
+            f"neighbours is {figures.neighbours}, but {training.source} holds {len(training)} examples; give fewer"
         )
     return training
 
@@ -111,8 +102,8 @@ def measure_baselines(
                 outputs = [run(known), run(ood)]
                 scores = [task.logit_scores(each["logits"]) for each in outputs]
                 trained = None if training is None else run(training, for_fitting=True)
-                for fit in FITS:
-                    wanted = [name for name in fit.names if name not in task.lacks]
+                for fitted in FITTED:
+                    wanted = [name for name in fitted if name not in task.lacks]
                     if not wanted:
                         continue
                     if training is None or trained is None:
@@ -120,14 +111,14 @@ def measure_baselines(
                         continue
                     classes = training.labels if task.one_class else None
                     try:
-                        scorer, words = fit.fit(trained, classes, single, figures.neighbours)
+                        scorer, words = _fitted(fitted[0], trained, classes, single, figures.neighbours)
                     except InputError as error:
                         unfitted |= dict.fromkeys(wanted, str(error))
                         continue
                     settings |= dict.fromkeys(wanted, words)
                     for own, each in zip(scores, outputs, strict=True):
-                        fitted = scorer(each)
-                        own.update({name: fitted[name] for name in wanted})
+                        given = scorer(each)
+                        own.update({name: given[name] for name in wanted})
             if "gen" in scores[0]:
                 likeliest = min(LIKELIEST, len(single.bias))
                 settings = {"gen": f"γ = {GAMMA:g}, the {likeliest} likeliest classes", **settings}
@@ -140,16 +131,13 @@ def measure_baselines(
 def _span_scores(
     single: TorchSingle, model: Model, examples: Examples, names: Sequence[str], batch_size: int, progress: Progress
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Scores [S] of the spans that a single model finds in texts, and the index of each span's text.
-
-    Words of labelled texts that have no tag count nowhere.
-    """
+    """Scores [S] of the spans that a single model finds in texts, and the index of each span's text."""
     words = collect_words(
         single, model.processor, model.architecture, examples.inputs, lambda outputs: {"logits": outputs["logits"]},
         batch_size=batch_size, progress=progress, title=f"single model of {model.name} on {examples.name}",
     )  # fmt: skip
     if examples.labels is not None:
-        words, _ = words.tagged(examples.labels)
+        words, _ = words.tagged(examples.labels)  # words without a tag count nowhere
     logits = words.outputs["logits"][:, model.columns]
     spans = spans_in(words.texts, [names[label] for label in logits.argmax(axis=1)])
     scores = TASKS[model.architecture.task].logit_scores(logits)
@@ -188,41 +176,31 @@ Scorer = Callable[[Arrays], Mapping[str, np.ndarray]]
 """Outputs of a single model → scores [N] by name."""
 
 
-def _nearest(trained: Arrays, _: np.ndarray | None, __: TorchSingle, neighbours: int) -> tuple[Scorer, str]:
-    index = Neighbours(trained["features"], neighbours)
-    return lambda given: {"knn": index.distances(given["features"])}, f"k = {neighbours}, features of length 1"
+FITTED = (("knn",), ("vim",), ("mahalanobis", "relative_mahalanobis"))
+"""Scores that need training features; those of one tuple are fitted at once."""
 
 
-def _virtual_logit(trained: Arrays, _: np.ndarray | None, single: TorchSingle, __: int) -> tuple[Scorer, str]:
-    read = _read(trained)
-    fitted = VirtualLogit(read, trained["largest"], single.weight, single.bias)
-    words = f"D = {fitted.dimensions} principal directions of {read.shape[1]}"
-    return lambda given: {"vim": fitted.scores(_read(given), given["logits"])}, words
-
-
-def _gaussians(trained: Arrays, classes: np.ndarray | None, _: TorchSingle, __: int) -> tuple[Scorer, str]:
+def _fitted(
+    name: str, trained: Arrays, classes: np.ndarray | None, single: TorchSingle, neighbours: int
+) -> tuple[Scorer, str]:
+    """What computes a fitted score, and how it was fitted; ``InputError`` where it cannot be."""
     features = trained["features"]
-    fitted = Gaussians(features, np.zeros(len(features), np.int64) if classes is None else classes)
+    if name == "knn":
+        index = Neighbours(features, neighbours)
+        return lambda given: {"knn": index.distances(given["features"])}, f"k = {neighbours}, features of length 1"
+    if name == "vim":
+        read = _read(trained)
+        virtual = VirtualLogit(read, trained["largest"], single.weight, single.bias)
+        words = f"D = {virtual.dimensions} principal directions of {read.shape[1]}"
+        return lambda given: {"vim": virtual.scores(_read(given), given["logits"])}, words
+    gaussians = Gaussians(features, np.zeros(len(features), np.int64) if classes is None else classes)
 
     def score(given: Arrays) -> Mapping[str, np.ndarray]:
-        nearest, background = fitted.squared_distances(given["features"])
+        nearest, background = gaussians.squared_distances(given["features"])
         return {"mahalanobis": nearest, "relative_mahalanobis": nearest - background}
 
     return score, f"last vector, {'one Gaussian, ' * (classes is None)}covariance shrunk (OAS)"
 
-
-class Fit(NamedTuple):
-    """Scores that need training features, and what fits them and says how; ``InputError`` where that cannot be."""
-
-    names: tuple[str, ...]
-    fit: Callable[[Arrays, np.ndarray | None, TorchSingle, int], tuple[Scorer, str]]
-
-
-FITS = (
-    Fit(("knn",), _nearest),
-    Fit(("vim",), _virtual_logit),
-    Fit(("mahalanobis", "relative_mahalanobis"), _gaussians),
-)
 
 WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, without dropout"}
 """Kinds of models behind which a checkpoint stands, and how it runs."""
@@ -242,8 +220,7 @@ def single_model_of(model: Model) -> str:
 
 def is_whole_model(model: Model) -> bool:
     """True for one model with all its heads."""
-    shape, plan = model.architecture, model.plan
-    return model.kind in WHOLE or plan.head_counts() == [list(shape.heads_of_layers)]
+    return model.kind in WHOLE or model.plan.head_counts() == [list(model.architecture.heads_of_layers)]
 
 
 def baseline_notes(
@@ -253,22 +230,16 @@ def baseline_notes(
     notes = []
     if not any(is_whole_model(model) for model in models):
         notes.append(
-            f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; those that it has to "
-            "beat are the ones of a checkpoint that it was made from: compare with one, too (compare=…, --compare)"
+            f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; to judge it by "
+            "those of a checkpoint that it was made from, compare with one, too (compare=…, --compare)"
         )
-    if training is not None:
-        notes += _twice(training, (known, ood), bundle.any_architecture().modality)
+    for examples in () if training is None else (known, ood):
+        share = shared_part(examples, training, bundle.any_architecture().modality)
+        if share >= LEAST:  # whose nearest neighbours are themselves
+            notes.append(
+                f"{share:.0%} of the examples of {examples.name} are among those of {training.name} that baselines are "
+                "fitted on, so that their figures are wrong; give data that nothing was fitted on"
+            )
     for note in notes:
         log.warning("%s", note)
     return notes
-
-
-def _twice(training: Examples, measured: Sequence[Examples], modality: Modality) -> list[str]:
-    """Say which data are measured on and hold training examples, whose nearest neighbours are themselves."""
-    shares = [(examples.name, shared_part(examples, training, modality)) for examples in measured]
-    return [
-        f"{share:.0%} of the examples of {name} are among those of {training.name} that baselines are fitted on, so "
-        "that their figures are wrong; give data that nothing was fitted on"
-        for name, share in shares
-        if share >= LEAST
-    ]

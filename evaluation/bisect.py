@@ -46,13 +46,9 @@ class Bisection:
 
 
 def find_divergence(bundle: Bundle, backend: str, precision: str, batches: Sequence[Batch]) -> Bisection:
-    """Compare every layer of one of the bundle's graphs with the PyTorch reference.
-
-    A compiled engine has no outputs inside. For one, the graph that it came from runs in ONNX Runtime on the CPU: if
-    that follows the reference, what differs is the engine.
-    """
+    """Compare every layer of one of the bundle's graphs with the PyTorch reference."""
     limit, note = LIMITS[precision], ""
-    if backend not in RUNS_GRAPHS:
+    if backend not in RUNS_GRAPHS:  # an engine has no outputs inside: its graph runs in ONNX Runtime instead
         if precision not in PRECISIONS:
             return Bisection([], limit, None, f"ONNX Runtime's CPU kernels, which would stand in, run no {precision}")
         note = f"the graph of {backend} ran in ONNX Runtime on the CPU: if no layer diverges, the engine does"
@@ -94,11 +90,7 @@ def _probed(path: Path, names: Sequence[str], folder: Path) -> Path:
 
 
 def _matching(seen: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A value of the graph and that of the reference, [S, B, T, d] each, as far as both compute it.
-
-    The graph may compute one stream of a trunk that the reference runs by member, and either one of the last layer the
-    first token alone.
-    """
+    """A value of the graph and of the reference, [S, B, T, d], in the streams and tokens that both compute."""
     tokens = min(seen.shape[2], reference.shape[2])
     seen = seen[:, :, :tokens]
     return seen, np.broadcast_to(reference[: seen.shape[0], :, :tokens], seen.shape)

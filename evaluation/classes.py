@@ -48,20 +48,20 @@ def class_facts(evidence: Evidence) -> list[ClassFacts]:
     disagreement, mutual_information = mean(first.disagreement), mean(first.mutual_information)
     facts = [
         ClassFacts(
-            name=evidence.labels[index],
-            examples=int(sizes[index]),
-            accuracy=tuple(float(shares[index]) for shares in right),
-            disagreement=float(disagreement[index]),
-            mutual_information=float(mutual_information[index]),
+            evidence.labels[index],
+            int(sizes[index]),
+            tuple(float(shares[index]) for shares in right),
+            float(disagreement[index]),
+            float(mutual_information[index]),
         )
         for index in np.flatnonzero(sizes)
     ]
     return sorted(facts, key=lambda each: (each.accuracy[0], -each.examples))
 
 
-def most_disputed(evidence: Evidence, limit: int = SHOWN) -> list[ClassFacts]:
+def most_disputed(evidence: Evidence) -> list[ClassFacts]:
     """The classes on whose examples the first model's members disagree most, highest first."""
-    return sorted(class_facts(evidence), key=lambda facts: -facts.disagreement)[:limit]
+    return sorted(class_facts(evidence), key=lambda facts: -facts.disagreement)[:SHOWN]
 
 
 def confusion_matrix(evidence: Evidence) -> np.ndarray:
@@ -70,20 +70,16 @@ def confusion_matrix(evidence: Evidence) -> np.ndarray:
     return np.bincount(_codes(evidence, evidence.seen[0]), minlength=classes**2).reshape(classes, classes)
 
 
-def largest_confusions(evidence: Evidence, limit: int = SHOWN) -> list[Confusion]:
+def largest_confusions(evidence: Evidence) -> list[Confusion]:
     """The first model's most frequent confusions of two classes, the largest first."""
     names = evidence.labels
     sizes = np.bincount(_labels(evidence), minlength=len(names))
     found = [Counter(_codes(evidence, seen).tolist()) for seen in evidence.seen]
     wrong = [code for code in found[0] if code // len(names) != code % len(names)]
     return [
-        Confusion(
-            label=names[code // len(names)],
-            said=names[code % len(names)],
-            examples=int(sizes[code // len(names)]),
-            counts=tuple(counts[code] for counts in found),
-        )
-        for code in sorted(wrong, key=lambda code: (-found[0][code], code))[:limit]
+        Confusion(names[true], names[said], int(sizes[true]), tuple(counts[code] for counts in found))
+        for code in sorted(wrong, key=lambda code: (-found[0][code], code))[:SHOWN]
+        for true, said in [divmod(code, len(names))]
     ]
 
 

@@ -11,14 +11,12 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 
-def new_figure(
-    width: float, height: float, rows: int = 1, columns: int = 1, *, dpi: int = 160, **settings: Any
-) -> tuple[Any, Any]:
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
     """A figure in inches, and its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=160, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, **settings)
     for each in np.ravel(axes):

@@ -1,9 +1,7 @@
 """MC dropout as a competitor: passes of a single model with its dropout on (Gal & Ghahramani 2016).
 
-A checkpoint's dropout stays on while it predicts, at the rates of its configuration and where transformers has it; the
-passes are averaged like members. Every input runs alone, without padding, all passes of it as one batch, and its masks
-follow from the seed and its own tensors: neither the other inputs of a batch nor their number or order changes a
-score by more than rounding.
+The passes are averaged like members. Every input runs alone, without padding, all its passes as one batch, and masks
+follow from the seed and its own tensors: the other inputs of a batch change no score by more than rounding.
 """
 
 from __future__ import annotations
@@ -51,10 +49,7 @@ def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
     single = [other for other in others if not (Path(other) / MANIFEST).is_file()]
     if len(single) != 1:
         found = f"several are compared ({listing(single, 3)})" if single else "no checkpoint is compared"
-        raise InputError(
-            f"competitor {cut(source)} names no checkpoint, and {found}; expected {source}:CHECKPOINT, since members "
-            "that were pruned leave no single model in a bundle"
-        )
+        raise InputError(f"competitor {cut(source)} names no checkpoint, and {found}; expected {source}:CHECKPOINT")
     return Asked(int(rest[0]), single[0])
 
 
@@ -84,21 +79,16 @@ class DropoutPasses:
         with self._lock, torch.random.fork_rng(devices=[]):
             for row in range(len(next(iter(inputs.values())))):
                 own = _alone({name: tensor[row] for name, tensor in inputs.items()})
-                torch.manual_seed(self._seed_of(own))
+                digest = hashlib.sha256(str(self._seed).encode())
+                for name, tensor in sorted(own.items()):
+                    digest.update(name.encode() + np.ascontiguousarray(tensor.numpy()).tobytes())
+                torch.manual_seed(int.from_bytes(digest.digest()[:7], "big"))
                 copies = {name: tensor.expand(self._passes, *tensor.shape) for name, tensor in own.items()}
                 found.append(self._model(**copies).logits)  # [passes, C], of tokens [passes, T, C]
         if self.architecture.every_token:
             tokens = inputs["input_ids"].shape[1]
             found = [torch.nn.functional.pad(each, (0, 0, 0, tokens - each.shape[1])) for each in found]
-        logits = torch.stack(found, dim=1)
-        return summarize_task(self.architecture, logits)
-
-    def _seed_of(self, tensors: dict[str, Any]) -> int:
-        """A number that follows from the seed and an input's own tensors."""
-        digest = hashlib.sha256(str(self._seed).encode())
-        for name, tensor in sorted(tensors.items()):
-            digest.update(name.encode() + np.ascontiguousarray(tensor.numpy()).tobytes())
-        return int.from_bytes(digest.digest()[:7], "big")
+        return summarize_task(self.architecture, torch.stack(found, dim=1))
 
 
 def _alone(tensors: dict[str, Any]) -> dict[str, Any]:

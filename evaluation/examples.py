@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import numpy as np
 
 from ..data.corruptions import opened
 from ..data.raw_inputs import is_pair
+from ..runtime import Prediction
 from .observation import Evidence
 
 SHOWN = 8
-
 
 THUMBNAIL = 96
 """Longer edge of a shown image, in pixels."""
@@ -23,10 +24,7 @@ THUMBNAIL = 96
 
 @dataclass(frozen=True)
 class Example:
-    """One input as a report shows it: a text or the name of an image, and the ``data:`` address of its thumbnail.
-
-    ``label`` is the true class where there is one, ``said`` the predicted one; entropies are in nats.
-    """
+    """One input as a report shows it: text or name, a thumbnail's address, true and predicted class, and scores."""
 
     text: str
     image: str | None
@@ -44,28 +42,26 @@ def chosen(evidence: Evidence) -> dict[str, list[Example]]:
     doubt = np.argsort(seen.predictive_entropy, kind="stable")
     wrong = np.flatnonzero(seen.label != labels)
     sure = wrong[np.argsort(-seen.confidence[wrong], kind="stable")]
+    order = {"Least certain": doubt[::-1], "Most certain": doubt, "Wrong with most confidence": sure}
     tables = {
-        "Least certain": [_example(evidence, int(at)) for at in doubt[::-1][:SHOWN]],
-        "Most certain": [_example(evidence, int(at)) for at in doubt[:SHOWN]],
-        "Wrong with most confidence": [_example(evidence, int(at)) for at in sure[:SHOWN]],
+        title: [_example(evidence, evidence.known.inputs, seen, int(at), labels) for at in places[:SHOWN]]
+        for title, places in order.items()
     }
     ood = evidence.seen_ood[0]
-    if ood is not None:
+    if ood is not None and evidence.ood is not None:
         believed = np.argsort(ood.prediction.predictive_entropy, kind="stable")[:SHOWN]
-        tables["Out of distribution, yet certain"] = [_example(evidence, int(at), ood=True) for at in believed]
+        rows = [_example(evidence, evidence.ood.inputs, ood.prediction, int(at)) for at in believed]
+        tables["Out of distribution, yet certain"] = rows
     return {title: rows for title, rows in tables.items() if rows}
 
 
-def _example(evidence: Evidence, at: int, ood: bool = False) -> Example:
-    observed = evidence.seen_ood[0] if ood else evidence.seen[0]
-    examples = evidence.ood if ood else evidence.known
-    assert observed is not None  # asked for by whoever has them
-    assert examples is not None
-    found, item = observed.prediction, examples.inputs[at]
+def _example(
+    evidence: Evidence, inputs: Sequence[Any], found: Prediction, at: int, labels: np.ndarray | None = None
+) -> Example:
     return Example(
-        text=_text(item, at, evidence.images),
-        image=_thumbnail(item) if evidence.images else None,
-        label=None if ood or examples.labels is None else evidence.labels[examples.labels[at]],
+        text=_text(inputs[at], at, evidence.images),
+        image=_thumbnail(inputs[at]) if evidence.images else None,
+        label=None if labels is None else evidence.labels[labels[at]],
         said=evidence.labels[found.label[at]],
         confidence=float(found.confidence[at]),
         predictive_entropy=float(found.predictive_entropy[at]),

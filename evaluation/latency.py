@@ -29,13 +29,9 @@ RULES = Rules(seconds=0.0, iterations=20)
 def time_models(
     models: Sequence[Model], reports: Sequence[ModelReport], inputs: Sequence[Any], progress: Progress
 ) -> tuple[list[ModelReport], str | None]:
-    """Run every model on the same inputs as one batch, ready as tensors, in turn.
+    """The reports with latencies of every model on the same inputs as one batch, in turn, and a note on these.
 
-    Checkpoints are evaluated in PyTorch. Beside bundles on another backend they are timed there, as the plain graphs
-    that any exporter would write.
-
-    Returns:
-        The reports with their latencies, and a note where none were measured, or not on the backends evaluated.
+    Checkpoints are evaluated in PyTorch; beside bundles on another backend they are timed there, as plain graphs.
     """
     names = list(dict.fromkeys(model.runs.name for model in models if model.as_bundle is None))
     if len(names) > 1:

@@ -26,15 +26,11 @@ def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
         line = sorted(found, key=lambda case: case.batch)
         batches = [case.batch for case in line]
         colour = f"C{models.index((model, backend, precision)) % 10}"
-        axes.plot(
-            batches, [case.latency_ms.p50 for case in line], STYLES[sequences.index(sequence) % len(STYLES)],
-            marker="o", markersize=4, color=colour,
-            label=", ".join(filter(None, (model, f"{backend} {precision}", settings.length(sequence)))),
-        )  # fmt: skip
-        axes.fill_between(
-            batches, [case.latency_ms.p50 for case in line], [case.latency_ms.p95 for case in line],
-            color=colour, alpha=0.15, linewidth=0,
-        )  # fmt: skip
+        medians, ends = ([getattr(case.latency_ms, name) for case in line] for name in ("p50", "p95"))
+        name = ", ".join(filter(None, (model, f"{backend} {precision}", settings.length(sequence))))
+        style = STYLES[sequences.index(sequence) % len(STYLES)]
+        axes.plot(batches, medians, style, marker="o", markersize=4, color=colour, label=name)
+        axes.fill_between(batches, medians, ends, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted({case.batch for case in cases})

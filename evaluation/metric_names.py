@@ -10,7 +10,6 @@ from .report import EvaluationReport, Figure
 DETECTION = {"auroc": Column("AUROC", better="high"), "aupr": Column("AUPR", better="high"), "fpr95": share("FPR95")}
 """Of finding wrong answers or out-of-distribution inputs by a score."""
 
-
 SCORES = {
     "max_probability": "max probability",
     "predictive_entropy": "predictive entropy",
@@ -19,7 +18,6 @@ SCORES = {
     "distance": "distance",
     "score_variance": "variance of the scores",
 }
-
 
 BASELINES = {
     "max_probability": "max probability",
@@ -34,10 +32,8 @@ BASELINES = {
 }
 """Post-hoc scores of a single model, in the order in which they are shown."""
 
-
 BASELINE_FIGURES = {name: DETECTION[name] for name in ("auroc", "fpr95")}
 """What is shown of each; AUPR stands in the JSON."""
-
 
 DIFFERENCES = {
     "accuracy": share("accuracy", "{:+z.1f}", "high", " points"),
@@ -60,7 +56,6 @@ DIFFERENCES = {
 }
 """Of the evaluated bundle's figures from a competitor's, on the same resamples; points are percentage points."""
 
-
 DIVERSITY = {
     "disagreement": share("members that disagree with the ensemble", "{:.2f}", ""),
     "pair_disagreement": share("pairs of members that disagree", "{:.2f}", ""),
@@ -69,7 +64,6 @@ DIVERSITY = {
     "mutual_information": Column("mutual information, nats", "{:.4f}", ""),
     "head_overlap": share("overlap of kept heads (Jaccard)", better=""),
 }
-
 
 DECISIONS = {
     "coverage": share("inputs answered", better="high"),

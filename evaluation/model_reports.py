@@ -28,14 +28,8 @@ def model_reports(
     sizes = [len(examples) for examples in (evidence.known, evidence.ood) if examples is not None]
     for model, seen, ood in zip(models, evidence.seen, evidence.seen_ood, strict=True):
         task, calibration = TASKS[model.architecture.task], in_order(model)
-        measured = task.metrics(
-            decide(seen, calibration),
-            None if ood is None else decide(ood, calibration),
-            evidence.known,
-            evidence.labels,
-            calibration,
-            caution,
-        )
+        decisions = decide(seen, calibration), None if ood is None else decide(ood, calibration)
+        measured = task.metrics(*decisions, evidence.known, evidence.labels, calibration, caution)
         how = resamples, seed, progress, f"resampling for {model.name}"
         figures, draws = intervals(measured, sizes, *how)
         if queries := measured.by_query():
@@ -102,12 +96,7 @@ def detected(
     texts: tuple[np.ndarray, np.ndarray] | None = None,
     sizes: Sequence[int] = (),
 ) -> dict[str, Figure]:
-    """How well scores [N] and [K] separate out-of-distribution examples, ``SCORE.auroc`` and so on.
-
-    Args:
-        texts: of spans, the index of the text that each is in, of either.
-        sizes: of spans, the number of these texts.
-    """
+    """How well scores [N] and [K] detect, ``SCORE.auroc`` and so on; of spans, the text of each and their number."""
     detection = ScoreDetection(scores, ood_scores, None, *(texts or ()))
     sizes = sizes or [len(next(iter(each.values()))) for each in (scores, ood_scores)]
     figures, _ = intervals(detection, sizes, resamples, seed, progress, title)

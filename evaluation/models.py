@@ -121,7 +121,7 @@ def _open_bundle(
 def _open_checkpoint(
     source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples, model: Any = None
 ) -> Model:
-    """A checkpoint as the single model that it is; ``model`` is what was loaded of it before."""
+    """A checkpoint as the single model that it is; ``model`` was loaded of it before."""
     from ..families import checkpoint
     from ..fusion import save_bundle
     from ..runtime.backends.reference import TorchModule
@@ -129,16 +129,16 @@ def _open_checkpoint(
     ensemble = _single(source, bundle, model).eval()
     architecture = ensemble.architecture
 
-    def load() -> Processor:
-        return from_transformers(checkpoint.load_processor(source, architecture.modality), architecture)
-
     module = opened.enter_context(TorchModule(ensemble))
     return Model(
         (Path(source).resolve() if Path(source).is_dir() else Path(source)).name,
         "checkpoint",
         module,
         module.precision,
-        examples.processor(architecture, load),
+        examples.processor(
+            architecture,
+            lambda: from_transformers(checkpoint.load_processor(source, architecture.modality), architecture),
+        ),
         architecture,
         _columns(ensemble.labels, bundle.labels, str(source)),
         ensemble.plan,
@@ -187,16 +187,12 @@ def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: E
 
 
 def _loaded(source: str | Path, bundle: Bundle) -> Any:
-    """The transformers classifier of a checkpoint."""
+    """The transformers classifier of a checkpoint; of a CLIP one, with the prompts of the bundle under evaluation."""
     from ..families import checkpoint
-
-    return _zero_shot(source, bundle) if checkpoint.is_dual_encoder(source) else checkpoint.load_model(source)
-
-
-def _zero_shot(source: str | Path, bundle: Bundle) -> Any:
-    """A CLIP checkpoint with the prompts of the bundle under evaluation."""
     from ..families.zero_shot import load_zero_shot
 
+    if not checkpoint.is_dual_encoder(source):
+        return checkpoint.load_model(source)
     recorded = bundle.manifest.get("fusion", {}).get("zero_shot")
     if not isinstance(recorded, dict):
         raise InputError(
@@ -211,8 +207,7 @@ def _columns(own: Sequence[str], wanted: Sequence[str], source: str) -> np.ndarr
     if sorted(own) != sorted(wanted):
         differing = sorted(set(own) ^ set(wanted))
         raise InputError(
-            f"{source} knows other classes than the bundle under evaluation: {listing(differing, 5)} are not in both; "
-            "compare models of the same classes"
+            f"{source} knows other classes than the bundle under evaluation: {listing(differing, 5)} are not in both"
         )
     places = {label: index for index, label in enumerate(own)}
     return np.array([places[label] for label in wanted])

@@ -21,11 +21,7 @@ from .report import Noise
 def sweep(
     models: Sequence[Model], known: Examples, names: Sequence[str], batch_size: int, seed: int, progress: Progress
 ) -> list[tuple[dict[str, float], tuple[Noise, ...]]]:
-    """Metrics of each model on clean and on corrupted inputs; every model gets the same ones.
-
-    The loss gap is the loss on corrupted minus that on clean inputs: pruning may widen it although it
-    costs no accuracy on clean data (Hydra Ensembles, Proposition 1).
-    """
+    """Metrics of each model on clean and on corrupted inputs, the same for all (Hydra Ensembles, Proposition 1)."""
     inputs, is_text = known.inputs, models[0].architecture.modality == "text"
     loss = TASKS[models[0].architecture.task].loss
     clean = [_metrics(model, [observe(model, inputs, batch_size)], known, names) for model in models]
@@ -48,9 +44,7 @@ def sweep(
 def _metrics(model: Model, parts: Sequence[Observation], known: Examples, names: Sequence[str]) -> dict[str, float]:
     """The metrics that a task reports of noise, of all parts of the examples."""
     task, calibration = TASKS[model.architecture.task], in_order(model)
-    joined = parts[0]
-    if len(parts) > 1:  # of images
-        joined = replace(joined, prediction=Prediction.concatenate([part.prediction for part in parts]))
+    joined = replace(parts[0], prediction=Prediction.concatenate([part.prediction for part in parts]))
     measured = task.metrics(decide(joined, calibration), None, known, names, calibration)
     found = whole(measured.own, [len(known)])
     return {name: found[name] for name in task.noise if name in found}

@@ -25,16 +25,11 @@ OF_MEMBERS = ("mutual_information", "score_variance")
 
 @dataclass(frozen=True)
 class Observation:
-    """A model's predictions on N inputs.
+    """A model's predictions on N inputs, its classes in the order of the first model's.
 
     Attributes:
-        members: M.
-        prediction: of all inputs; its classes in the order of the first model's.
-        divergence: [N], mean KL divergence between members, nats; ``None`` where the backend gives no member
-            probabilities of classes.
-        pair_disagreement: [N], share of pairs of members whose labels differ; likewise.
-        texts, words: of a model that tags tokens, whose inputs here are N words: index of each word's text, and of the
-            word in it, [N]; otherwise ``None``.
+        divergence, pair_disagreement: [N], of the members; ``None`` without their probabilities.
+        texts, words: [N], of a tagger's words the index of the text, and that in it.
     """
 
     members: int
@@ -84,14 +79,7 @@ def observe(
 
 @dataclass(frozen=True)
 class Evidence:
-    """Examples and what every model says of them, for metrics, pictures and example tables.
-
-    Attributes:
-        known, ood: labelled and out-of-distribution examples.
-        seen, seen_ood: what each model says of them.
-        labels: class names.
-        images: whether inputs are images.
-    """
+    """Labelled and out-of-distribution examples, and what every model says of them."""
 
     known: Examples
     ood: Examples | None

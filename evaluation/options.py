@@ -39,22 +39,17 @@ class EvaluationOptions:
     def __post_init__(self) -> None:
         check_plain(self)
         for name, least in (("bootstrap", 0), ("corrupted", 1), ("neighbours", 1)):
-            value = getattr(self, name)
-            if not is_whole(value, least):
-                raise InputError(f"{name} is {cut(value)}; expected a whole number, {least} or more")
+            if not is_whole(getattr(self, name), least):
+                raise InputError(f"{name} is {cut(getattr(self, name))}; expected a whole number, {least} or more")
         if not 0 <= self.caution < math.inf:
             raise InputError(f"caution is {cut(self.caution)}; expected a finite number, 0 or more")
         for name, useful in (("corrupted", "corruptions"), ("neighbours", "baselines")):
             if getattr(self, name) != getattr(type(self), name) and not getattr(self, useful):
                 raise InputError(
-                    f"{name} is {getattr(self, name)} without {useful}, which alone have use for it; ask for them as "
-                    f"well ({useful}=True, --{useful}), or leave it out"
+                    f"{name} is {getattr(self, name)} without {useful}; ask for these as well (--{useful})"
                 )
         if self.fit is not None and not self.baselines:
-            raise InputError(
-                "training data are given (fit=…, --fit), but nothing is fitted on them; ask for the baselines as well "
-                "(baselines=True, --baselines), or leave them out"
-            )
+            raise InputError("training data are given (fit=…, --fit), but no baselines to fit; add --baselines")
 
 
 Figures = EvaluationOptions

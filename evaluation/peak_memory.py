@@ -54,12 +54,9 @@ def measure_memory(
 
 
 def peak_bytes() -> int:
-    """Most resident memory that this process has held so far, in bytes.
-
-    On Linux from ``VmHWM``: the ``ru_maxrss`` of a child process there starts at its parent's.
-    """
+    """Most resident memory that this process has held so far, in bytes."""
     status = Path("/proc/self/status")
-    if status.is_file():
+    if status.is_file():  # Linux, where the ru_maxrss of a child starts at its parent's
         for line in status.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,18 +12,15 @@ from .classes import most_disputed
 from .drawing import new_figure, png
 from .metric_names import BASELINE_FIGURES, BASELINES, SCORES
 from .observation import Evidence, Observation
-from .report import EvaluationReport, Figure
+from .report import EvaluationReport
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 """Of the models, in order (Okabe & Ito: told apart without red and green)."""
 
-
 LINES = ("-", "--", ":", "-.")
 """Of the models, the next one each time that the colours begin again."""
 
-
 RIGHT, WRONG, OUTSIDE = "#009e73", "#e69f00", "#d55e00"
-
 
 TITLES = {
     "max_probability": "max probability",
@@ -146,9 +143,11 @@ def _detection(names: Sequence[str], seen: Sequence[Observation], ood: Sequence[
 
 def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
     """AUROC and FPR95 with intervals: a row for each model's own scores, and below for each of its single model's."""
-    own = _rows([model.figures for model in report.models], SCORES, "ood.")
+    own = [model.figures for model in report.models]
     single = [{} if model.baselines is None else model.baselines.figures for model in report.models]
-    rows = [*own, *_rows(single, BASELINES, "")]
+    every = [(words, own, f"ood.{score}") for score, words in SCORES.items()]
+    every += [(words, single, score) for score, words in BASELINES.items()]
+    rows = [row for row in every if any(f"{row[2]}.auroc" in figures for figures in row[1])]
     figure, panels = new_figure(10.8, 1.2 + 0.3 * len(rows), columns=2, sharey=True)
     for axes, (name, told) in zip(panels, BASELINE_FIGURES.items(), strict=True):
         for index, model in enumerate(names):
@@ -160,23 +159,12 @@ def _baselines(names: Sequence[str], report: EvaluationReport) -> bytes:
             colour = COLOURS[index % len(COLOURS)]
             axes.hlines(height, ends[:, 0], ends[:, 1], color=colour, linewidth=1.4, alpha=0.6)
             axes.plot(values, height, "o", color=colour, markersize=4, label=model)
-        axes.axhline(len(own) - 0.5, color="#999999", linewidth=1, linestyle="--")
+        axes.axhline(sum(found is own for _, found, _ in rows) - 0.5, color="#999999", linewidth=1, linestyle="--")
         axes.set_xlabel(f"{told.title}{f' ({told.unit.strip()})' if told.unit else ''}")
     panels[0].set_yticks(range(len(rows)), [words for words, *_ in rows], fontsize=8)
     panels[0].invert_yaxis()
     panels[0].legend(frameon=False, fontsize=8, loc="best")
     return png(figure)
-
-
-Row = tuple[str, Sequence[Mapping[str, Figure]], str]
-"""Title of a score, the figures of every model, and what the score's names begin with among them."""
-
-
-def _rows(found: Sequence[Mapping[str, Figure]], scores: Mapping[str, str], prefix: str) -> list[Row]:
-    """The scores that at least one model has."""
-    keys = {score: f"{prefix}{score}" for score in scores}
-    there = [score for score, key in keys.items() if any(f"{key}.auroc" in figures for figures in found)]
-    return [(scores[score], found, keys[score]) for score in there]
 
 
 def _disagreement(evidence: Evidence) -> bytes:

@@ -62,8 +62,7 @@ def compare(
             (name, {output: np.concatenate([np.asarray(batch[output]) for batch in found]) for output in outputs})
             for name, found in Comparator.run(runners, data_loader=list(batches))
         ]
-        # Compared joined, for Polygraphy sums up every output of every batch in words, shown or not, which takes longer
-        # than all else. It gives no verdict here: the gates judge.
+        # joined, for Polygraphy sums up every output of every batch in words, which takes long; the gates judge
         function = SimpleCompareFunc(check_error_stat="max", atol=np.inf, rtol=np.inf)
         results = RunResults([(name, [IterationResult(joined, runner_name=name)]) for name, joined in whole])
         pairs = Comparator.compare_accuracy(results, compare_func=function)

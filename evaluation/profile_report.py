@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -115,9 +116,8 @@ def _sequences(architecture: AnyArchitecture, asked: Sequence[int] | None) -> tu
     longest = architecture.max_sequence
     if architecture.modality == "image" or architecture.spectrogram:
         if asked is not None:
-            has = f"{longest} tokens" if longest else "one size"
-            what = "a spectrogram" if architecture.spectrogram else "an image"
-            raise InputError(f"sequence was given; {what} always has {has} here, so leave it out")
+            what = "spectrograms" if architecture.spectrogram else "images"
+            raise InputError(f"sequence was given; {what} always have one size here, so leave it out")
         return (longest,)
     if architecture.modality == "audio":
         lengths = (max(SAMPLES, architecture.shortest),) if asked is None else _numbers("sequence", asked, MAX_SAMPLES)
@@ -128,11 +128,7 @@ def _sequences(architecture: AnyArchitecture, asked: Sequence[int] | None) -> tu
 
 
 def machine_facts() -> dict[str, Any]:
-    """The machine that a measurement was made on, without its name.
-
-    Keys: ``processor`` (model), ``cores`` (logical, of the machine), ``usable_cores`` (of them,
-    for this process), ``system``, ``python``, ``versions`` (library → version; those installed).
-    """
+    """The machine that a measurement was made on, without its name; ``usable_cores`` are those of this process."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
@@ -150,11 +146,9 @@ def load_average() -> float:
 
 def _processor() -> str:
     facts = Path("/proc/cpuinfo")
-    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
-    for name, _, value in (line.partition(":") for line in lines):
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
+    told = facts.read_text(encoding="utf-8") if facts.is_file() else ""
+    found = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", told, re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def _version(name: str) -> str | None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..bundle.architecture import Architecture
 from ..bundle.store import Bundle
 from ..bundle.traced import Traced
 from ..errors import InputError, require
@@ -72,8 +72,7 @@ class SequentialBackends(Backend):
 def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequence[str], folder: Path) -> list[Subject]:
     """Write the baselines' graphs, and name them for every backend that can run them.
 
-    They have random weights, in float32, unrolled: the bundle no longer holds the heads that were pruned, and latency
-    does not depend on the values of weights. For a traced bundle they are the whole original that it holds. A backend
+    They have random weights, in float32, unrolled; of a traced bundle they are the original that it holds. A backend
     that computes the bundle's float32 graph in bfloat16 does so with them, too.
     """
     if not names:
@@ -85,15 +84,16 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
             "bundle with a graph made by `hydrant export`"
         )
     require("onnx", "fuse", "make a model to compare with")
+    from ..export.random_model import PLAIN, random_model
+
     architecture = bundle.any_architecture()
     if isinstance(architecture, Traced):
-        plain = _write_original(bundle, architecture, folder / "single")
-        singles = [(SINGLE, plain, 1)]
+        plain = _graph_file(_original(bundle, architecture), folder / "single")
     else:
-        plain = _write_random(architecture, folder / "single", exact=False)
-        singles = [(SINGLE, plain, 1)]
-        if SINGLE in names:
-            singles.append((REWRITTEN, _write_random(architecture, folder / "rewritten", exact=True), 1))
+        plain = _graph_file(random_model(architecture, without=PLAIN), folder / "single")
+    singles = [(SINGLE, plain, 1)]
+    if SINGLE in names and not isinstance(architecture, Traced):
+        singles.append((REWRITTEN, _graph_file(random_model(architecture, without=()), folder / "rewritten"), 1))
     chosen = {SINGLE: singles, DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, bundle.members)]}
     return [
         Subject(model, backend.name, "bf16" if backend.precision == "bf16" else "fp32", graph, copies)
@@ -103,26 +103,19 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
     ]
 
 
-def _write_original(bundle: Bundle, architecture: Traced, folder: Path) -> Path:
-    """The original of a traced bundle as a file, written as the bundle's graph was."""
-    from ..export.onnx_file import write_model
+def _original(bundle: Bundle, architecture: Traced) -> Any:
+    """The original of a traced bundle, written as the bundle's graph was."""
     from ..export.traced_graph import traced_graph
     from ..tracing.members import all_heads
     from ..tracing.stored import load_original
 
     original = load_original(bundle, architecture)
-    folder.mkdir()
-    path = folder / "model.onnx"
-    write_model(traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False), path)
-    return path
+    return traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False)
 
 
-def _write_random(architecture: Architecture, folder: Path, exact: bool) -> Path:
-    """A random single model as a file: with the exact rewrites, or as any exporter writes it."""
+def _graph_file(model: Any, folder: Path) -> Path:
     from ..export.onnx_file import write_model
-    from ..export.random_model import PLAIN, random_model
 
     folder.mkdir()
-    path = folder / "model.onnx"
-    write_model(random_model(architecture, without=() if exact else PLAIN), path)
-    return path
+    write_model(model, folder / "model.onnx")
+    return folder / "model.onnx"

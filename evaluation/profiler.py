@@ -104,18 +104,13 @@ def profile(
     with ExitStack() as stack:
         fused, skipped = run.open(names, precision, stack)
         if layers and all(subject.backend != "onnxruntime" for subject, _ in fused):
-            raise InputError(
-                f"backend {fused[0][0].backend} does not report the time of its operators; "
-                "choose --backend onnxruntime, or leave --layers out"
-            )
+            raise InputError(f"backend {fused[0][0].backend} does not report layers; choose --backend onnxruntime")
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hydrant.")))
         baselines = baseline_subjects(bundle, [runner for _, runner in fused], settings.baselines, place)
         subjects = [subject for subject, _ in fused] + baselines
         memories = run.memories(subjects, warnings) if memory else []
-        opened = fused + [
-            (subject, stack.enter_context(subject.open(bundle, settings.threads))) for subject in baselines
-        ]
-        cases = [case for shape in settings.shapes for case in run.cases(opened, *shape)]
+        opened = [(subject, stack.enter_context(subject.open(bundle, settings.threads))) for subject in baselines]
+        cases = [case for shape in settings.shapes for case in run.cases(fused + opened, *shape)]
         breakdown = run.layers(fused) if layers else None
     warnings += instabilities({run.named(case): case.latency_ms for case in cases})
     warnings += [text for case in cases if (text := run.host_bound(case))]
@@ -155,10 +150,7 @@ class _Run:
         return list(opened.values()), skipped
 
     def cases(self, opened: Opened, batch: int, sequence: int) -> Iterator[Case]:
-        """Every model at one shape.
-
-        Those on one backend are interleaved; the idle threads of one library would disturb another's.
-        """
+        """Every model at one shape; those on one backend are interleaved."""
         architecture = self.bundle.any_architecture()
         inputs = full_batch(architecture, batch, sequence, self.settings.seed)
         tokens = sequence if architecture.modality == "text" else None
@@ -245,7 +237,5 @@ def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, 
 
 
 def _flops(cost: Cost, model: str) -> int:
-    figures = {
-        FUSED: cost.fused, SINGLE: cost.single, REWRITTEN: cost.single_rewritten, DEEP_ENSEMBLE: cost.deep_ensemble
-    }  # fmt: skip
-    return figures[model].flops
+    every = (cost.fused, cost.single, cost.single_rewritten, cost.deep_ensemble)
+    return dict(zip((FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE), every, strict=True))[model].flops

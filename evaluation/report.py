@@ -33,14 +33,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class BaselineReport:
-    """Detection of out-of-distribution inputs by post-hoc scores of a single model.
-
-    Attributes:
-        of: which single model they were computed from, in words.
-        figures: ``SCORE.auroc``, ``.aupr``, ``.fpr95`` → figure, for each score of ``evaluation.baselines``.
-        settings: score → how it was computed here, in words, where that is not the same for every model.
-        left_out: score → why it has no figures.
-    """
+    """Detection by post-hoc scores of a single model: ``SCORE.auroc`` and so on, and of each score its settings."""
 
     of: str
     figures: Mapping[str, Figure]

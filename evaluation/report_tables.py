@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import short
-from ..tasks import TASKS, Column, TaskName
+from ..tasks import TASKS, Column
 from .classes import FEW, class_facts, confusion_matrix, largest_confusions, most_disputed
 from .examples import Example, chosen
 from .metric_names import (
@@ -24,7 +24,7 @@ from .metric_names import (
     ranged,
 )
 from .observation import Evidence
-from .report import Difference, EvaluationReport, Figure, ModelReport, Verdict
+from .report import EvaluationReport, Figure, ModelReport, Verdict
 from .verdict import ALONE, UNJUDGED, best_apart
 
 OPEN = 20
@@ -144,26 +144,14 @@ def _compared(report: EvaluationReport, verdict: Verdict) -> list[Row]:
     theirs = next(model for model in report.models[1:] if model.name == verdict.against)
     rows: list[Row] = []
     for each in verdict.differences:
-        told, plain = DIFFERENCES[each.figure], _undirected(report.task, each.figure)
+        told, (score, _, figure) = DIFFERENCES[each.figure], each.figure.rpartition(".")
+        plain = replace(DETECTION[figure] if score else TASKS[report.task].columns[figure], title=told.title)
         values = [Cell(plain.text(model.figures[each.figure].value)) for model in (ours, theirs)]
         kind = f"words {each.outcome.split()[0]}"
-        rows.append([Cell(_titled(plain)), *values, Cell(told.text(each.value), _judged(each, told), kind)])
+        interval = ranged(Figure(each.value, each.low, each.high), told).replace(" ", "\u00a0")  # does not break
+        judged = "" if each.outcome == UNJUDGED else f"{interval}: {each.outcome}"
+        rows.append([Cell(_titled(plain)), *values, Cell(told.text(each.value), judged, kind)])
     return rows
-
-
-def _judged(difference: Difference, told: Column) -> str:
-    """The interval, which does not break, and what it says."""
-    if difference.outcome == UNJUDGED:
-        return ""
-    interval = ranged(Figure(difference.value, difference.low, difference.high), told).replace(" ", "\u00a0")
-    return f"{interval}: {difference.outcome}"
-
-
-def _undirected(task: TaskName, name: str) -> Column:
-    """The column of a metric itself whose difference :data:`metric_names.DIFFERENCES` describes."""
-    score, _, figure = name.rpartition(".")
-    column = DETECTION[figure] if score else TASKS[task].columns[name]
-    return replace(column, title=DIFFERENCES[name].title)
 
 
 def _titled(told: Column) -> str:
@@ -179,7 +167,7 @@ def _models(report: EvaluationReport) -> Section:
     facts: dict[str, Callable[[ModelReport], Cell]] = {
         "kind": lambda model: Cell(model.kind),
         "members": lambda model: Cell(str(model.members)),
-        "temperature": lambda model: Cell(_temperature(model)),
+        "temperature": lambda model: Cell(_ends(model.temperatures or [model.temperature])),
         "runs on": lambda model: Cell(f"{model.backend}, {model.precision}"),
     }
     if report.batch:
@@ -191,10 +179,8 @@ def _models(report: EvaluationReport) -> Section:
     return Section("Models", [Table(_named(report), {"": rows})], [f"Latency: {words}."] if words else [])
 
 
-def _temperature(model: ModelReport) -> str:
-    """One for all classes, or from the lowest to the highest of the labels."""
-    ends = (min(model.temperatures), max(model.temperatures)) if model.temperatures else (model.temperature,)
-    return " to ".join(dict.fromkeys(f"{end:.3g}" for end in ends))
+def _ends(values: Sequence[float]) -> str:
+    return " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(values), max(values))))
 
 
 def _quality(report: EvaluationReport) -> Section:
@@ -214,8 +200,8 @@ def _quality(report: EvaluationReport) -> Section:
 def _labels(model: ModelReport) -> list[Table]:
     """The evaluated bundle's labels, those of the lowest average precision first, and all but some folded away."""
     columns = ("threshold", "f1", "average_precision", "ece")
-    known = [math.inf if label["average_precision"] is None else label["average_precision"] for label in model.labels]
-    ordered = [model.labels[place] for place in sorted(range(len(known)), key=known.__getitem__)]
+    known = "average_precision"
+    ordered = sorted(model.labels, key=lambda label: math.inf if label[known] is None else label[known])
     rows = [
         [
             Cell(short(label["label"], 60)),
@@ -242,9 +228,8 @@ def _detection(report: EvaluationReport, title: str, prefix: str) -> Section:
         for score, words in SCORES.items()
     }
     groups = {words: rows for words, rows in found.items() if rows}
-    missing = report.task == "classification" and any(
-        f"{prefix}.energy.auroc" not in model.figures for model in report.models
-    )
+    given = [f"{prefix}.energy.auroc" in model.figures for model in report.models]
+    missing = report.task == "classification" and not all(given)
     remarks = ["A graph of hydrant 0.1 gives no energy; export it again."] if groups and missing else []
     return Section(title, [Table(_named(report), groups)] if groups else [], remarks)
 
@@ -261,16 +246,11 @@ def _figures(report: EvaluationReport, told: Mapping[str, Column], keys: Mapping
 def _cells(figures: Sequence[Figure | None], told: Column) -> list[Cell]:
     """Figures with their intervals; bold only what its interval sets apart."""
     best = best_apart(figures, told)
-    return [
-        Cell("–")
-        if figure is None
-        else Cell(
-            told.text(figure.value),
-            ranged(figure, told) if math.isfinite(figure.low) else "",
-            "best" if place == best else "",
-        )
-        for place, figure in enumerate(figures)
-    ]
+    cells = []
+    for place, figure in enumerate(figures):
+        small = ranged(figure, told) if figure is not None and math.isfinite(figure.low) else ""
+        cells.append(Cell(told.text(figure and figure.value), small, "best" if place == best else ""))
+    return cells
 
 
 def _baselines(report: EvaluationReport) -> Section:
@@ -335,15 +315,10 @@ def _confusions(evidence: Evidence, names: Sequence[str]) -> Section:
     found = largest_confusions(evidence)
     if not found:
         return Section("Confusions", notes=[f"{names[0]} takes no class for another."], broad=True)
-    rows = [
-        [
-            Cell(each.label),
-            Cell(each.said, kind="words"),
-            Cell(str(each.examples)),
-            *(Cell(f"{count} ({100 * count / each.examples:.0f} %)") for count in each.counts),
-        ]
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        cells = [Cell(f"{count} ({100 * count / each.examples:.0f} %)") for count in each.counts]
+        rows.append([Cell(each.label), Cell(each.said, kind="words"), Cell(str(each.examples)), *cells])
     words = f"The most frequent of {names[0]} first; under each model, how many of the class's examples it confuses so."
     table = Table(["true class", "taken for", "examples", *names], {"": rows})
     return Section("Confusions", [table], [words], broad=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..tasks import TASKS
 from .baselines import baseline_notes, measure_baselines, read_training
 from .latency import time_models
 from .model_reports import model_reports
-from .models import Model, open_models
+from .models import open_models
 from .noise import sweep
 from .observation import Evidence, observe
 from .options import EvaluationOptions
@@ -98,9 +99,8 @@ def evaluate(
     known = read_examples(data, bundle.labels, columns=reading, limit=reading.limit(), seed=seed, task=task)
     if figures.caution and not TASKS[task].query_groups(known):
         raise InputError(
-            f"caution is {figures.caution:g}, by which scores of documents are ranked, but data {known.source} hold no "
-            f"rankings for a model that gives {TASKS[task].gives}; a reranker needs pairs of texts, two or more with "
-            "the same first text and one of them with a label above 0 (--read text_pair=NAME); or leave caution out"
+            f"caution is {figures.caution:g}, but data {known.source} hold no rankings; expected pairs of texts "
+            "(--read text_pair=NAME), some with the same first text and a label above 0: give them, or leave it out"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)
@@ -113,13 +113,17 @@ def evaluate(
     ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
-        evidence = _observed(models, known, ood, bundle.labels, batch_size, progress)
+        seen: list[list[Any]] = [[], []]
+        for model, (found, part) in product(models, zip(seen, (known, ood), strict=True)):
+            title = "" if part is None else f"{model.name} on {part.name}"
+            found.append(None if part is None else observe(model, part.inputs, batch_size, progress, title))
+        images = models[0].architecture.modality == "image" and not known.ready
+        evidence = Evidence(known, ood, *seen, bundle.labels, images)
         reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
         notes += remarks
         if figures.baselines and ood is not None:
             notes += baseline_notes(models, bundle, known, ood, training)
-            given = (models, known, ood, training, figures, bundle.labels)
-            alone = measure_baselines(*given, batch_size, seed, progress)
+            alone = measure_baselines(models, known, ood, training, figures, bundle.labels, batch_size, seed, progress)
             reports = [replace(report, baselines=found) for report, found in zip(reports, alone, strict=True)]
         used = np.random.default_rng(seed).permutation(len(known))[: figures.corrupted]
         if figures.corruptions:
@@ -170,27 +174,8 @@ def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modalit
         raise InputError("corruptions are of texts and images, and this model reads sound; leave corruptions out")
     if corruptions and known.ready:
         raise InputError(
-            f"data {known.source} holds ready tensors, which cannot be corrupted; leave corruptions (--corruptions) "
-            "out, or give raw texts or images"
+            f"data {known.source} holds ready tensors, which cannot be corrupted; give raw texts or images"
         )
-
-
-def _observed(
-    models: Sequence[Model],
-    known: Examples,
-    ood: Examples | None,
-    labels: list[str],
-    batch_size: int,
-    progress: Progress,
-) -> Evidence:
-    seen, seen_ood = [], []
-    for model in models:
-        seen.append(observe(model, known.inputs, batch_size, progress, f"{model.name} on {known.name}"))
-        seen_ood.append(
-            None if ood is None else observe(model, ood.inputs, batch_size, progress, f"{model.name} on {ood.name}")
-        )
-    images = models[0].architecture.modality == "image" and not known.ready
-    return Evidence(known, ood, seen, seen_ood, labels, images)
 
 
 def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:

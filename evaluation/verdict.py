@@ -68,9 +68,12 @@ def _sentence(ours: str, other: str, found: Sequence[Difference]) -> str:
     if groups[UNSHOWN]:
         pair = "" if told else f" between {ours} and {other}"
         names = _and(DIFFERENCES[each.figure].title for each in groups[UNSHOWN])
-        sentences.append(f"No difference{pair} is shown in {names}{_zero(groups[UNSHOWN])}.")
+        shared = all(each.low <= 0 <= each.high for each in groups[UNSHOWN])
+        why = "interval includes zero" if len(groups[UNSHOWN]) == 1 else "intervals include zero"
+        sentences.append(f"No difference{pair} is shown in {names}{f': the 95 % {why}' if shared else ''}.")
     if groups[UNJUDGED]:
-        gaps = _and(f"{DIFFERENCES[each.figure].title} {_signed(each)}" for each in groups[UNJUDGED])
+        named = ((DIFFERENCES[each.figure], each.value) for each in groups[UNJUDGED])
+        gaps = _and(f"{told.title} {told.text(value)}" for told, value in named)
         sentences.append(f"{ours} minus {other}: {gaps}; without an interval this may be chance.")
     return " ".join(sentences) or f"No figure tells {ours} and {other} apart."
 
@@ -81,17 +84,6 @@ def _gap(difference: Difference) -> str:
     low, high = sorted((abs(difference.low), abs(difference.high)))
     sizes = [told.number(size).lstrip("+") for size in (abs(difference.value), low, high)]
     return f"{told.title} by {sizes[0]}{told.unit} (95 % interval {sizes[1]} to {sizes[2]})"
-
-
-def _signed(difference: Difference) -> str:
-    return DIFFERENCES[difference.figure].text(difference.value)
-
-
-def _zero(found: Sequence[Difference]) -> str:
-    """The reason why no difference is shown, where all share it."""
-    if not all(each.low <= 0 <= each.high for each in found):
-        return ""
-    return ": the 95 % interval includes zero" if len(found) == 1 else ": the 95 % intervals include zero"
 
 
 def _and(items: Iterable[str]) -> str:

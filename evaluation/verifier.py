@@ -26,7 +26,6 @@ from .bisect import Bisection, find_divergence
 EXAMPLES = 256
 """Inputs where no number is given."""
 
-
 REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
 
 
@@ -76,12 +75,9 @@ class VerifyReport:
         return {
             "hydrant": __version__,
             "passed": self.passed,
-            "reference": self.reference,
-            "inputs": self.inputs,
-            "files": self.files,
+            **vars(self),
             "backends": [{**asdict(report), "passed": report.passed} for report in self.backends],
             "skipped": [{"backend": name, "reason": reason} for name, reason in self.skipped],
-            "preprocessing": self.preprocessing,
         }
 
 

@@ -64,10 +64,6 @@ class Window:
     psi: Mapping[str, float]
     p_values: Mapping[str, float]
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
-
 
 @dataclass
 class Counts:
@@ -112,10 +108,7 @@ class Watch:
         self._whole = 0  # windows so far
 
     def add(self, seen: Observed) -> list[Alarm]:
-        """Take further predictions, and give the alarms that they raise.
-
-        A window ends with the first call at which it is long enough.
-        """
+        """Take further predictions, and give the alarms that they raise; a window ends once it is long enough."""
         self.failed += seen.failed
         raised = []
         for name, test in self.rates.items():
@@ -193,17 +186,13 @@ class Watch:
         return Counts(seen.inputs, bins, decided)
 
     def _alarm(self, kind: str, name: str, psi: float, counts: Counts, first: int) -> Alarm:
-        found = counts.bins[name]
+        known, found, end = self.known[name], counts.bins[name], first + counts.inputs
         before, after, what = self.gained(name, found)
-        end = first + counts.inputs
         where = f"PSI {psi:.3g} in inputs {first} to {end - 1}"
         if kind == "labels":
-            known, total = self.known[name], found.sum()
-            places = [self._places.get(label, -1) for label in what]
-            moves = [
-                f"{label} {known[place] / known.sum():.1%} → {found[place] / total:.1%}"
-                for label, place in zip(what, places, strict=True)
-            ]
+            places = {label: self._places.get(label, -1) for label in what}
+            p, q = known / known.sum(), found / found.sum()
+            moves = [f"{label} {p[place]:.1%} → {q[place]:.1%}" for label, place in places.items()]
             text = f"labels: {where}; {', '.join(moves)}"
         else:
             text = f"{name.replace('_', ' ')}: {where}; {bounds_text(*what)} {before:.1%} → {after:.1%} of the values"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from ..bundle.calibration import Calibration
 from ..bundle.reference import RATES, TrafficReference
 from ..bundle.store import Bundle, resolve
-from ..errors import InputError, cut, listing
+from ..errors import InputError, listing
 from ..progress import Progress, no_progress
 from ..runtime.prediction_counts import WATCHED, observed_rows
 from .drift_monitor import FIXED, LABELS, NAMES, Alarm, Watch
@@ -91,8 +91,6 @@ def drift(
     reference = reference_of(bundle)
     watch = Watch(reference, alpha, psi, window)
     own = Own.of(bundle)
-    if not isinstance(log, str | Path | Iterable):
-        raise InputError(f"log is {cut(log)}; expected a file of JSON lines, or their rows")
     rows = rows_of_file(log, own) if isinstance(log, str | Path) else rows_given(log, own)
     names: list[str] | None = None
     decided = [name for name in RATES if name in reference.rates]
@@ -113,7 +111,7 @@ def drift(
         calibrated=reference.inputs,
         rates=rates,
         histograms={name: _histogram(watch, name) for name in watch.known if name in watch.total.bins},
-        windows=tuple(each.to_json() for each in watch.windows),
+        windows=tuple(map(asdict, watch.windows)),
         alarms=(*watch.alarms, *_alarms_of_all(watch, rates)),
         alpha=alpha,
         psi=psi,
@@ -126,8 +124,7 @@ def reference_of(bundle: Bundle) -> TrafficReference:
     reference = Calibration.of(bundle).reference
     if reference is None:
         raise InputError(
-            f"bundle {bundle.path} does not say what its calibration examples look like; calibrate it (again) with "
-            "`hydrant calibrate`"
+            f"bundle {bundle.path} does not say what its calibration examples look like; calibrate it again"
         )
     return reference
 
@@ -178,8 +175,6 @@ def _names(rows: Iterable[Mapping[str, Any]], reference: TrafficReference, where
         wanted = [name for name in (*RATES, *WATCHED) if name in reference.rates or name in reference.histograms]
         names = [name for name in wanted if each.get(name) is not None]
         if not names:
-            raise InputError(
-                f"{place} has none of {listing(wanted)}; expected rows as `hydrant predict --output` writes them"
-            )
+            raise InputError(f"{place} has none of {listing(wanted)}; expected rows of `hydrant predict --output`")
         return names
     return None

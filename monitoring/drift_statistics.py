@@ -80,21 +80,12 @@ class RateTest:
         self._began = np.zeros((len(ODDS), 2), np.int64)  # inputs, decisions
 
     @property
-    def expected(self) -> float:
-        """The rate of calibration."""
-        return float(self._urn[0] / self._urn.sum())
-
-    @property
     def evidence(self) -> float:
         """The bets' gain: how many times likelier the stream is with a change than without."""
         return float(self._bets.sum() + _unbet(self.n)) if self.change is None else self.change.evidence
 
     def update(self, decided: np.ndarray) -> Change | None:
-        """Take further inputs, and tell of a change that they show for the first time.
-
-        Args:
-            decided: [N] bool, in order.
-        """
+        """Take further inputs, [N] bool in order, and tell of a change that they show for the first time."""
         before = self.change
         decided = np.asarray(decided, bool)
         for start in range(0, len(decided), BLOCK):
@@ -162,14 +153,7 @@ def rate_p_value(count: int, n: int, known_count: int, known_n: int) -> float:
 
 
 def stability_index(known: np.ndarray, found: np.ndarray) -> float:
-    """The population stability index of two histograms.
-
-    >>> round(stability_index(np.array([900, 100]), np.array([800, 200])), 3)
-    0.081
-
-    Args:
-        known: counts of the reference, [B].
-    """
+    """The population stability index of two histograms, [B] counts of the reference and [B] others."""
     p, q = (_smoothed(counts) for counts in (known, found))
     return float(((q - p) * np.log(q / p)).sum())
 
@@ -187,11 +171,7 @@ def _smoothed(counts: np.ndarray) -> np.ndarray:
 
 
 def same_p_value(known: np.ndarray, found: np.ndarray, weight: float = 1.0) -> float:
-    """Probability of two histograms so far apart if both are of the same distribution: Pearson's χ² of two samples.
-
-    Args:
-        known: counts of the reference, [B].
-    """
+    """Probability of two histograms so far apart if both are of the same distribution: Pearson's χ² of two samples."""
     pair = np.stack([known, found]).astype(np.float64)
     few = pair.sum(axis=0) < FEW
     pair = np.hstack([pair[:, ~few], pair[:, few].sum(axis=1, keepdims=True)])

@@ -39,10 +39,7 @@ class Own:
         given = [task for task in TASKS.values() if row.get(task.answer) is not None]
         own = TASKS[self.task]
         if given and own not in given:
-            raise InputError(
-                f"{where} has {given[0].answer}, as predictions of {given[0].gives} have, and this bundle gives "
-                f"{own.gives}; {OWN}"
-            )
+            raise InputError(f"{where} has {given[0].answer}, and this bundle gives {own.gives}; {OWN}")
         for label in self._labels(row, where):
             if label not in self.labels:
                 raise InputError(
@@ -56,7 +53,7 @@ class Own:
         if answer is None or self.task == "score":
             return []
         if self.task == "classification":
-            return [answer if isinstance(answer, str) else literal(answer)]
+            answer = [{"label": answer}]
         if not isinstance(answer, list) or not all(isinstance(each, Mapping) for each in answer):
             raise InputError(f"{where} has {key} {cut(answer)}; expected a list of JSON objects, each with its label")
         labels = [each["label"] for each in answer if "label" in each]
@@ -73,10 +70,7 @@ def rows_of_file(path: str | Path, own: Own) -> Iterator[tuple[Mapping[str, Any]
                     try:
                         row = json.loads(line)
                     except (ValueError, RecursionError) as error:
-                        raise InputError(
-                            f"{where} is not JSON ({error}); expected JSON lines, as `hydrant predict --output "
-                            "FILE.jsonl` writes them"
-                        ) from error
+                        raise InputError(f"{where} is not JSON ({error}); expected JSON lines") from error
                     yield _checked(row, where, own), where
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
@@ -93,8 +87,7 @@ def _checked(row: Any, where: str, own: Own) -> Mapping[str, Any]:
         raise InputError(f"{where} is {cut(row)}; expected a JSON object, as `hydrant predict --output` writes them")
     if RECORDED in row:
         raise InputError(
-            f"{where} is of inputs recorded because they were abstained from or flagged, which do not sample the "
-            "traffic; give a log of all predictions"
+            f"{where} is of inputs recorded for being abstained from or flagged; give a log of all predictions"
         )
     own.check(row, where)
     return row

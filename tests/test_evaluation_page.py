@@ -69,8 +69,6 @@ def evidence(labels: Sequence[int], *answers: Sequence[int], classes: int = 3) -
          "Compared with single, ours is better in OOD FPR95 by entropy by 5.0 points (95 % interval 1.0 to 8.0), and "
          "worse in accuracy by 1.2 points (95 % interval 0.3 to 2.1). No difference is shown in ECE: the 95 % interval "
          "includes zero.", ["worse", "no difference shown", "better"]),
-        ({"nll": (0.02, 0.01, 0.03)},
-         "Compared with single, ours is worse in NLL by 0.020 (95 % interval 0.010 to 0.030).", ["worse"]),
         ({"accuracy": (0.0, 0.0, 0.0), "nll": (0.01, -0.01, 0.02), "ece": (0.0, -0.001, 0.0)},
          "No difference between ours and single is shown in accuracy, NLL and ECE: the 95 % intervals include zero.",
          ["no difference shown"] * 3),
@@ -79,7 +77,6 @@ def evidence(labels: Sequence[int], *answers: Sequence[int], classes: int = 3) -
         ({"accuracy": (-0.0123,), "nll": (0.02,)},
          "ours minus single: accuracy −1.2 points and NLL +0.020; without an interval this may be chance.",
          ["not judged", "not judged"]),
-        ({"nll": (math.nan,)}, "No figure tells ours and single apart.", []),
     ],
 )  # fmt: skip
 def test_verdict(differences: dict[str, tuple[float, ...]], sentence: str, outcomes: list[str]) -> None:
@@ -94,12 +91,7 @@ def test_a_competitor_without_a_temperature_is_named_where_that_may_be_all() -> 
     better = {"nll": (-0.02, -0.03, -0.01), "ece": (-0.02, -0.03, -0.01)}
     (verdict,) = verdicts([ours, model("single", **better)])
     assert verdict.sentence.endswith(". single has no temperature, which alone may bring as much in NLL and ECE.")
-    labels = replace(model("ours"), temperatures=(1.0, 0.8))
-    (verdict,) = verdicts([labels, model("single", label_ece=(-0.02, -0.03, -0.01))])
-    assert verdict.sentence.endswith(". single has no temperature, which alone may bring as much in ECE, a label.")
-    calibrated = replace(model("single", **better), temperature=1.2)
-    worse = model("single", nll=(0.02, 0.01, 0.03), accuracy=(0.012, 0.003, 0.021))
-    for other in (calibrated, worse):
+    for other in (replace(model("single", **better), temperature=1.2), model("single", nll=(0.02, 0.01, 0.03))):
         (verdict,) = verdicts([ours, other])
         assert "no temperature" not in verdict.sentence
 
@@ -109,9 +101,6 @@ def test_verdict_in_every_form_of_the_report() -> None:
     text, html = evaluation_text(found), page(found, evidence([0, 1], [0, 1], [0, 1], [0, 0]), {})
     first, second = found.to_json()["verdict"]
     assert first["against"] == "single"
-    assert first["differences"] == [
-        {"figure": "accuracy", "outcome": "better", "value": 0.012, "low": 0.003, "high": 0.021}
-    ]
     assert second["differences"] == [
         {"figure": "nll", "outcome": "not judged", "value": 0.02, "low": None, "high": None}
     ]
@@ -133,18 +122,11 @@ def test_verdict_in_every_form_of_the_report() -> None:
         ("accuracy", [Figure(0.9, 0.88, 0.931), Figure(0.95, 0.93, 0.97)], None),
         ("nll", [Figure(0.2, 0.1, 0.3), Figure(0.5, 0.4, 0.6), None, Figure(math.nan)], 0),
         ("nll", [Figure(0.2, 0.1, 0.3), Figure(0.5, 0.4, 0.6), Figure(0.21, 0.1, 0.3)], None),
-        ("nll", [Figure(0.2), Figure(0.5)], None),
         ("nll", [Figure(0.2, 0.1, 0.3), None], None),
     ],
 )
 def test_bold_is_what_no_interval_overlaps(name: str, figures: list[Figure | None], place: int | None) -> None:
     assert best_apart(figures, TASKS["classification"].columns[name]) == place
-
-
-def test_bold_on_the_page() -> None:
-    better = replace(model("ours"), figures={**FIGURES, "nll": Figure(0.1, 0.09, 0.11)})
-    html = page(report(better, model("single")), evidence([0], [0], [0]), {})
-    assert re.findall(r'<td class="best">([^<]+)', html) == ["0.100"], "of accuracy neither: their intervals overlap"
 
 
 def test_classes_and_their_confusions() -> None:
@@ -155,14 +137,13 @@ def test_classes_and_their_confusions() -> None:
         Confusion("class 0", "class 1", 3, (2, 1)),
         Confusion("class 1", "class 0", 3, (1, 0)),
     ]
-    assert largest_confusions(found, 1) == largest_confusions(found)[:1]
     assert [(facts.name, facts.examples, *facts.accuracy) for facts in class_facts(found)] == [
         ("class 0", 3, pytest.approx(1 / 3), pytest.approx(2 / 3)),
         ("class 1", 3, pytest.approx(2 / 3), pytest.approx(1 / 3)),
     ]
 
 
-@pytest.mark.parametrize("classes", [FEW, FEW + 1, 40])
+@pytest.mark.parametrize("classes", [FEW, 40])
 def test_tables_of_classes(classes: int) -> None:
     """All pairs of few classes, the largest confusions of many; accuracies beyond the first are folded away."""
     labels = list(range(classes))
@@ -184,27 +165,15 @@ def test_tables_of_classes(classes: int) -> None:
 
 
 def test_words_are_escaped_once_and_labels_beyond_some_are_folded_away() -> None:
-    labels = tuple(
-        {
-            "label": f"<{place}>",
-            "examples": 1,
-            "threshold": 0.5,
-            "f1": None,
-            "average_precision": place / 30,
-            "ece": 0.1,
-        }
-        for place in reversed(range(25))
-    )
+    facts = {"examples": 1, "threshold": 0.5, "f1": None, "ece": 0.1}
+    labels = tuple({**facts, "label": f"<{at}>", "average_precision": at / 30} for at in reversed(range(25)))
     found = replace(report(replace(model("ours"), labels=labels)), task="multi_label", latency_note="timed as <a>")
     html = page(found, None, {})
     assert '<p class="note">Latency: timed as &lt;a&gt;.</p>' in html
     shown, folded = html.split("<summary>The other 5 labels</summary>")
     assert "&lt;0&gt;" in shown, "of the lowest average precision"
     assert "&lt;24&gt;" in folded
-    text = evaluation_text(found)
-    assert "<0>" in text
-    assert "The other 5 labels" in text
-    assert "<24>" not in text
+    assert "<24>" not in evaluation_text(found)
 
 
 def test_page_can_be_read_out() -> None:

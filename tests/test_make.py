@@ -118,6 +118,11 @@ def test_the_bundle_is_complete(finished: Any) -> None:
     for name in (*DECIDED, "reports/make.json", "reports/verify.json", "reports/evaluation.json"):
         assert bundle.has(name), name
     assert bundle.plan().provenance["budget"]["ratio"] <= 1.2
+    assert finished.examples == {
+        "training": 60, "choosing": 27, "fitting": 27, "reporting": 26, "unknown_fitting": 36, "unknown_reporting": 36,
+    }  # fmt: skip
+    for stage in ("calibrate", "evaluate"):
+        assert finished.stages[stage]["notes"] == [], "no earlier stage saw what is reported on"
     assert finished.verified
     report = json.loads((finished.bundle / "reports/make.json").read_text())
     assert report == json.loads(json.dumps(finished.stored()))
@@ -149,23 +154,12 @@ def test_it_is_what_the_verbs_make_one_after_the_other(
     hydrant.export_onnx(out)
     hydrant.calibrate(out, parts.fitting, parts.unknown_fitting, fit=parts.training)
     assert digests(out) == digests(finished.bundle)
-    report = hydrant.evaluate(
-        out, parts.reporting, parts.unknown_reporting, compare=[bert_checkpoint], figures=hydrant.Figures(bootstrap=0)
-    )
+    measured = parts.reporting, parts.unknown_reporting
+    report = hydrant.evaluate(out, *measured, compare=[bert_checkpoint], figures=hydrant.Figures(bootstrap=0))
     mine, theirs = report.to_json()["models"], finished.stages["evaluate"]["models"]
-    assert len(mine) == len(theirs) == 2
     for one, other in zip(mine, theirs, strict=True):
         assert one["figures"]["accuracy"]["value"] == other["figures"]["accuracy"]["value"]
     assert mine[0]["decisions"] == theirs[0]["decisions"]
-
-
-def test_what_chooses_never_reports(finished: Any, tables: dict[str, Path]) -> None:
-    assert finished.examples == {
-        "training": 60, "choosing": 27, "fitting": 27, "reporting": 26, "unknown_fitting": 36, "unknown_reporting": 36,
-    }  # fmt: skip
-    assert finished.stages["evaluate"]["notes"] == [], "no earlier stage saw what is reported on"
-    assert finished.stages["calibrate"]["notes"] == []
-    assert len(list(csv.reader(tables["validation"].open()))) == 81
 
 
 @given(
@@ -201,30 +195,23 @@ def test_data_to_judge_by_that_were_trained_on_are_refused(
     train, validation = tables["train"], tables["validation"]
     with pytest.raises(InputError, match=r"100% of the 60 examples of the validation data \(.*train\.csv\) are among"):
         make(bert_checkpoint, train, train, output=tmp_path / "out")
-    for tested, earlier in ((train, "training"), (validation, "validation")):
-        with pytest.raises(InputError, match=rf"100% of .* the test data .* of the {earlier} data .*; expected exam"):
-            make(bert_checkpoint, train, validation, output=tmp_path / "out", test=tested)
+    with pytest.raises(InputError, match=r"100% of .* the test data .* of the validation data"):
+        make(bert_checkpoint, train, validation, output=tmp_path / "out", test=validation)
     unknown = tables["ood"]
     with pytest.raises(InputError, match=r"100% of the 72 examples of the test_ood data .* those of the ood data"):
         make(bert_checkpoint, train, validation, unknown, output=tmp_path / "out", test_ood=unknown)
-    with pytest.raises(InputError, match="both as test and as test_ood"):
-        make(bert_checkpoint, train, validation, output=tmp_path / "out", test=unknown, test_ood=unknown)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("targets", "words"),
-    [
-        ({"flags": FalseAlarm(0.02)}, r"in-distribution share \(1 − false alarm\) of 0\.98 needs at least 49"),
-        ({"abstain": Coverage(0.97)}, r"coverage of 0\.97 needs at least 33"),
-    ],
+    [({"flags": FalseAlarm(0.02)}, r"of 0\.98 needs at least 49"), ({"abstain": Coverage(0.97)}, "needs at least 33")],
 )
 def test_thresholds_that_no_data_can_show_are_refused_before_any_work(
     targets: dict[str, Any], words: str, tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:
     recipe = Recipe(members=2, budget=1.2, fast=True, **targets)
-    part = r"; found 27, the part of .*validation\.csv that thresholds are fitted on; give more validation data"
-    with pytest.raises(InputError, match=words + " examples" + part):
+    with pytest.raises(InputError, match=words + r" examples; found 27, the part of .*validation\.csv"):
         make(bert_checkpoint, tables["train"], tables["validation"], output=tmp_path / "out", recipe=recipe)
     assert list(tmp_path.iterdir()) == []
 
@@ -238,9 +225,10 @@ def test_a_failed_gate_is_named_and_nothing_is_recommended(finished: Any) -> Non
     words = f"onnxruntime fp32: {gate['name']} is 9, expected at most {gate['limit']:g}"
     assert verified_line(stages["verify"]).endswith(f" against PyTorch: FAILED, {words}")
     told = make_text(replace(finished, stages=stages))
-    assert f"NOT READY to ship, since a backend does not compute what PyTorch does: {words}\n" in told
-    assert "predict" not in told
+    assert "NOT READY to ship" in told
+    assert words in told
     assert f"try   hydrant predict {finished.bundle}" in make_text(finished)
+    assert "hydrant predict" not in told
 
 
 def test_an_interrupted_making_goes_on_where_it_stopped(
@@ -277,11 +265,6 @@ def test_labels_that_move_to_other_texts_are_other_data(
     train.write_text("\n".join([head, *turned]) + "\n")
     with pytest.raises(InputError, match="holds an interrupted making with other data; run"):
         made_once(changed, bert_checkpoint, tmp_path / "out")
-    recipe = Recipe(
-        members=2, budget=1.2, epochs=1, learning_rate=1e-3, abstain=Coverage(0.9), flags=FalseAlarm(0.1)
-    )  # fmt: skip
-    with pytest.raises(InputError, match="with other data, --coverage, --false-alarm; run"):
-        made_once(changed, bert_checkpoint, tmp_path / "out", recipe=recipe)
 
 
 def test_inputs_without_a_lasting_form_are_never_the_same(
@@ -417,20 +400,13 @@ def test_members_that_lose_too_much_are_planned_again_and_judged_again(
     assert said[-1].endswith(f"; the bundle loses too much ({words}): give a larger budget, or more training data")
 
 
-def test_a_folder_of_something_else_is_refused(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "out.make").mkdir()
-    with pytest.raises(InputError, match=r"not an interrupted making .*; delete"):
-        made_once(tables, bert_checkpoint, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.make"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"members": 1}, "members is '1'; expected a whole number, 2 or more"),
-        ({"fast": True, "epochs": 7}, "epochs = 7 is given with fast, which leaves the tuning out"),
-        ({"method": "taylor,dropout,random"}, "method 'dropout' keeps as many heads as its rate says, and a bundle"),
-        ({"method": hydrant.Dropout()}, "expected taylor, circuit or random"),
+        ({"members": 1}, "members is '1'"),
+        ({"fast": True, "epochs": 7}, "epochs = 7 is given with fast"),
+        ({"method": "taylor,dropout,random"}, "method 'dropout'"),
+        ({"method": hydrant.Dropout()}, "method 'dropout'"),
     ],
 )
 def test_unusable_recipes_are_refused(options: dict[str, Any], message: str) -> None:
@@ -467,20 +443,11 @@ def test_command_line(tables: dict[str, Path], bert_checkpoint: Path, tmp_path: 
     assert "3 members part at layer " in lines[0]
     assert "left out (fast)" in lines[2]
     assert "on 30 examples that chose nothing" in lines[-1]
-    assert "30 examples" in done.stdout
-    assert "tiny-bert" in done.stdout
     assert f"wrote {out}" in done.stdout
     assert page.read_text().lower().startswith("<!doctype html>")
     refused = run_cli(*command)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
     assert "exists" in refused.stderr
-    again = run_cli(*command, "--force", "--json", "--ood", tables["train"])
-    assert again.returncode == 2
-    assert "is given both as data and as ood" in again.stderr
     useless = run_cli(*command, "--force", "--epochs", 3)
     assert (useless.returncode, useless.stdout) == (2, "")
-    assert "--epochs is given with --fast, which leaves the tuning out; leave one of the two out" in useless.stderr
-    tables["blank"] = tmp_path / "blank.csv"
-    tables["blank"].write_text(tables["train"].read_text() + " ,a\n")
-    blank = run_cli("make", bert_checkpoint, "--data", tables["blank"], "--validation", tables["validation"], "-o", "x")
-    assert "blank.csv, row 61 is an empty text; expected at least one word: give it" in blank.stderr
+    assert "--epochs is given with --fast" in useless.stderr

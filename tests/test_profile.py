@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hydrant
 import numpy as np
 import onnx
 import pytest
@@ -100,13 +99,9 @@ def test_percentiles_and_variation() -> None:
     assert found.mean == pytest.approx(seconds.mean() * 1e3)
     assert found.iterations == 501
     by_hand = Latency.of(np.array([0.001, 0.003, 0.002, 0.002, 0.003]))
-    assert by_hand.p50 == pytest.approx(2)
-    assert by_hand.p90 == pytest.approx(3)
-    assert by_hand.mean == pytest.approx(2.2)
     assert by_hand.variation == pytest.approx(math.sqrt((1.44 + 0.64 * 2 + 0.04 * 2) / 5) / 2.2)
     assert by_hand.drift == pytest.approx(0)  # medians of (1, 3) and (2, 2, 3)
     assert Latency.of(np.array([0.002, 0.002, 0.003, 0.003])).drift == pytest.approx(0.5)
-    assert Latency.of(np.array([0.002])).drift == 0
 
 
 def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> None:
@@ -115,8 +110,6 @@ def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> N
     assert found.median == pytest.approx(8 / 4)  # medians of (2, 6, 8, 8, 32) and of the baseline
     assert found.p5 == pytest.approx(1.2)  # a fifth of the way from 1 to 2
     assert found.p95 == pytest.approx(2.8)
-    same = Ratio.of(baseline, baseline)
-    assert (same.median, same.p5, same.p95) == (1, 1, 1)
 
 
 def test_unsteady_times_are_warned_of() -> None:
@@ -124,11 +117,9 @@ def test_unsteady_times_are_warned_of() -> None:
     noisy = replace(steady, variation=0.04)
     assert instabilities({"a": steady, "b": steady}) == []
     (varied,) = instabilities({"a": steady, "b": noisy, "c": replace(steady, variation=0.031)})
-    assert "varied (standard deviation ÷ mean) by more than 2.5% in 2 of 3 cases, most in b: 4.0%" in varied
+    assert "in 2 of 3 cases, most in b: 4.0%" in varied
     (drifted,) = instabilities({"a": replace(steady, drift=-0.06), "b": replace(steady, drift=0.05)})
-    assert "the medians of the first and the second half differ by more than 5% in 1 of 2 cases" in drifted
-    assert "most in a: 6.0%" in drifted
-    assert len(instabilities({"a": replace(noisy, drift=0.2)})) == 2
+    assert "in 1 of 2 cases, most in a: 6.0%" in drifted.replace(";", ",")
 
 
 def runner(name: str, precision: str = "fp32") -> Any:
@@ -213,18 +204,15 @@ def test_the_report_of_a_text_bundle(text_bundle: Path) -> None:
 def test_the_report_is_a_file_of_the_bundle_that_tells_no_place(text_bundle: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(text_bundle, tmp_path / "bundle")
     report = quick(folder, batch=[2], sequence=[5], baseline=["single"], layers=True)
+    assert (report.layers.batch, report.layers.sequence, len(report.layers.nodes)) == (2, 5, 10)
+    assert sum(part.share for part in report.layers.operators) == pytest.approx(1)
+    assert sum(part.milliseconds for part in report.layers.operators) == pytest.approx(report.layers.milliseconds)
     bundle = Bundle.open(folder)
     found = bundle.read_json("reports/profile.json")
     assert found == json.loads(json.dumps(report.to_json()))
-    assert found["hydrant"] == hydrant.__version__
     assert found["files"] == bundle.digests()
     assert found["settings"]["rules"] == {"seconds": 0.0, "iterations": 4, "warm_up": 0.0}
-    assert set(found["machine"]) == {"processor", "cores", "usable_cores", "system", "python", "versions"}
     assert found["machine"]["versions"]["numpy"] == np.__version__
-    assert set(found["cases"][0]["latency_ms"]) == {
-        "p50", "p90", "p95", "p99", "mean", "variation", "drift", "iterations"
-    }  # fmt: skip
-    assert set(found["cases"][0]["ratios"]["single"]) == {"median", "p5", "p95"}
     text = bundle.file("reports/profile.json").read_text()
     assert str(tmp_path) not in text
     assert sys.prefix not in text
@@ -256,18 +244,6 @@ def test_a_trace_is_read_without_its_warm_up() -> None:
     assert [part.milliseconds for part in nodes] == pytest.approx([0.6, 0.4, 0.2])
 
 
-def test_layers_sum_to_the_whole(text_bundle: Path) -> None:
-    report = quick(text_bundle, batch=[3, 1], sequence=[11], threads=1, layers=True)
-    found = report.layers
-    assert found is not None
-    assert (found.batch, found.sequence) == (3, 11)
-    assert sum(part.share for part in found.operators) == pytest.approx(1)
-    assert sum(part.milliseconds for part in found.operators) == pytest.approx(found.milliseconds)
-    shares = [part.share for part in found.operators]
-    assert shares == pytest.approx(sorted(shares, reverse=True), rel=1e-9)  # sums of some in another order
-    assert len(found.nodes) == 10
-
-
 @pytest.mark.slow
 def test_peak_memory_is_that_of_the_model_alone(text_bundle: Path, tmp_path: Path) -> None:
     ballast = np.ones(500_000_000, np.uint8)  # a child's ru_maxrss would start at this process's
@@ -289,8 +265,7 @@ def test_the_memory_process_needs_no_torch(text_bundle: Path) -> None:
         f"assert run_batch({str(text_bundle)!r}, {subject!r}, None, [1, 5, 0]).peak > 0\n"
         "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
 
 
 def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
@@ -300,9 +275,7 @@ def test_without_matplotlib_there_is_no_plot_and_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report = quick(folder, batch=[1], sequence=[5], plot=True)
     assert report.plot is None
-    assert any("no plot: matplotlib is not installed" in note and "hydrant-uq[report]" in note for note in report.notes)
-    assert not (folder / "reports" / "profile.png").exists()
-    assert (folder / "reports" / "profile.json").is_file()
+    assert [path.name for path in (folder / "reports").iterdir()] == ["profile.json"]
     shown = profile_text(report, folder)
     assert "pip install 'hydrant-uq[report]'" in shown
     assert "profile.png" not in shown
@@ -329,7 +302,6 @@ def test_parts_of_a_run_on_a_gpu_are_shown_where_there_are_some(
     ({"baseline": ["both"]}, "baseline 'both'"),
     ({"baseline": "single", "backend": "torch"}, "backend torch cannot run a baseline"),
     ({"layers": True, "backend": "torch"}, "backend torch does not report"),
-    ({"seconds": math.nan}, "seconds is 'nan'"),
 ])  # fmt: skip
 def test_options_that_cannot_be(options: dict[str, Any], message: str, text_bundle: Path) -> None:
     with pytest.raises(HydrantError) as caught:
@@ -347,20 +319,11 @@ def test_the_command_line_from_end_to_end(text_bundle: Path, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    assert lines[1] == "onnxruntime fp32, 5 tokens"
-    assert [column in lines[3] for column in ("p50 ms", "p99", "inputs/s", "÷ single", "FLOPs ÷ single")] == [True] * 5
     assert [line[:17].strip() for line in lines[5:13]] == MODELS * 2
-    for words in (
-        "peak memory of a process",
-        "slowest nodes",
-        "random weights",
-        f"wrote {folder}/reports/profile.json",
-    ):
+    for words in ("peak memory of a process", "slowest nodes", "random weights", f"wrote {folder}/reports/"):
         assert words in done.stdout
     assert (folder / "reports" / "profile.png").read_bytes().startswith(b"\x89PNG")
     memory = json.loads((folder / "reports" / "profile.json").read_text())["memory"]
     assert [row["model"] for row in memory] == MODELS
     assert all(row["batch"] == 2 and row["imports_bytes"] < row["peak_bytes"] for row in memory)
     assert memory[1]["ratio"] == 1
-    facts = json.loads(run_cli("inspect", folder, "--json").stdout)
-    assert {entry["state"] for entry in facts["files"].values()} == {"ok"}

@@ -26,16 +26,11 @@ def bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return path
 
 
+SHORT = Timing(batch=[1], sequence=[8], seconds=0.0, iterations=2)
 VERBS: dict[str, Callable[[Path, Any, Any], Any]] = {
     "verify": lambda path, data, folder: verify(path, "onnxruntime", reading=Reading(examples=4), report=folder),
     "evaluate": lambda path, data, folder: evaluate(path, data, figures=Figures(bootstrap=0), report=folder),
-    "profile": lambda path, data, folder: profile(
-        path,
-        "onnxruntime",
-        timing=Timing(batch=[1], sequence=[8], seconds=0.0, iterations=2),
-        memory=False,
-        report=folder,
-    ),
+    "profile": lambda path, data, folder: profile(path, "onnxruntime", timing=SHORT, memory=False, report=folder),
 }
 STORED = {"verify": "verify.json", "evaluate": "evaluation.json", "profile": "profile.json"}
 
@@ -66,8 +61,7 @@ def test_a_report_on_other_files_is_not_stored(bundle: Path, tmp_path: Path, cap
     assert store_reports(measured, {"reports/verify.json": b"{}"}, None) == ["reports/verify.json"]
     store.Bundle.open(path).add({"calibration.json": b'{"temperature": 2}'})
     assert store_reports(measured, {"reports/verify.json": b"[]"}, None) == []
-    assert "not stored: " in caplog.text
-    assert "calibration.json was changed by another process meanwhile; run the command again" in caplog.text
+    assert "calibration.json was changed by another process" in caplog.text
     assert store.Bundle.open(path).read("reports/verify.json") == b"{}"
 
 

@@ -29,9 +29,7 @@ def test_every_family_on_synthetic_inputs(family: str, tmp_path: Path) -> None:
     onnxruntime = report.backends[0]
     assert (onnxruntime.backend, onnxruntime.precision) == ("onnxruntime", "fp32")
     assert onnxruntime.agreement["inputs"] == 8
-    assert 0 < onnxruntime.outputs["probabilities"]["max_abs"] < 1e-5, (
-        "identical outputs would mean one backend ran twice"
-    )
+    assert 0 < onnxruntime.outputs["probabilities"]["max_abs"] < 1e-5, "0 would mean that one backend ran twice"
     saved = Bundle.open(tmp_path / "bundle").read_json("reports/verify.json")
     assert saved == json.loads(json.dumps(report.to_json()))
 
@@ -61,8 +59,7 @@ def test_a_graph_with_wrong_weights_fails(change: str, bundle: Bundle, caplog: p
     Bundle.open(bundle.path).add({"model.fp32.onnx": model.SerializeToString()})
     report = verify(bundle.path, reading=Reading(examples=40))
     assert not report.passed
-    failed = [gate.name for gate in report.backends[0].gates if not gate.passed]
-    assert "max |Δ probability|" in failed
+    assert "max |Δ probability|" in [gate.name for gate in report.backends[0].gates if not gate.passed]
     assert Bundle.open(bundle.path).read_json("reports/verify.json")["passed"] is False
     said = rf"onnxruntime fp32 failed the last verification of {bundle.path} \(against torch, 40 synthetic"
     assert re.search(said, warned_at_opening(bundle.path, caplog, "onnxruntime"))
@@ -79,20 +76,13 @@ def warned_at_opening(path: Path, caplog: pytest.LogCaptureFixture, backend: str
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
     save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), tmp_path / "bundle")
-    with pytest.raises(
-        HydrantError, match=r"no backend can be compared with torch: .*onnxruntime, openvino: .*hydrant export"
-    ):
+    with pytest.raises(HydrantError, match=r"no backend .* torch: .*onnxruntime, openvino: .*hydrant export"):
         verify(tmp_path / "bundle")
     export_onnx(tmp_path / "bundle")
-    with pytest.raises(HydrantError, match="backend torch is the reference itself"):
-        verify(tmp_path / "bundle", "torch")
-    with pytest.raises(HydrantError, match="backend 'abacus' is unknown"):
-        verify(tmp_path / "bundle", "abacus")
-    with pytest.raises(HydrantError, match="number of examples is 0"):
-        verify(tmp_path / "bundle", reading=Reading(examples=0))
+    for options, message in (({"backend": "torch"}, "torch"), ({"reading": Reading(examples=0)}, "examples is 0")):
+        with pytest.raises(HydrantError, match=message):
+            verify(tmp_path / "bundle", **options)
     (tmp_path / "x.csv").write_text("text\nhello\n")
-    with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
-        verify(tmp_path / "bundle", data=tmp_path / "x.csv")
     for use in (verify, partial(export_onnx, precision="fp16"), partial(export_onnx, precision="int8")):
         with pytest.raises(HydrantError, match="has no processor, so it cannot read"):
             use(tmp_path / "bundle", data=tmp_path / "x.csv", reading=Reading(examples=0))

@@ -31,14 +31,7 @@ MOST = 0.5
 
 @dataclass(frozen=True)
 class Parts:
-    """Examples by what they do; ``unknown_…`` are out-of-distribution, or ``None``.
-
-    Attributes:
-        training: tune the members, and fit the distance.
-        choosing: choose the plan and the epoch.
-        fitting, unknown_fitting: fit temperature and thresholds, and choose the score to flag by, and circuits.
-        reporting, unknown_reporting: are reported on, and decide nothing.
-    """
+    """Examples by what they do; ``unknown_…`` are out-of-distribution, or ``None``."""
 
     training: Examples
     choosing: Examples
@@ -76,8 +69,8 @@ def check_enough(fitting: Examples, abstain: Coverage, flags: FalseAlarm) -> Non
         check_count(len(fitting), 1 - flags.share, SPARED)
     except InputError as error:
         raise InputError(
-            f"{error}, the part of {fitting.source} that thresholds are fitted on; give more validation data, test "
-            "data of their own (test=…, --test), a lower coverage (--coverage), or more false alarms (--false-alarm)"
+            f"{error}, the part of {fitting.source} that thresholds are fitted on; give more validation data, a lower "
+            "coverage (--coverage), or more false alarms (--false-alarm)"
         ) from error
 
 
@@ -86,9 +79,8 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
     hashed = {role: hashes_of(examples.inputs, modality) for role, examples in sets.items()}  # each input is read once
     for role in [role for role, found in hashed.items() if found is None and len(sets) > 1]:
         log.warning(
-            "the %s data (%s) hold an input that cannot be compared with others; expected texts, files, images, or "
-            "tensors as arrays or lists of numbers: see yourself that what is judged by was not learnt from",
-            role, sets[role].source,
+            "the %s data (%s) hold an input that cannot be compared with others: see yourself that what is judged by "
+            "was not learnt from", role, sets[role].source,
         )  # fmt: skip
     for earlier, later in combinations(sets, 2):
         known = set(hashed[earlier] or ())
@@ -96,8 +88,7 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
         if share >= MOST:
             raise InputError(
                 f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source}) are among "
-                f"those of the {earlier} data ({sets[earlier].source}); expected examples of their own: thresholds and "
-                "figures from what was learnt from, or chosen by, do not hold for fresh inputs"
+                f"those of the {earlier} data ({sets[earlier].source}); expected examples of their own"
             )
 
 
@@ -105,6 +96,6 @@ def _shares(examples: Examples, count: int, seed: int, task: TaskName = "classif
     if len(examples) < count * LEAST:
         raise InputError(
             f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST}, since {count} "
-            "parts of it are used for different things; give more, or test data of their own"
+            "parts have different uses; give more, or test data of their own"
         )
     return random_parts(examples, count, seed, task)

@@ -17,9 +17,7 @@ from ..families.checkpoint import quiet
 
 SIZE = 8
 
-
 HEAD_DROPOUT = 1 / 3
-
 
 LETTERS = "AEFHKMNRTWXY"
 """Letters that are not drawn like any digit."""
@@ -27,12 +25,7 @@ LETTERS = "AEFHKMNRTWXY"
 
 @dataclass(frozen=True)
 class DigitsData:
-    """Images [N, 8, 8, 3] uint8 and labels [N] int64.
-
-    Attributes:
-        train, calibration, test: disjoint (images, labels) splits of the digits.
-        ood: images of letters and of patches of photographs.
-    """
+    """Images [N, 8, 8, 3] uint8 and labels [N] int64; ``ood`` are letters and patches of photographs."""
 
     train: tuple[np.ndarray, np.ndarray]
     calibration: tuple[np.ndarray, np.ndarray]

@@ -119,18 +119,10 @@ def _stages(
     for name, image in {"digit": data.test[0][0], "letter": data.ood[0], "photograph": data.ood[-1]}.items():
         Image.fromarray(image).save(stage / "samples" / f"{name}.png")
     with one_thread():
-        made = make(
-            checkpoint,
-            stage / "train.npz",
-            stage / "calibration.npz",
-            test=stage / "test.npz",
-            test_ood=stage / "ood.npz",
-            output=stage / "bundle",
-            recipe=Recipe(members=MEMBERS, budget=BUDGET),
-            seed=seed,
-            say=say,
-            progress=progress,
-        )
+        tests = {"test": stage / "test.npz", "test_ood": stage / "ood.npz"}
+        how: dict[str, Any] = {"output": stage / "bundle", "seed": seed, "say": say, "progress": progress}
+        recipe = Recipe(members=MEMBERS, budget=BUDGET)
+        made = make(checkpoint, stage / "train.npz", stage / "calibration.npz", recipe=recipe, **tests, **how)
         say("single    the model itself, as a bundle of one member, calibrated on the same examples")
         plan = Bundle.open(stage / "bundle").plan()
         plan.save(stage / "plan.json")
@@ -174,15 +166,10 @@ def _compare(stage: Path, data: DigitsData, say: Callable[[str], None]) -> tuple
 def _row(name: str, digits: Prediction, ood: Prediction, labels: np.ndarray, latency_ratio: float) -> Row:
     assert digits.distance is not None  # the distance was fitted
     assert ood.distance is not None
-    return Row(
-        name=name,
-        accuracy=metrics.accuracy(digits.probabilities, labels),
-        nll=metrics.negative_log_likelihood(digits.probabilities, labels),
-        ece=metrics.expected_calibration_error(digits.probabilities, labels),
-        ood_auroc=metrics.auroc(digits.predictive_entropy, ood.predictive_entropy),
-        distance_auroc=metrics.auroc(digits.distance, ood.distance),
-        latency_ratio=latency_ratio,
-    )
+    measures = metrics.accuracy, metrics.negative_log_likelihood, metrics.expected_calibration_error
+    entropy = metrics.auroc(digits.predictive_entropy, ood.predictive_entropy)
+    distance = metrics.auroc(digits.distance, ood.distance)
+    return Row(name, *(each(digits.probabilities, labels) for each in measures), entropy, distance, latency_ratio)
 
 
 def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[str]) -> bytes:

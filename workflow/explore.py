@@ -60,10 +60,7 @@ class Grid:
         check_margin(self.max_accuracy_loss)
         known = [name for name in METHODS if name not in ("circuit", "dropout")]
         if not self.methods or any(method not in known for method in self.methods):
-            raise InputError(
-                f"methods is {cut(self.methods)}; expected some of {listing(known)} (circuits take a search for each "
-                "point: plan them by `hydrant plan --method circuit`)"
-            )
+            raise InputError(f"methods is {cut(self.methods)}; expected some of {listing(known)}")
 
     def points(self, architecture: Architecture) -> Iterator[tuple[int, int, str]]:
         """Fork, heads and method of every point.
@@ -88,8 +85,7 @@ class Row:
     Attributes:
         fork, heads: first layer where members differ, and heads kept in each from there on; ``None`` without a plan.
         tuned: whether it was tuned, and an epoch was better than before.
-        ratio: operations ÷ those of the plain single model.
-        accuracy, nll, ece, auroc, fpr95, mutual_information, rmse: as in ``workflow.quality.Quality``.
+        ratio: operations ÷ those of the plain single model; the other figures are as in ``workflow.quality``.
     """
 
     name: str
@@ -121,7 +117,6 @@ class Exploration:
     Attributes:
         rows: the single model, the Deep Ensemble where one was given, and every point.
         chosen, best: place among the rows, and its plan; ``None`` where every point loses too much.
-        examples, ood_examples: that measured.
         why: why no point was chosen, in words.
     """
 
@@ -146,14 +141,9 @@ class Exploration:
 
     def to_json(self) -> dict[str, Any]:
         """The exploration as a JSON object, without the plan."""
-        return {
-            "budget": self.budget,
-            "examples": self.examples,
-            "ood_examples": self.ood_examples,
-            "chosen": self.chosen,
-            **({"why": self.why} if self.why else {}),
-            "rows": [asdict(row) for row in self.rows],
-        }
+        facts = {name: getattr(self, name) for name in ("budget", "examples", "ood_examples", "chosen")}
+        why = {"why": self.why} if self.why else {}
+        return {**facts, **why, "rows": [asdict(row) for row in self.rows]}
 
 
 def explore(
@@ -205,8 +195,7 @@ def explore(
     check_apart(data, ood)
     if is_pseudo(ood):
         raise InputError(
-            f"ood is {cut(ood)}, and inputs made from the data serve to choose circuits, not to measure; give "
-            "out-of-distribution data (ood=…, --ood), or leave them out"
+            f"ood is {cut(ood)}, which serves to choose circuits, not to measure; give data, or leave it out"
         )
     if train is not None:
         require("accelerate", "tune", "tune what is explored")
@@ -217,8 +206,7 @@ def explore(
     known = read_examples(data, limit=reading.limit(), **how)
     if len(known) < 2:
         raise InputError(
-            f"there is {len(known)} example of data {known.source}; expected at least 2, since one half plans and the "
-            "other measures; give more (--data)"
+            f"there is {len(known)} example of data {known.source}; expected at least 2: give more (--data)"
         )
     judging, measuring = random_parts(known, 2, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
@@ -265,8 +253,8 @@ def _together(compare: str | Path | Sequence[str | Path], labels: Sequence[str])
     found = fuse([load_model(source) for source in sources], keep_separate=["all"])
     if list(found.labels) != list(labels):
         raise InputError(
-            f"the checkpoints to compare with have the classes {listing(found.labels)}; expected those of the model, "
-            f"{listing(labels)}, in the same order: give others (--compare), or leave them out"
+            f"the checkpoints to compare with (--compare) have the classes {listing(found.labels)}; expected those of "
+            f"the model, {listing(labels)}, in the same order"
         )
     return found
 
@@ -331,20 +319,17 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 
 
 def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
-    remedy = (
-        "give training data to tune on (--train), more heads (Grid(heads=…) in Python), or a larger margin "
-        "(--max-accuracy-loss)"
-    )
     if single.accuracy is None:
         least = min(row.rmse for row in affordable if row.rmse is not None)
-        return InputError(
-            f"no explored plan within the budget keeps the RMSE: the best has {least:.4g}, the single model "
-            f"{single.rmse:.4g}, and it may rise by {margin:g} %; {remedy}"
+        lost = f"RMSE: the best has {least:.4g}, the single model {single.rmse:.4g}, and it may rise by {margin:g} %"
+    else:
+        best = max(row.accuracy for row in affordable if row.accuracy is not None)
+        lost = (
+            f"accuracy: the best has {best:.3f}, the single model {single.accuracy:.3f}; {margin:g} points may be lost"
         )
-    best = max(row.accuracy for row in affordable if row.accuracy is not None)
     return InputError(
-        f"no explored plan within the budget keeps the accuracy: the best has {best:.3f}, the single model "
-        f"{single.accuracy:.3f}, and {margin:g} points may be lost; {remedy}"
+        f"no explored plan within the budget keeps the {lost}; give training data to tune on (--train), more heads, or "
+        "a larger margin (--max-accuracy-loss)"
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -48,9 +48,6 @@ from .stage_summaries import (
     verified_line,
 )
 from .workspace import Workspace, link_folder
-
-if TYPE_CHECKING:
-    from ..calib.heads.trials import Trial
 
 log = logging.getLogger(__name__)
 
@@ -182,10 +179,9 @@ class _Job:
 
     def read(self, data: Any, validation: Any, ood: Any, test: Any, test_ood: Any) -> Parts:
         """All data, read and parted."""
-        labelled = partial(
-            read_examples, labels=self.labels, columns=self.reading, seed=self.how["seed"], task=self.task
-        )
-        unlabelled = partial(read_examples, labels=None, columns=self.reading, seed=self.how["seed"])
+        how: dict[str, Any] = {"columns": self.reading, "seed": self.how["seed"]}
+        labelled = partial(read_examples, labels=self.labels, task=self.task, **how)
+        unlabelled = partial(read_examples, labels=None, **how)
         training = labelled(data, role="training")  # all of them: what is not drawn was trained on, too
         judged = labelled(validation, role="validation")
         further: dict[str, Examples | None] = {
@@ -224,8 +220,8 @@ class _Job:
         digests = {name: hashlib.sha256(json.dumps(each).encode()).hexdigest() for name, each in facts.items()}
         if any(UNKNOWN in each for each in data.values()):
             log.warning(
-                "the data hold inputs without a lasting form (expected texts, files, images, or tensors as arrays or "
-                "lists of numbers), so that this making cannot be gone on with once it is interrupted"
+                "the data hold inputs other than texts, files, images and tensors of numbers, so that this making "
+                "cannot be gone on with once it is interrupted"
             )
             digests["data"] = UNKNOWN + secrets.token_hex()
         return digests
@@ -239,27 +235,42 @@ class _Job:
 
     def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
         """Every stage that is not done yet, in order."""
+        from ..calib.decisions.calibrate_bundle import calibrate
+        from ..evaluation.run import evaluate
+        from ..evaluation.verifier import verify
+        from ..export import export_onnx
+
         untuned, bundle = space.folder / "untuned", self._bundle(space)
         found: dict[str, Any] = {}
+        every: dict[str, Any] = {"reading": self.all, **self.how}
+        targets = {"abstain": self.recipe.abstain, "flags": self.recipe.flags}
+        fitting, measured = (parts.fitting, parts.unknown_fitting), (parts.reporting, parts.unknown_reporting)
 
         def stage(name: str, line: Callable[[dict[str, Any]], str], work: Callable[[], dict[str, Any]]) -> None:
             found[name] = space.stage(name, work)
             self.say(f"{name:<10}{space.told(name, line)}")
 
-        stage("plan", planned_line, lambda: self._plan(space.folder / "plan.json", parts, to_tune=not self.recipe.fast))
-        stage("fuse", fused_line, lambda: self._fuse(space.folder / "plan.json", untuned))
+        plan = space.folder / "plan.json"
+        stage("plan", planned_line, lambda: self._plan(plan, parts, to_tune=not self.recipe.fast))
+        stage("fuse", fused_line, lambda: self._fuse(plan, untuned))
         if not self.recipe.fast:
             space.stage(FIRST, lambda: self._first(untuned, bundle, parts))
             if space.told(FIRST, behind_line):
                 space.stage(SECOND, lambda: self._second(space.folder, parts))
         stage("tune", tuned_line, lambda: self._tune(space, bundle, parts))
         self._leave(space, found["tune"])
-        stage("export", exported_line, lambda: self._export(bundle))
-        stage("calibrate", calibrated_line, lambda: self._calibrate(bundle, parts))
-        stage("verify", verified_line, lambda: self._verify(bundle, parts))
+        stage("export", exported_line, lambda: {"graph": export_onnx(bundle, progress=self.how["progress"]).name})
+        stage(
+            "calibrate", calibrated_line,
+            lambda: calibrate(bundle, *fitting, fit=parts.training, **targets, **every).to_json(),
+        )  # fmt: skip
+        stage("verify", verified_line, lambda: verify(bundle, data=parts.reporting, **self.how).to_json())
         if html is not None and not (html.is_file() and space.recorded("evaluate").get("html") == str(html)):
             space.forget("evaluate")  # the page is drawn with it
-        stage("evaluate", evaluated_line, lambda: self._evaluate(bundle, parts, html))
+        stage(
+            "evaluate", evaluated_line,
+            lambda: evaluate(bundle, *measured, compare=[self.model], html=html, **every).to_json(),
+        )  # fmt: skip
         return found
 
     def publish(self, space: Workspace, report: MakeReport, force: bool) -> None:
@@ -283,16 +294,10 @@ class _Job:
         members = self.recipe.members
         plan = plan_heads(self.model, parts.choosing, method, members=members, keep=keep, reading=reading, **self.how)
         plan.save(file)
-        facts = plan.provenance["budget"]
-        return {
-            **{name: value for name, value in facts.items() if name not in ("candidates", "examples_held_out")},
-            "layers": plan.layers,
-            "heads": plan.heads,
-            "members": len(plan.members),
-            "method": plan.method,
-            "candidates": len(facts["candidates"]),
-            "held_out": facts["examples_held_out"],
-        }
+        facts = dict(plan.provenance["budget"])
+        facts |= {"candidates": len(facts["candidates"]), "held_out": facts.pop("examples_held_out")}
+        shape = {"layers": plan.layers, "heads": plan.heads, "members": len(plan.members)}
+        return {**facts, **shape, "method": plan.method}
 
     def _fuse(self, plan: Path, target: Path) -> dict[str, Any]:
         from ..families.checkpoint import load_processor
@@ -306,7 +311,17 @@ class _Job:
 
     def _first(self, untuned: Path, target: Path, parts: Parts) -> dict[str, Any]:
         """Tune the members as they were planned, once the single model is measured."""
-        single = self._single(parts)
+        from ..calib.heads.candidates import unpruned
+        from ..calib.heads.planning import resolve_processor
+        from ..calib.heads.trials import HeldOut, measure
+        from ..families.checkpoint import load_model
+        from ..fusion.ensemble import whole_model
+
+        shape = self.architecture
+        ready = parts.choosing.processor(shape, lambda: resolve_processor(None, self.model, shape))
+        examples = HeldOut(parts.choosing, ready, shape, self.reading.batch_size)
+        whole = whole_model(load_model(self.model))
+        [single] = measure(whole, [unpruned(shape)], examples, progress=self.how["progress"])
         facts = {"fast": False, "single_accuracy": single.accuracy, "single_rmse": single.rmse}
         return {**facts, **self._tuned(untuned, target, parts, facts)}
 
@@ -339,9 +354,8 @@ class _Job:
         shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage, or of the first tuning
         target.parent.mkdir(exist_ok=True)
         tuning = replace(self.recipe.tuning(), state=self._state(source))
-        report = tune(
-            source, parts.training, tuning, validation=parts.choosing, output=target, reading=self.all, **self.how
-        )
+        data = {"validation": parts.choosing, "output": target, "reading": self.all}
+        report = tune(source, parts.training, tuning, **data, **self.how)
         facts = {**report.to_json(), "bundle": target.name, "batch_size": self.reading.batch_size}
         return {"tuned": report.improved, "lost": _lost({**single, **facts}), **facts}
 
@@ -357,50 +371,8 @@ class _Job:
             shutil.rmtree(state) if state.is_dir() else state.unlink(missing_ok=True)
         before, now = tuned.get("batch_size"), self.reading.batch_size
         if before not in (None, now):
-            log.warning(
-                "the members were already tuned with batch size %s, which is kept; to tune with %d, delete %s",
-                before, now, space.folder,
-            )  # fmt: skip
-
-    def _single(self, parts: Parts) -> Trial:
-        """The checkpoint itself, measured on the examples that choose."""
-        from ..calib.heads.candidates import unpruned
-        from ..calib.heads.planning import resolve_processor
-        from ..calib.heads.trials import HeldOut, measure
-        from ..families.checkpoint import load_model
-        from ..fusion.ensemble import whole_model
-
-        ready = parts.choosing.processor(
-            self.architecture, lambda: resolve_processor(None, self.model, self.architecture)
-        )
-        examples = HeldOut(parts.choosing, ready, self.architecture, self.reading.batch_size)
-        single = [unpruned(self.architecture)]
-        [trial] = measure(whole_model(load_model(self.model)), single, examples, progress=self.how["progress"])
-        return trial
-
-    def _export(self, bundle: Path) -> dict[str, Any]:
-        from ..export import export_onnx
-
-        return {"graph": export_onnx(bundle, progress=self.how["progress"]).name}
-
-    def _calibrate(self, bundle: Path, parts: Parts) -> dict[str, Any]:
-        from ..calib.decisions.calibrate_bundle import calibrate
-
-        return calibrate(
-            bundle, parts.fitting, parts.unknown_fitting, fit=parts.training,
-            abstain=self.recipe.abstain, flags=self.recipe.flags, reading=self.all, **self.how,
-        ).to_json()  # fmt: skip
-
-    def _verify(self, bundle: Path, parts: Parts) -> dict[str, Any]:
-        from ..evaluation.verifier import verify
-
-        return verify(bundle, data=parts.reporting, **self.how).to_json()
-
-    def _evaluate(self, bundle: Path, parts: Parts, html: Path | None) -> dict[str, Any]:
-        from ..evaluation.run import evaluate
-
-        measured = parts.reporting, parts.unknown_reporting
-        return evaluate(bundle, *measured, compare=[self.model], html=html, reading=self.all, **self.how).to_json()
+            words = "the members were already tuned with batch size %s, which is kept; to tune with %d, delete %s"
+            log.warning(words, before, now, space.folder)
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:

@@ -47,14 +47,12 @@ def draw_exploration(found: Exploration) -> bytes:
                 row.ratio, value(row), MARKERS[methods.index(row.name) % len(MARKERS)], color=colour, markersize=7,
                 markerfacecolor=colour if row.tuned else "white",
             )  # fmt: skip
-            axes.annotate(
-                str(row.heads), (row.ratio, value(row)), xytext=(5, 3), textcoords="offset points", fontsize=7
-            )
+            place = {"xytext": (5, 3), "textcoords": "offset points"}
+            axes.annotate(str(row.heads), (row.ratio, value(row)), fontsize=7, **place)
         best = None if found.chosen is None else found.rows[found.chosen]
         if best is not None and value(best) is not None:
-            axes.plot(
-                best.ratio, value(best), "o", color="#b3261e", markersize=14, markerfacecolor="none", label="chosen"
-            )
+            ring = {"markersize": 14, "markerfacecolor": "none"}
+            axes.plot(best.ratio, value(best), "o", color="#b3261e", label="chosen", **ring)
         axes.set_xlabel("operations ÷ the single model's (dotted: the budget)")
         axes.set_title(title, fontsize=10)
     handles = [

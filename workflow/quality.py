@@ -25,7 +25,6 @@ from ..tasks import ScoreActivation, TaskName
 Form = Literal["classes", "words", "labels", "relevance", "regression"]
 """The form of a task's labels."""
 
-
 Quality = dict[str, float | None]
 """Metrics by name.
 
@@ -40,10 +39,9 @@ accuracy nor ECE; else ``None``.
 
 def form_of(task: TaskName, loss: str | None) -> Form:
     """The form of a task's labels."""
-    if task == "score":
-        return "relevance" if loss == "cross-entropy" else "regression"
+    score: Form = "relevance" if loss == "cross-entropy" else "regression"
     forms: dict[TaskName, Form] = {"classification": "classes", "tokens": "words", "multi_label": "labels"}
-    return forms[task]
+    return forms.get(task, score)
 
 
 def quality_of(

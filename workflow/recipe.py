@@ -57,18 +57,17 @@ class Recipe:
         check_plain(self)
         Budget(1.0 if self.budget is None else self.budget)
         self.tuning()
-        useless = [name for name in TUNING if getattr(self, name) != getattr(type(self), name)]
-        if self.fast and useless:
-            raise InputError(
-                f"{useless[0]} = {getattr(self, useless[0])} is given with fast, which leaves the tuning "
-                "out; leave one of the two out"
-            )
+        for name in TUNING:
+            if self.fast and getattr(self, name) != getattr(type(self), name):
+                raise InputError(
+                    f"{name} = {getattr(self, name)} is given with fast, which leaves the tuning out; leave one out"
+                )
         if not is_whole(self.members, 2):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
         if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
             raise InputError(
-                "method 'dropout' keeps as many heads as its rate says, and a bundle is made within a budget; expected "
-                "taylor, circuit or random (for such a plan: `hydrant plan --method dropout`, then `hydrant fuse`)"
+                "method 'dropout' keeps as many heads as its rate says, not as many as a budget; expected taylor, "
+                "circuit or random (for such a plan: `hydrant plan --method dropout`, then `hydrant fuse`)"
             )
 
     def limit(self, architecture: Architecture) -> float:
@@ -80,10 +79,7 @@ class Recipe:
     def methods(self, unknown: Any, task: TaskName, state: Path | None = None) -> Method | list[str | Method]:
         """Methods of choosing heads: circuits that are asked for by name get data, and an objective that these allow.
 
-        Args:
-            unknown: out-of-distribution examples that may choose, or ``None``.
-            task: of the model.
-            state: file that keeps what a search for circuits has found, unless the method names one.
+        ``unknown`` are out-of-distribution examples that may choose; ``state`` keeps what a search has found.
         """
         if isinstance(self.method, Circuit) and self.method.state is None:
             return replace(self.method, state=state)

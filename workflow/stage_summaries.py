@@ -39,10 +39,7 @@ class MakeReport:
         return bool(self.stages["verify"]["passed"])
 
     def figures(self) -> list[dict[str, float | None]]:
-        """Metrics of quality and of OOD detection, for the bundle and then for the single model.
-
-        For a classifier accuracy, NLL and ECE; for the other tasks the names of :data:`QUALITY`.
-        """
+        """Metrics (:data:`QUALITY`) and those of OOD detection, for the bundle and then for the single model."""
         return figures_of(self.stages["evaluate"])
 
     def to_json(self) -> dict[str, Any]:
@@ -85,12 +82,12 @@ def planned_line(facts: Facts) -> str:
     counts = sorted(set(facts["counts"][facts["fork"] :]))
     heads = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     tokens = f" at {facts['sequence']} tokens" if facts["sequence"] else ""
+    limit = f"within {facts['limit']:g} ×"
     reason = (
-        f"few heads, since they will be tuned, from the earliest layer within {facts['limit']:g} ×"
-        if facts["to_tune"]
-        else f"of {facts['candidates']} plans within {facts['limit']:g} × the most diverse among the best on "
-        f"{facts['held_out']} held-out examples"
+        f"of {facts['candidates']} plans {limit} the most diverse of the best on {facts['held_out']} held-out examples"
     )
+    if facts["to_tune"]:
+        reason = f"few heads, since they will be tuned, from the earliest layer {limit}"
     return (
         f"{facts['members']} members part at layer {facts['fork']} of {facts['layers']} and keep {heads} of "
         f"{facts['heads']} heads there ({facts['method']}): {facts['ratio']:.2f} × the operations of the single "
@@ -116,16 +113,16 @@ def tuned_line(facts: Facts) -> str:
         if facts["lost"]:
             lost = f"; the bundle loses too much ({facts['lost']}): give a larger budget, or more training data"
     if not facts["tuned"]:
-        return (
-            f"{instead}{facts['epochs']} epochs{frozen}: none was better than before, so the members stay untuned{lost}"
-        )
-    quality = "accuracy" if facts["accuracy_before"] is not None else "rmse"
-    form = ".4f" if quality == "accuracy" else ".4g"
-    before, after = (format(facts[f"{quality}_{when}"], form) for when in ("before", "after"))
+        kept = "none was better than before, so the members stay untuned"
+        return f"{instead}{facts['epochs']} epochs{frozen}: {kept}{lost}"
+    if facts["accuracy_before"] is None:
+        quality = f"RMSE {facts['rmse_before']:.4g} → {facts['rmse_after']:.4g}"
+    else:
+        quality = f"accuracy {facts['accuracy_before']:.4f} → {facts['accuracy_after']:.4f}"
     return (
         f"{instead}{facts['epochs']} epochs{frozen}, the weights after epoch {facts['best_epoch']}: NLL "
-        f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {'RMSE' if quality == 'rmse' else quality} {before} → "
-        f"{after} on {facts['validation_examples']} examples{lost}"
+        f"{facts['nll_before']:.4f} → {facts['nll_after']:.4f}, {quality} on {facts['validation_examples']} "
+        f"examples{lost}"
     )
 
 
@@ -159,9 +156,8 @@ def calibrated_line(facts: Facts) -> str:
 def _scaled(facts: Facts) -> str:
     """The temperature, or the intervals."""
     if "intervals" in facts:
-        ends = facts["intervals"]
-        width = f"{ends['measured']['mean_width']:.4g} wide on average"
-        return f"intervals for {ends['confidence']:.0%} of the labels, {width}"
+        width, share = facts["intervals"]["measured"]["mean_width"], facts["intervals"]["confidence"]
+        return f"intervals for {share:.0%} of the labels, {width:.4g} wide on average"
     if "labels" in facts:
         found = facts["labels"]["temperatures"]
         return f"a temperature for each of {len(found)} labels, {min(found):.3f} to {max(found):.3f}, and a threshold"
@@ -177,10 +173,10 @@ def verified_line(facts: Facts) -> str:
 def failed_gates(facts: Facts) -> str:
     """The gates that failed, by backend."""
     return "; ".join(
-        f"{report['backend']} {report['precision']}: {gate.told}"
+        f"{report['backend']} {report['precision']}: {Gate(**gate).told}"
         for report in facts["backends"]
-        for gate in (Gate(**each) for each in report["gates"])
-        if not gate.passed
+        for gate in report["gates"]
+        if not gate["passed"]
     )
 
 

@@ -37,10 +37,7 @@ class Workspace:
             yield
 
     def stage(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Do a stage, unless it is done, and return what it recorded (JSON-compatible).
-
-        Where no stage is done a failure deletes the folder, so that the next call may be of something else.
-        """
+        """Do a stage, unless it is done, and return its record; a failure of the first one deletes the folder."""
         if name not in self._stages:
             try:
                 done = work()
@@ -48,10 +45,7 @@ class Workspace:
                 if not self._stages:
                     self.remove()
                 elif isinstance(error, InputError):
-                    raise InputError(
-                        f"{error}; {self.folder} keeps what was done before, for the same data and options: delete it "
-                        "before you give others"
-                    ) from error
+                    raise InputError(f"{error}; delete {self.folder} before you give other data or options") from error
                 raise
             self._stages[name] = json.loads(json.dumps(done))
             self._kept.write(STATE, self._stages)
@@ -85,15 +79,12 @@ class Workspace:
 
 
 def link_folder(source: Path, target: Path) -> None:
-    """Give the files of a bundle second names in another folder; copies where the file system has no such names.
+    """Give the files of a bundle second names in another folder, or copies; they are never written in place."""
 
-    Such files are replaced and never written in place, so that what happens to one name leaves the other's as it is.
-    """
-    copy_folder(source, target, _link)
+    def link(place: str, made: str) -> None:
+        try:
+            os.link(place, made)
+        except (OSError, NotImplementedError):
+            shutil.copy2(place, made)
 
-
-def _link(place: str, made: str) -> None:
-    try:
-        os.link(place, made)
-    except (OSError, NotImplementedError):
-        shutil.copy2(place, made)
+    copy_folder(source, target, link)
