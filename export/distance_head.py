@@ -1,8 +1,4 @@
-"""The distance head in ONNX, always float32: taps of the network → the graph's output ``distance``.
-
-It is put on a finished graph, new or years old: it reads values that every graph of hydrant's names alike, whatever its
-lowering, precision and quantisation. ``bundle.density`` has the formula.
-"""
+"""The distance head of a finished graph, new or old, always float32: taps of the network → the output ``distance``."""
 
 from __future__ import annotations
 
@@ -23,7 +19,9 @@ DISTANCE = "distance"
 
 def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density: Density | None) -> None:
     """Give a graph the distance of a bundle, in place of an earlier one."""
-    _remove(model)
+    for entries in (model.graph.node, model.graph.initializer, model.graph.output, model.graph.value_info):
+        for entry in [entry for entry in entries if entry.name == DISTANCE or entry.name.startswith(f"{DISTANCE}.")]:
+            entries.remove(entry)
     if density is None:
         return
     graph = Graph()
@@ -32,13 +30,6 @@ def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density
     graph.add_to(model.graph)
     axes = ["batch", "sequence"] if architecture.every_token else ["batch"]
     model.graph.output.append(onnx.helper.make_tensor_value_info(DISTANCE, FLOAT, axes))
-
-
-def _remove(model: onnx.ModelProto) -> None:
-    graph = model.graph
-    for entries in (graph.node, graph.initializer, graph.output, graph.value_info):
-        for entry in [entry for entry in entries if entry.name == DISTANCE or entry.name.startswith(f"{DISTANCE}.")]:
-            entries.remove(entry)
 
 
 def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) -> str:
@@ -97,10 +88,7 @@ def _last(architecture: AnyArchitecture, mean: bool) -> str:
 
 
 def _trunk_rows(graph: Graph, architecture: Architecture, layers: Sequence[int], kinds: Sequence[str]) -> str:
-    """First token, sum over real tokens, or both, of each layer of the trunk: [kinds·layers, B, d].
-
-    One product of a layer's tokens gives them. The sum stands for the mean: :func:`_head` divides by its length.
-    """
+    """First token, sum over real tokens (for the mean), or both, of each layer of the trunk: [kinds·layers, B, d]."""
     weights, made = _token_weights(graph, architecture, kinds), []
     for layer in layers:  # a layer may run as several streams, all alike
         name = f"{DISTANCE}.layers.{layer}"

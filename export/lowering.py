@@ -25,20 +25,12 @@ PROJECTION = "embeddings.projection"
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a graph.
+    """The form of a graph."""
 
-    Attributes:
-        lowering: ``"grouped"`` or ``"unrolled"``.
-        operator: of attention: ``"primitive"`` or ``"onnx"``.
-        precision: of the trunk: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
-        islands: values computed in float32 whatever the precision (``export.islands``).
-        member_outputs: also emit each member's own outputs.
-    """
-
-    lowering: str = "unrolled"
-    operator: str = "primitive"
-    precision: str = "fp32"
-    islands: frozenset[str] = frozenset()
+    lowering: str = "unrolled"  # or "grouped"
+    operator: str = "primitive"  # of attention, or "onnx"
+    precision: str = "fp32"  # of the trunk
+    islands: frozenset[str] = frozenset()  # values computed in float32 whatever the precision
     member_outputs: bool = False
 
     @property

@@ -1,10 +1,8 @@
 """Static INT8 for CPUs: QuantizeLinear and DequantizeLinear around the large products of an unrolled graph.
 
-Activations are unsigned 8-bit with one scale and zero point for each tensor, fixed by calibration; weights are
-signed 8-bit with one scale for each column. A product's input is first divided, and its weight multiplied, by a factor
-for each channel that moves outliers of the activations into the weights (SmoothQuant, Xiao et al. 2023). Attention,
-a last layer that runs on a single token, dense layer, classifier and uncertainty head stay float32. Since every scale
-is a constant, a result does not depend on the other inputs of its batch.
+Activations are unsigned 8-bit with a scale for each tensor, fixed by calibration; weights are signed 8-bit with one for
+each column. A product's input is first divided, and its weight multiplied, by a factor for each channel (SmoothQuant,
+Xiao et al. 2023). Attention, a last layer that runs on a single token, and all behind it stay float32.
 """
 
 from __future__ import annotations
@@ -49,16 +47,10 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
 
 
 def part_of(product: str) -> str:
-    """The part of a layer that a product belongs to.
+    """The part of a layer that a product belongs to: ``attention.input``, ``attention.output``, ``mlp.up`` or ``down``.
 
-    One of ``attention.input`` (query, key and value), ``attention.output``, ``mlp.up``, ``mlp.down``.
-
-    >>> part_of("layers.3.attention.key.1")
-    'layers.3.attention.input'
-    >>> part_of("layers.3.mlp.up.product")
-    'layers.3.mlp.up'
-    >>> part_of("layers.3.attention")
-    'layers.3.attention.output'
+    >>> part_of("layers.3.attention.key.1"), part_of("layers.3.mlp.up.product"), part_of("layers.3.attention")
+    ('layers.3.attention.input', 'layers.3.mlp.up', 'layers.3.attention.output')
     """
     pieces = product.split(".")[:4]
     if pieces[2:] == ["attention"]:  # an output projection without a bias gives what attention gives

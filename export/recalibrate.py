@@ -1,8 +1,4 @@
-"""A new calibration for graphs that exist: temperature, thresholds and distance are put in, all else stays as it is.
-
-The result is what exporting again with the same settings would give, without the data that FP16 and
-INT8 graphs were measured on.
-"""
+"""A new calibration for graphs that exist: temperature, thresholds and distance are put in, all else stays as it is."""
 
 from __future__ import annotations
 
@@ -22,13 +18,10 @@ from .distance_head import with_distance
 from .onnx_file import DENSITY_KEY, calibration_metadata
 from .task_heads import TEMPERATURE
 
-GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
-"""Files that hold a calibration, where a bundle has them."""
-
 
 def check_graphs(bundle: Bundle) -> list[str]:
     """Names of the bundle's graphs, once each was found fit to be calibrated; meant to be asked before long work."""
-    names = [name for name in GRAPHS if bundle.has(name)]
+    names = [name for name in map(onnx_name, PRECISIONS) if bundle.has(name)]
     for name in names:
         _read(bundle.file(name))
     return names
@@ -63,8 +56,6 @@ def _read(path: Path) -> onnx.ModelProto:
     outputs = {output.name for output in model.graph.output}
     found = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
     if "score" not in outputs and (found != [1] or "energy" not in outputs):  # a score has no temperature
-        raise BundleError(
-            f"{path} holds no temperature that could be set, or gives no energy: an older hydrant wrote it; "
-            "export it again with `hydrant export`"
-        )
+        told = f"{path} holds no temperature that could be set, or gives no energy"
+        raise BundleError(f"{told}: an older hydrant wrote it; export it again with `hydrant export`")
     return model
