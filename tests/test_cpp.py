@@ -16,7 +16,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cpp import ROOT, build, inputs_of, lines, run
+from cpp import build, inputs_of, lines, run
 from hydrant import HeadPlan
 from hydrant.runtime.backends.registry import ON_GPU
 from PIL import Image
@@ -96,9 +96,8 @@ def test_rows_are_those_of_hydrant_predict(runner: Path, golden: Path) -> None:
         for key, value in other.items():
             assert mine[key] == (pytest.approx(value, abs=1e-6) if isinstance(value, float | dict) else value), key
     (whole,) = lines(run(runner, case / "bundle", *pictures, "--json"))
-    assert whole["backend"] == theirs["backend"] == "onnxruntime"
+    assert (whole["backend"], whole["count"]) == ("onnxruntime", len(pictures))
     assert [name for name in whole["fallbacks"] if name["backend"] in ON_GPU] == theirs["fallbacks"]
-    assert whole["count"] == len(pictures)
 
 
 @pytest.mark.parametrize("case", ["scores", "scores-sigmoid", "labels", "labels-vit"])
@@ -180,11 +179,11 @@ def test_token_types_may_be_left_out(runner: Path, golden: Path, tmp_path: Path)
     np.testing.assert_allclose([row["predictive_entropy"] for row in rows], wanted.predictive_entropy, atol=1e-6)
 
 
-def tiff(kind: int, value: bytes, count: int = 1, magic: bytes = b"II*\0", behind: bytes = b"") -> bytes:
-    """EXIF with an orientation alone, of a type of TIFF's; ``behind`` is where a value lies that takes many bytes."""
+def tiff(kind: int, value: bytes, count: int = 1, magic: bytes = b"II*\0") -> bytes:
+    """EXIF with an orientation alone, of a type of TIFF's."""
     place = value if len(value) <= 4 else struct.pack("<I", 26)
     entry = struct.pack("<HHI4s", 0x0112, kind, count, place)
-    return magic + struct.pack("<IH", 8, 1) + entry + bytes(4) + (value if len(value) > 4 else b"") + behind
+    return magic + struct.pack("<IH", 8, 1) + entry + bytes(4) + (value if len(value) > 4 else b"")
 
 
 TYPES = {1: "<B", 2: "<B", 3: "<H", 4: "<I", 6: "<b", 7: "<B", 8: "<h", 9: "<i", 11: "<f", 12: "<d", 13: "<I",
@@ -201,15 +200,13 @@ def metadata_of_pictures() -> Iterator[tuple[str, list[bytes]]]:
     """How pictures tell an orientation: the kind of file, and its segments or chunks."""
     head, six = b"Exif\0\0", tiff(3, b"\6\0")
     blocks = [tiff(kind, struct.pack(form, 6)) for kind, form in TYPES.items()]
-    blocks += [tiff(kind, struct.pack("<II", *pair)) for kind in (5, 10) for pair in ((12, 2), (6, 4), (6, 0))]
-    blocks += [tiff(10, struct.pack("<ii", -6, -1)), tiff(9, struct.pack("<i", -6)), tiff(11, struct.pack("<f", 6.5))]
-    blocks += [tiff(4, struct.pack("<II", 6, 8), 2), tiff(3, b"\6\0\5\0", 2), tiff(3, b"\6\0", 0), tiff(99, b"\6\0")]
+    blocks += [tiff(5, struct.pack("<II", *pair)) for pair in ((12, 2), (6, 4), (6, 0))]
+    blocks += [tiff(10, struct.pack("<ii", -6, -1)), tiff(11, struct.pack("<f", 6.5)), tiff(3, b"\6\0\5\0", 2)]
     blocks += [tiff(3, b"\6\0", magic=b"II\0*"), tiff(3, b"\6\0")[:21], tiff(4, b"\6\0\0\0", 9), tiff(3, b"\x09\0")]
     for block in blocks:
         yield "jpeg", [head + block, b"http://ns.adobe.com/xap/1.0/\0" + XMP]
         yield "png", [b"eXIf" + block]
     yield "jpeg", [head + six[:15], head + six[15:]]
-    yield "jpeg", [head, head + six]
     yield "png", [b"eXIf" + head + six]
     yield "png", [b"eXIf" + six, b"eXIf" + tiff(3, b"\3\0")]
     yield "png", [b"tEXt" + f"{RAW}\0{raw_profile(head + six)}".encode()]
@@ -219,7 +216,6 @@ def metadata_of_pictures() -> Iterator[tuple[str, list[bytes]]]:
         yield "png", [name + XMP]
     yield "png", [b"zTXtXML:com.adobe.xmp\0\0" + zlib.compress(XMP)]
     yield "png", [b"tEXta\0b"] * 1001 + [b"tEXtXML:com.adobe.xmp\0" + XMP]  # more than libpng keeps
-    yield "png", [b"sPLTa\0\x08" + bytes(6)] * 1001 + [b"tEXtXML:com.adobe.xmp\0" + XMP]
 
 
 def picture_with(kind: str, parts: list[bytes], picture: Image.Image) -> bytes:
@@ -285,8 +281,6 @@ def test_profile_measures_what_hydrant_profile_does(runner: Path, golden: Path) 
         assert times["iterations"] == 12
         assert case["throughput"] == pytest.approx(batch / times["mean"] * 1e3)
     assert set(report) <= set(json.loads(theirs.stdout))
-    text = run(runner, golden / "vit/bundle", "--profile", *options).stdout
-    assert re.search(r"^ +8 +10 +8( +\d+\.\d\d){4} +\d+\.\d$", text, flags=re.M), text
 
 
 def test_the_backends_and_why_they_cannot_run(runner: Path) -> None:
@@ -295,17 +289,3 @@ def test_the_backends_and_why_they_cannot_run(runner: Path) -> None:
     assert found["backends"][-1] == {"backend": "onnxruntime", "available": True, "reason": None}
     assert all(each["available"] == (each["reason"] is None) for each in found["backends"])
     assert re.search(r"^onnxruntime +yes$", run(runner, "--list-backends").stdout, flags=re.M)
-
-
-def test_the_page_names_presets_and_options_that_exist(runner: Path) -> None:
-    page = (ROOT / "docs/how-to/cpp.md").read_text()
-    presets = {each["name"] for each in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
-    assert set(re.findall(r"--preset (\w+)", page)) <= presets
-    told = run(runner, "--help").stdout
-    commands = re.findall(r"^hydrant-run (.*?)(?: +#.*)?$", page, flags=re.M)
-    assert len(commands) >= 4
-    assert {option for command in commands for option in re.findall(r"--[a-z-]+", command)} <= set(told.split())
-    packages = re.search(r"^apt-get install (.+)", page, flags=re.M)
-    assert packages
-    for package in packages[1].split():
-        assert package in (ROOT / ".ci/run").read_text(), f".ci/run does not install {package}"
