@@ -23,21 +23,17 @@ class Stream:
     wide: bool = False  # float32 although the graph's precision is lower
 
 
+@dataclass
 class Context:
     """The graph under construction."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        precision: str = "fp32",
-        islands: frozenset[str] = frozenset(),
-        operator: str = "primitive",
-    ) -> None:
-        self.architecture = architecture
-        self.precision = precision
-        self.islands = islands
-        self.operator = operator
-        self.graph = Graph(precision)
+    architecture: Architecture
+    precision: str
+    islands: frozenset[str]
+    operator: str
+
+    def __post_init__(self) -> None:
+        self.graph = Graph(self.precision)
 
     def is_wide(self, value: str) -> bool:
         """Whether a value is a float32 island."""
@@ -158,6 +154,4 @@ class Context:
             cos, sin = graph.node("Cos", [angles], f"{own}.cos"), graph.node("Sin", [angles], f"{own}.sin")
             halves = {"cosines": [cos, cos], "sines": [graph.node("Neg", [sin], f"{own}.minus_sin"), sin]}
             both = [graph.node("Concat", parts, f"{own}.{kind}", axis=-1) for kind, parts in halves.items()]
-        if self.precision != "fp32":
-            both = [graph.cast(part, f"{part}.{self.precision}") for part in both]
-        return both
+        return both if self.precision == "fp32" else [graph.cast(part, f"{part}.{self.precision}") for part in both]

@@ -157,15 +157,14 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     chosen = node("Gather", [table, places], "chosen", axis=0)  # [K, B, r]
     apart = node("Sub", [rows, chosen], "apart")  # squared afterwards: no difference of squares
     squared = node("ReduceSumSquare", [apart, _constant(graph, [-1])], "squared", keepdims=0)
-    location, scale = arrays["location"].astype(np.float64), arrays["scale"].astype(np.float64)
+    location, scale = (arrays[name].astype(np.float64) for name in ("location", "scale"))
     factor = weight("factor", (1 / (scale * count)).astype(np.float32)[:, None])
     shift = weight("shift", np.array([(location / (scale * count)).sum()], np.float32))
     weighed = node("Mul", [squared, factor], "weighed")
     total = node("ReduceSum", [weighed, _constant(graph, [0])], "total", keepdims=0)
+    made = graph.node("Sub", [total, shift], f"{DISTANCE}.each" if tokens else DISTANCE)
     if tokens:
-        graph.node("Reshape", [node("Sub", [total, shift], "each"), *shape], DISTANCE)
-    else:
-        graph.node("Sub", [total, shift], DISTANCE)
+        graph.node("Reshape", [made, *shape], DISTANCE)
 
 
 def _constant(graph: Graph, values: int | list[int]) -> str:

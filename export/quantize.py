@@ -8,7 +8,6 @@ Xiao et al. 2023). Attention, a last layer that runs on a single token, and all 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,16 +22,8 @@ ALPHA = 0.8
 Batch = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Channels:
-    """Smallest and largest value of a product's input in calibration, channel by channel: [in]."""
-
-    low: np.ndarray
-    high: np.ndarray
-
-
-Seen = Mapping[str, Channels]
-"""Input value → its channels."""
+Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""Input of a product → its smallest and largest values in calibration, channel by channel: [in]."""
 
 
 def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
@@ -75,7 +66,7 @@ def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: 
     runs = [session.run(names, dict(batch)) for batch in batches]
     low = [np.min([run[2 * i] for run in runs], axis=0) for i in range(len(inputs))]
     high = [np.max([run[2 * i + 1] for run in runs], axis=0) for i in range(len(inputs))]
-    return {name: Channels(low[i], high[i]) for i, name in enumerate(inputs)}
+    return dict(zip(inputs, zip(low, high, strict=True), strict=True))
 
 
 def quantise(
@@ -95,7 +86,7 @@ def quantise(
         if node.name in names:
             x, weight = node.input
             if x not in ready:
-                made += _quantised_input(graph, x, seen[x], factors[x])
+                made += _quantised_input(graph, x, *seen[x], factors[x])
                 ready.add(x)
             made.append(_quantised_weight(graph, stored[weight], weights[weight] * factors[x][:, None]))
             node.input[0], node.input[1] = f"{x}.int8", f"{weight}.int8"
@@ -112,21 +103,22 @@ def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
         readers.setdefault(node.input[0], []).append(np.abs(weights[node.input[1]]).max(axis=1))
     factors = {}
     for name, found in readers.items():
-        x = seen[name]
-        largest = np.maximum(np.maximum(np.abs(x.low), np.abs(x.high)), 1e-5).astype(np.float64)
+        largest = np.maximum(np.abs(seen[name]).max(axis=0), 1e-5).astype(np.float64)
         weight = np.maximum(np.max(found, axis=0), 1e-5).astype(np.float64)
         factor = np.clip(largest**ALPHA / weight ** (1 - ALPHA), 1e-4, 1e4)
         factors[name] = (factor / np.exp(np.log(factor).mean())).astype(np.float32)
     return factors
 
 
-def _quantised_input(graph: onnx.GraphProto, x: str, seen: Channels, factor: np.ndarray) -> list[onnx.NodeProto]:
+def _quantised_input(
+    graph: onnx.GraphProto, x: str, low: np.ndarray, high: np.ndarray, factor: np.ndarray
+) -> list[onnx.NodeProto]:
     """``x`` ÷ factor, rounded to 8 bits and back, as ``x.int8``; the steps cover all smoothed values, and 0."""
-    low, high = min(0.0, float((seen.low / factor).min())), max(0.0, float((seen.high / factor).max()))
-    scale = max((high - low) / 255, 1e-8)
+    least, most = min(0.0, float((low / factor).min())), max(0.0, float((high / factor).max()))
+    scale = max((most - least) / 255, 1e-8)
     smoothing = _store(graph, f"{x}.smoothing", (1 / factor).astype(np.float32))
     steps = [_store(graph, f"{x}.scale", np.asarray(np.float32(scale)))]
-    steps.append(_store(graph, f"{x}.zero", np.asarray(np.uint8(round(-low / scale)))))
+    steps.append(_store(graph, f"{x}.zero", np.asarray(np.uint8(round(-least / scale)))))
     return [
         _node("Mul", [x, smoothing], f"{x}.smoothed"),
         _node("QuantizeLinear", [f"{x}.smoothed", *steps], f"{x}.rounded"),

@@ -15,7 +15,7 @@ from hydrant.build import builder_options as library
 from hydrant.build.profile_ranges import optimization_profiles
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import EngineFile, read_metadata
-from hydrant.errors import BackendError, BundleError, InputError
+from hydrant.errors import BundleError, InputError
 from hydrant.families.registry import architecture_of
 from support import LAYERS, make_model, random_plan, run_cli
 
@@ -73,15 +73,6 @@ def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
     assert Bundle.open(own).digests() == before
     unfused = build_engine(own, TensorRTForRTX(compute_capability=["8.9"]), "fp32", name="unfused")
     assert unfused.facts.fused == (0,)
-
-
-def test_what_turing_is_refused_for_is_so(made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The day that this fails, TensorRT-RTX compiles for it, and hydrant may."""
-    if tuple(map(int, rtx.__version__.split(".")[:2])) < (1, 7):
-        pytest.skip(f"TensorRT-RTX {rtx.__version__} still compiles for it; hydrant refuses it for all versions")
-    monkeypatch.setattr("hydrant.build.engine_build.compute_capabilities", lambda _, wanted: tuple(wanted))
-    with pytest.raises(BackendError, match=r"model\.fp16\.onnx.*Turing \(SM75\)"):
-        build_engine(made, TensorRTForRTX(compute_capability=["7.5"]), "fp16")
 
 
 @pytest.mark.parametrize(

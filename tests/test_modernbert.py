@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch_onnx
 import transformers
-from hydrant import GraphForm, estimate_cost, export_onnx, fuse, load, save_bundle
+from hydrant import GraphForm, estimate_cost, export_onnx, fuse, save_bundle
 from hydrant.errors import UnsupportedModelError
 from hydrant.export import export
 from hydrant.export.random_model import PLAIN, random_model
@@ -21,11 +21,11 @@ from hydrant.families.functions import turned
 from hydrant.families.registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import VOCABULARY, make_inputs, make_model, random_plan, run_cli
+from support import VOCABULARY, make_inputs, make_model, random_plan
 from test_cost import counted
 from test_parity import assert_parity, run_onnx
 from test_rewrites import forked
-from token_support import make_tagger, make_word_tokenizer, write_json_lines
+from token_support import make_tagger
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding
 
 EVERY_BIAS = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
@@ -214,34 +214,6 @@ def test_cost_is_that_of_the_graph(form: str, tmp_path: Path) -> None:
     for figures, without in ((cost.single, PLAIN), (cost.single_rewritten, frozenset[str]())):
         found = counted(random_model(architecture_of(models[0]), without=without), inputs)
         assert found == (figures.flops, figures.parameters, figures.bytes)
-
-
-def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
-    """With a distance of each token, alike on three backends."""
-    tags = write_json_lines(tmp_path / "tags.jsonl", 40)
-    checkpoint, out, plan = tmp_path / "checkpoint", tmp_path / "out", tmp_path / "plan.json"
-    make_tagger("modernbert").save_pretrained(checkpoint)
-    make_word_tokenizer(tmp_path).save_pretrained(checkpoint)
-    for command in (
-        ("plan", checkpoint, "--data", tags, "--keep", "2", "--members", "2", "--fork-from", "1", "-o", plan),
-        ("fuse", checkpoint, "--plan", plan, "-o", out),
-        ("tune", out, "--data", tags, "--epochs", "1"),
-        ("export", out),
-        ("calibrate", out, "--data", tags, "--fit", tags, "--force"),
-        ("evaluate", out, "--data", tags, "--compare", checkpoint, "--bootstrap", "0", "--force"),
-    ):
-        done = run_cli(*command)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-    found = {}
-    for backend in ("torch", "onnxruntime", "openvino"):
-        with load(out, backend) as predictor:
-            found[backend] = predictor.predict([["anna", "lives", "in", "paris"], ["rome"]])
-    real = found["torch"].mask
-    assert real.sum() == 4 + 1 + 2 * 2  # two special tokens around each text
-    for backend in ("onnxruntime", "openvino"):
-        for name in ("probabilities", "energy", "distance"):
-            mine, expected = (getattr(found[each], name)[real] for each in (backend, "torch"))
-            np.testing.assert_allclose(mine, expected, atol=1e-4, rtol=1e-4, err_msg=f"{backend} {name}")
 
 
 # Refusals
