@@ -19,9 +19,13 @@ from .onnx_file import DENSITY_KEY, calibration_metadata
 from .task_heads import TEMPERATURE
 
 
+GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
+"""Files that hold a calibration, where a bundle has them."""
+
+
 def check_graphs(bundle: Bundle) -> list[str]:
     """Names of the bundle's graphs, once each was found fit to be calibrated; meant to be asked before long work."""
-    names = [name for name in map(onnx_name, PRECISIONS) if bundle.has(name)]
+    names = [name for name in GRAPHS if bundle.has(name)]
     for name in names:
         _read(bundle.file(name))
     return names
