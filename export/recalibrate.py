@@ -18,7 +18,6 @@ from .distance_head import with_distance
 from .onnx_file import DENSITY_KEY, calibration_metadata
 from .task_heads import TEMPERATURE
 
-
 GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
 """Files that hold a calibration, where a bundle has them."""
 

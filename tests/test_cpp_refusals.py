@@ -237,9 +237,8 @@ def test_bad_image_processors_are_refused(
 
 
 def test_what_is_no_regular_file_is_refused_at_once(runner: Path, golden: Path, tmp_path: Path) -> None:
-    for model, name in (("bert", "x.npz"), ("vit-images", "x.png")):
-        os.mkfifo(tmp_path / name)
-        refused(run(runner, golden / model / "bundle", "--input", tmp_path / name), str(tmp_path / name))
+    os.mkfifo(tmp_path / "x.npz")
+    refused(run(runner, golden / "bert/bundle", "--input", tmp_path / "x.npz"), str(tmp_path / "x.npz"))
     bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
     (bundle / "calibration.json").unlink()
     os.mkfifo(bundle / "calibration.json")

