@@ -12,9 +12,6 @@ from typing import Literal, get_args
 from ..engines.metadata import MODULES, Library
 from ..errors import BackendError, InputError, check_plain, cut, is_whole, require
 
-OLDEST = (10, 12)
-"""TensorRT from which strongly typed networks build what earlier versions needed builder flags for."""
-
 RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
 """GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
 
@@ -23,11 +20,6 @@ TURING = "7.5"
 1.4 still compiled graphs in FP16; what it made was never run on such a GPU, so that it is refused, too."""
 
 Hardware = Literal["none", "ampere+", "same"]
-
-LEVELS = range(6)
-
-LARGEST_WORKSPACE = 2**20
-"""MiB: a tebibyte."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +40,10 @@ class Builder:
 
     def __post_init__(self) -> None:
         check_plain(self)
-        if self.optimization_level is not None and not is_whole(self.optimization_level, most=LEVELS[-1]):
-            raise InputError(f"optimization level is {cut(self.optimization_level)}; expected 0 to {LEVELS[-1]}")
-        if self.workspace is not None and not is_whole(self.workspace, 1, LARGEST_WORKSPACE):
-            raise InputError(f"workspace is {self.workspace!r:.60} MiB; expected 1 to {LARGEST_WORKSPACE}")
+        for name, least, most in (("optimization_level", 0, 5), ("workspace", 1, 2**20)):
+            value = getattr(self, name)
+            if value is not None and not is_whole(value, least, most):
+                raise InputError(f"{name.replace('_', ' ')} is {cut(value)}; expected {least} to {most}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +100,9 @@ def open_library(name: str) -> ModuleType:
     other = "; --backend tensorrt-rtx builds without a GPU" if name == "tensorrt" else ""
     module = require(MODULES[name], name, f"build engines{other}")
     numbers = tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
-    if name == "tensorrt" and numbers < OLDEST:
-        raise BackendError(
-            f"TensorRT {module.__version__} is installed; expected {OLDEST[0]}.{OLDEST[1]} or newer: "
-            f"pip install --upgrade 'hydrant-uq[tensorrt]'"
-        )
+    if name == "tensorrt" and numbers < (10, 12):  # earlier ones need builder flags for what strong types say
+        remedy = "pip install --upgrade 'hydrant-uq[tensorrt]'"
+        raise BackendError(f"TensorRT {module.__version__} is installed; expected 10.12 or newer: {remedy}")
     return module
 
 
@@ -127,8 +117,6 @@ def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, .
     }
     for target in wanted:
         if target not in known or target == TURING:
-            raise InputError(
-                f"compute capability {cut(target)} is no target of TensorRT-RTX {trt.__version__}"
-                f"{hints.get(target, '')}; expected {targets}"
-            )
+            told = f"compute capability {cut(target)} is no target of TensorRT-RTX {trt.__version__}"
+            raise InputError(f"{told}{hints.get(target, '')}; expected {targets}")
     return tuple(dict.fromkeys(wanted)) or tuple(target for target in RTX_TARGETS if target in known)

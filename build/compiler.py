@@ -17,9 +17,6 @@ from ..progress import Progress, no_progress
 from .builder_options import TensorRT, TensorRTForRTX
 from .fusion_report import layers_of_inspector, layers_of_log
 
-_NO_DRIVER = "catchCudaError"
-"""Said at every turn on a machine without a GPU, where it is harmless."""
-
 
 class Messages:
     """(severity, text) of everything the library said, in order."""
@@ -34,7 +31,8 @@ class Messages:
 
     def _at(self, *severities: str) -> list[str]:
         shown = [text for severity, text in self.lines if severity in severities]
-        return list(dict.fromkeys(without_place(text) for text in shown if self._gpu or _NO_DRIVER not in text))
+        # said at every turn on a machine without a GPU, where it is harmless
+        return list(dict.fromkeys(without_place(text) for text in shown if self._gpu or "catchCudaError" not in text))
 
     @property
     def warnings(self) -> list[str]:
@@ -52,11 +50,7 @@ class Messages:
 
 
 class Phases:
-    """Shows the steps of the outermost phase that is running.
-
-    An interrupt must not pass through the builder's native frames: it is kept (:func:`interrupts_kept`), and the
-    builder is asked to stop.
-    """
+    """Shows the steps of the outermost phase; an interrupt, which must not pass native frames, stops the builder."""
 
     def __init__(self, progress: Progress) -> None:
         self.interrupted = False
@@ -135,10 +129,8 @@ def compile_graph(
         builder = trt.Builder(logger)
     except TypeError as error:  # how a native constructor that returns nothing shows
         last = messages.errors[-1] if messages.errors else "no reason given"
-        raise BackendError(
-            f"{trt.__name__} cannot start: {cut(last, 200)}; it needs an NVIDIA GPU and its driver on this machine; "
-            "--backend tensorrt-rtx builds without one"
-        ) from error
+        remedy = "it needs an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without one"
+        raise BackendError(f"{trt.__name__} cannot start: {cut(last, 200)}; {remedy}") from error
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
     phases = Phases(progress)
@@ -222,15 +214,13 @@ def _inspected(trt: ModuleType, logger: Any, engine: Any) -> list[str]:
 
 
 def _parse_failure(trt: ModuleType, parser: Any, graph: Path) -> str:
-    found = [parser.get_error(index) for index in range(parser.num_errors)]
-    reasons = "; ".join(
-        f"node {cut(error.node_name() or error.node())} ({error.node_operator()}): {cut(error.desc(), 200)}"
-        for error in found[:3]
-    )
-    return (
-        f"{trt.__name__} {trt.__version__} cannot read {graph.name}: {reasons or 'no reason given'}; export it again "
-        "with `hydrant export`, or use a newer version"
-    )
+    reason = "no reason given"
+    if parser.num_errors:
+        error = parser.get_error(0)
+        place = f"node {cut(error.node_name() or error.node())} ({error.node_operator()})"
+        reason = f"{place}: {cut(error.desc(), 200)}"
+    told = f"{trt.__name__} {trt.__version__} cannot read {graph.name}: {reason}"
+    return f"{told}; export it again with `hydrant export`, or use a newer version"
 
 
 def _build_failure(
@@ -246,8 +236,5 @@ def _build_failure(
     elif "emory" in text:
         remedy = "allow more memory with --workspace, or narrow --batch and --sequence"
     else:
-        remedy = (
-            "export the graph with `hydrant export --lowering grouped --attention primitive` in this precision, or "
-            "see all of the builder's messages with --log"
-        )
+        remedy = "export it with --lowering grouped --attention primitive, or see the builder's messages with --log"
     return f"{trt.__name__} {trt.__version__} cannot compile {graph.name}{place}: {cut(text, 300)}; {remedy}"

@@ -18,14 +18,7 @@ from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..engines.gpu import platform_name, this_gpu
-from ..engines.metadata import (
-    PRECISIONS,
-    EngineFile,
-    EnginePrecision,
-    engine_path,
-    graph_digest,
-    metadata_path,
-)
+from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_path, graph_digest, metadata_path
 from ..errors import BundleError, GateError, InputError, cut
 from ..progress import Progress, no_progress
 from .builder_options import TensorRT, TensorRTForRTX, compute_capabilities, library_of, open_library
@@ -34,8 +27,6 @@ from .fusion_report import by_profile
 from .profile_ranges import optimization_profiles
 
 log = logging.getLogger(__name__)
-
-LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -91,17 +82,15 @@ def build_engine(
     """
     bundle = resolve(bundle)
     if bundle.architecture().every_token:
-        raise InputError(
-            f"engines are built of models that answer for whole inputs; {bundle.path} gives a class for each token; "
-            "run its graph with onnxruntime or openvino"
-        )
+        told = f"{bundle.path} gives a class for each token, and engines answer for whole inputs"
+        raise InputError(f"{told}; run its graph with onnxruntime or openvino")
     library, options = library_of(backend)
     trt = open_library(library)
     if precision not in PRECISIONS:
         raise InputError(f"precision is {cut(precision)}; an engine is built in {', '.join(PRECISIONS)}")
     name = name or f"{library}-{precision}"
-    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}", name):
-        raise InputError(f"engine name is {cut(name)}; expected up to {LONGEST_NAME} letters, digits, '-', '_' and '.'")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+        raise InputError(f"engine name is {cut(name)}; expected up to 100 letters, digits, '-', '_' and '.'")
     architecture = bundle.architecture()
     profiles = optimization_profiles(architecture, _several(batch), _several(sequence))
     options = _for_this_machine(options, trt)
@@ -156,10 +145,7 @@ def _for_this_machine(options: TensorRT | TensorRTForRTX, trt: ModuleType) -> Te
     if isinstance(options, TensorRT):
         return options
     if (options.strip_weights or options.refit) and this_gpu() is None:
-        raise InputError(
-            "TensorRT-RTX builds engines without weights or with replaceable ones only where there is a GPU; "
-            "leave --strip-weights and --refit out"
-        )
+        raise InputError("TensorRT-RTX needs a GPU here for --strip-weights and --refit; leave them out")
     return replace(options, compute_capability=compute_capabilities(trt, options.compute_capability))
 
 
@@ -175,9 +161,8 @@ def _graph(bundle: Bundle, precision: str) -> Path:
     """The graph's file, after its digest and its metadata were checked."""
     name = onnx_name(precision)
     if not bundle.has(name):
-        raise BundleError(
-            f"bundle {bundle.path} has no {name}; make it with `hydrant export {bundle.path} --precision {precision}`"
-        )
+        remedy = f"make it with `hydrant export {bundle.path} --precision {precision}`"
+        raise BundleError(f"bundle {bundle.path} has no {name}; {remedy}")
     if bundle.has(f"{name}.data"):
         bundle.file(f"{name}.data")
     path = bundle.file(name)
@@ -188,10 +173,8 @@ def _graph(bundle: Bundle, precision: str) -> Path:
 def _check_fused(facts: EngineFile) -> None:
     for profile, fused in enumerate(facts.fused):
         if not facts.layers[profile]:
-            raise GateError(
-                f"{facts.library} {facts.version} did not tell its layers, so fusion cannot be checked; leave "
-                "--require-fused out; the engine was not written"
-            )
+            told = f"{facts.library} {facts.version} did not tell its layers, so fusion cannot be checked"
+            raise GateError(f"{told}; leave --require-fused out; the engine was not written")
         if fused < facts.attention_blocks:
             other = "" if facts.precision != "fp32" else " or another precision: FP32 attention has no fused kernel"
             raise GateError(

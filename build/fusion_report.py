@@ -12,10 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 _LOGGED = re.compile(r"^Name: (.*?), LayerType: \w+, ")
-
 _FUSED = re.compile(r"_(?:gemm|gemv)_mha_v\d+")
-
-
 _PROFILE = re.compile(r"_myl(\d+)(?:_\d+)?$|\[profile (\d+)\]")
 
 
@@ -32,8 +29,7 @@ def layers_of_inspector(information: str) -> list[str]:
 
 def by_profile(names: Iterable[str], profiles: int) -> tuple[tuple[int, int], ...]:
     """(layers, fused attention blocks) of every optimization profile, each of which is compiled anew."""
-    layers: Counter[int] = Counter()
-    fused: Counter[int] = Counter()
+    layers, fused = Counter[int](), Counter[int]()
     for name in names:
         found = _PROFILE.search(name)
         profile = int(found[1] or found[2]) if found else 0

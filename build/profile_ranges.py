@@ -9,31 +9,17 @@ from ..bundle.architecture import Architecture
 from ..engines.metadata import Profile, Shape
 from ..errors import InputError, cut
 
-BATCH = "1:8:32"
-SEQUENCE = (8, 64, 128)
-
 LARGEST = 65536
 """Largest size of an axis."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Smallest, optimal and largest size of an axis.
-
-    >>> Range.parse("1:8:32", "--batch")
-    Range(least=1, best=8, most=32)
-    >>> Range.parse("4", "--batch")
-    Range(least=4, best=4, most=4)
-    """
+    """Smallest, optimal and largest size of an axis."""
 
     least: int
     best: int
     most: int
-
-    @property
-    def sizes(self) -> list[int]:
-        """All three."""
-        return [self.least, self.best, self.most]
 
     @classmethod
     def parse(cls, text: str | int, option: str) -> Range:
@@ -44,9 +30,7 @@ class Range:
             raise InputError(f"{option} is {cut(text)}; expected min:opt:max, such as 1:8:32, or one size")
         found = cls(*(sizes * 3 if len(sizes) == 1 else sizes))
         if not 1 <= found.least <= found.best <= found.most <= LARGEST:
-            raise InputError(
-                f"{option} is {cut(text)}; expected sizes from 1 to {LARGEST} in increasing order: min:opt:max"
-            )
+            raise InputError(f"{option} is {cut(text)}; expected min:opt:max from 1 to {LARGEST}, increasing")
         return found
 
 
@@ -54,7 +38,7 @@ def optimization_profiles(
     architecture: Architecture, batch: Sequence[str | int], sequence: Sequence[str | int]
 ) -> tuple[Profile, ...]:
     """The profiles of an engine, one for each batch range."""
-    batches = [Range.parse(text, "--batch") for text in batch or [BATCH]]
+    batches = [Range.parse(text, "--batch") for text in batch or ["1:8:32"]]
     longest = architecture.max_sequence
     if architecture.modality == "image":
         if sequence:
@@ -67,13 +51,15 @@ def optimization_profiles(
             if one.most > longest:
                 raise InputError(f"--sequence reaches to {one.most} tokens; this model reads at most {longest}")
         if len(sequences) not in (0, 1, len(batches)):
-            raise InputError(
-                f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges; expected one, or as many"
-            )
-        sizes = [each.sizes for each in sequences] or [[min(size, longest) for size in SEQUENCE]]
+            told = f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges"
+            raise InputError(f"{told}; expected one, or as many")
+        sizes = [[each.least, each.best, each.most] for each in sequences] or [
+            [min(size, longest) for size in (8, 64, 128)]
+        ]
         axes = [[(tokens,) for tokens in each] for each in sizes * (1 if len(sizes) > 1 else len(batches))]
     profiles: list[Profile] = []
     for one, own in zip(batches, axes, strict=True):
-        least, best, most = ((size, *inner) for size, inner in zip(one.sizes, own, strict=True))
+        sizes = (one.least, one.best, one.most)
+        least, best, most = ((size, *inner) for size, inner in zip(sizes, own, strict=True))
         profiles.append(dict.fromkeys(architecture.input_names, (least, best, most)))
     return tuple(profiles)

@@ -29,8 +29,6 @@ PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Library → its Python module."""
 
-SCHEMA = 1
-
 Shape = tuple[Annotated[int, Meta(gt=0)], ...]
 
 Profile = dict[str, tuple[Shape, Shape, Shape]]
@@ -38,51 +36,34 @@ Profile = dict[str, tuple[Shape, Shape, Shape]]
 
 
 class EngineFile(Spec, frozen=True):
-    """The facts about one engine.
-
-    Attributes:
-        library, version: that built it; it runs with the same version only.
-        precision: of the graph it came from.
-        profiles: optimization profiles, in the engine's order.
-        compute_capabilities: GPUs it was compiled for, such as ``"8.9"``.
-        platform: operating system and processor, such as ``"linux-x86_64"``.
-        onnx, onnx_sha256: the graph's file in the bundle, and its digest (:func:`graph_digest`) when the engine was
-            built.
-        engine_sha256: digest of the engine.
-        version_compatible: the lean runtime of the building version runs it beside later versions.
-        hardware_compatibility: ``"none"``, ``"ampere+"`` or ``"same"``: which other GPUs it runs on.
-        stripped: holds no weights; they are read from the ONNX graph when it is loaded.
-        refittable: its weights can be replaced.
-        attention_blocks: attention blocks of the graph.
-        fused, layers: those that became one kernel, and layers that the graph was compiled to, in each profile.
-    """
+    """The facts about one engine."""
 
     library: Library
-    version: str
+    version: str  # it runs with the same version only
     precision: str
     profiles: Annotated[tuple[Profile, ...], Meta(min_length=1)]
-    compute_capabilities: tuple[str, ...]
-    platform: str
+    compute_capabilities: tuple[str, ...]  # such as "8.9"
+    platform: str  # such as "linux-x86_64"
     onnx: str
-    onnx_sha256: str
+    onnx_sha256: str  # graph_digest, when the engine was built
     engine_sha256: str
-    version_compatible: bool = False
-    hardware_compatibility: str = "none"
-    stripped: bool = False
+    version_compatible: bool = False  # the lean runtime of the building version runs it beside later versions
+    hardware_compatibility: str = "none"  # or "ampere+", or "same"
+    stripped: bool = False  # weights are read from the ONNX graph when it is loaded
     refittable: bool = False
     attention_blocks: int = 0
-    fused: tuple[int, ...] = ()
-    layers: tuple[int, ...] = ()
+    fused: tuple[int, ...] = ()  # attention blocks that became one kernel, in each profile
+    layers: tuple[int, ...] = ()  # that the graph was compiled to, in each profile
 
     def to_json(self) -> dict[str, Any]:
         """The facts as a JSON object."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": 1, **asdict(self)}
 
     @classmethod
     def from_json(cls, data: Any, name: str) -> EngineFile:
         """Rebuild from :meth:`to_json`."""
         file = f"{name} (build the engine again with `hydrant build`)"
-        check_schema(data, SCHEMA, file)
+        check_schema(data, 1, file)
         return convert({key: value for key, value in data.items() if key != "schema"}, cls, file)
 
 

@@ -15,36 +15,25 @@ TOKENS = "T"
 
 @dataclass(frozen=True)
 class Stream:
-    """Activations [S, B, T, d].
-
-    Attributes:
-        name: of the value.
-        count: S.
-        tokens: :data:`TOKENS`, or 1 once only the first token goes on.
-        wide: float32 although the graph's precision is lower.
-    """
+    """Activations [S, B, T, d]: the value's name, and S."""
 
     name: str
     count: int
-    tokens: int | str = TOKENS
-    wide: bool = False
+    tokens: int | str = TOKENS  # or 1 once only the first token goes on
+    wide: bool = False  # float32 although the graph's precision is lower
 
 
+@dataclass
 class Context:
     """The graph under construction."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        precision: str = "fp32",
-        islands: frozenset[str] = frozenset(),
-        operator: str = "primitive",
-    ) -> None:
-        self.architecture = architecture
-        self.precision = precision
-        self.islands = islands
-        self.operator = operator
-        self.graph = Graph(precision)
+    architecture: Architecture
+    precision: str
+    islands: frozenset[str]
+    operator: str
+
+    def __post_init__(self) -> None:
+        self.graph = Graph(self.precision)
 
     def is_wide(self, value: str) -> bool:
         """Whether a value is a float32 island."""
@@ -94,11 +83,7 @@ class Context:
         return replace(x, name=repeated, count=count)
 
     def mask(self, copies: int, queries: int | str, wide: bool, window: int | None = None) -> str | None:
-        """Additive mask [copies·B, 1, 1 or queries, T]: 0 where a key counts, very low elsewhere; ``None`` for images.
-
-        The query axis is spread out only within a window, and for the ``Attention`` operator, which ONNX Runtime's CPU
-        provider does not broadcast.
-        """
+        """Additive mask [copies·B, 1, 1 or queries, T]: 0 where a key counts, else very low; ``None`` for images."""
         if self.architecture.modality == "image":
             return None
         graph, suffix = self.graph, ".float32" if wide else ""
@@ -109,7 +94,7 @@ class Context:
             chosen = self._chosen(self._real(), f"mask.additive{suffix}", wide)  # [B, T]
             base = graph.node("Unsqueeze", [chosen, graph.constant([1, 2])], f"mask.keys{suffix}")
             name = f"mask.{copies}{suffix}"
-            if self.operator == "onnx" and queries == TOKENS:
+            if self.operator == "onnx" and queries == TOKENS:  # ONNX Runtime's CPU provider does not broadcast it
                 name = f"mask.{copies}.spread{suffix}"
                 base = graph.node("Expand", [base, self.shape(1, 1, TOKENS, 1)], f"{name}.queries")
         return base if copies == 1 else graph.node("Tile", [base, graph.constant([copies, 1, 1, 1])], name)
@@ -128,23 +113,18 @@ class Context:
             return graph.node("Where", [seen, graph.number(0.0), graph.number(lowest)], name)
 
     def _windowed(self, window: int, queries: int | str, wide: bool, suffix: str) -> str:
-        """Additive mask [B, 1, 1 or T, T] of real keys at most ``window`` tokens away."""
-        graph, name = self.graph, f"mask.window.{window}"
-        added = self._chosen(self._seen(window, name), f"{name}{suffix}", wide)
-        if queries != 1:
-            return added
-        return graph.node("Slice", [added, *(graph.constant([end]) for end in (0, 1, 2))], f"{added}.first")
-
-    def _seen(self, window: int, name: str) -> str:
-        """[B, 1, T, T] bool: real keys within a window; and each token itself, so that padding sees something."""
-        graph, places = self.graph, self.places()
+        """Additive mask [B, 1, 1 or T, T] of real keys at most ``window`` tokens away, and of each token itself."""
+        graph, name, places = self.graph, f"mask.window.{window}", self.places()
         ends = [graph.node("Unsqueeze", [places, graph.constant([axis])], f"tokens.along_{axis}") for axis in (1, 0)]
         apart = graph.node("Abs", [graph.node("Sub", ends, "tokens.from")], "tokens.apart")  # [T, T]
         near = graph.node("LessOrEqual", [apart, graph.constant(window)], f"{name}.near")
         keys = graph.node("Unsqueeze", [self._real(), graph.constant([1, 2])], f"{name}.real")  # [B, 1, 1, T]
         both = graph.node("And", [near, keys], f"{name}.real_and_near")
         itself = graph.node("Equal", [apart, graph.constant(0)], f"{name}.itself")
-        return graph.node("Or", [both, itself], f"{name}.seen")
+        added = self._chosen(graph.node("Or", [both, itself], f"{name}.seen"), f"{name}{suffix}", wide)
+        if queries != 1:
+            return added
+        return graph.node("Slice", [added, *(graph.constant([end]) for end in (0, 1, 2))], f"{added}.first")
 
     def places(self) -> str:
         """0, 1, …, T − 1: [T] int64."""
@@ -174,6 +154,4 @@ class Context:
             cos, sin = graph.node("Cos", [angles], f"{own}.cos"), graph.node("Sin", [angles], f"{own}.sin")
             halves = {"cosines": [cos, cos], "sines": [graph.node("Neg", [sin], f"{own}.minus_sin"), sin]}
             both = [graph.node("Concat", parts, f"{own}.{kind}", axis=-1) for kind, parts in halves.items()]
-        if self.precision != "fp32":
-            both = [graph.cast(part, f"{part}.{self.precision}") for part in both]
-        return both
+        return both if self.precision == "fp32" else [graph.cast(part, f"{part}.{self.precision}") for part in both]

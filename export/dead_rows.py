@@ -1,10 +1,7 @@
 """Dead-row elimination: of a graph that reads the first token alone, the last layer's other tokens are not computed.
 
-The classifier of BERT and of most image models reads one token. What that token needs is followed backwards from where
-it is chosen: through norms, maps and activations, which work on each token by itself, to the scores of its own query,
-and up to the keys and values, which are of all tokens. Every operator on the way gets the first rows of its inputs in
-place of all of them; that changes no number. An operator without a rule ends the way, and so does a value that
-something else reads whole.
+What that token needs is followed backwards from where it is chosen, and every operator on the way gets the first rows
+of its inputs in place of all. An operator without a rule ends the way, and so does a value that is also read whole.
 """
 
 from __future__ import annotations
@@ -153,7 +150,7 @@ def _shape(value: ir.Value | None) -> list[int | str]:
 def _has(value: ir.Value, rows: RequiredRows) -> bool:
     """Whether a value has these rows for certain; there is always a first one."""
     size = _shape(value)[rows.axis]
-    return rows.count <= size if isinstance(size, int) else rows.count == 1
+    return rows.count <= (size if isinstance(size, int) else 1)
 
 
 def _whole_numbers(value: ir.Value | None) -> np.ndarray | None:
@@ -238,7 +235,7 @@ OF_ALL: dict[str, Callable[[ir.Node, RequiredRows], Needs]] = {
 }  # fmt: skip
 
 
-# Operators of whose first input alone they are taken: the axis there that is the output's axis, place by place
+# Operators of whose first input alone they are taken: the axis there that is the output's axis
 
 
 def _turned(node: ir.Node, axis: int) -> int:

@@ -1,8 +1,4 @@
-"""The distance head in ONNX, always float32: taps of the network → the graph's output ``distance``.
-
-It is put on a finished graph, new or years old: it reads values that every graph of hydrant's names alike, whatever its
-lowering, precision and quantisation. ``bundle.density`` has the formula.
-"""
+"""The distance head of a finished graph, new or old, always float32: taps of the network → the output ``distance``."""
 
 from __future__ import annotations
 
@@ -23,7 +19,9 @@ DISTANCE = "distance"
 
 def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density: Density | None) -> None:
     """Give a graph the distance of a bundle, in place of an earlier one."""
-    _remove(model)
+    for entries in (model.graph.node, model.graph.initializer, model.graph.output, model.graph.value_info):
+        for entry in [entry for entry in entries if entry.name == DISTANCE or entry.name.startswith(f"{DISTANCE}.")]:
+            entries.remove(entry)
     if density is None:
         return
     graph = Graph()
@@ -32,13 +30,6 @@ def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density
     graph.add_to(model.graph)
     axes = ["batch", "sequence"] if architecture.every_token else ["batch"]
     model.graph.output.append(onnx.helper.make_tensor_value_info(DISTANCE, FLOAT, axes))
-
-
-def _remove(model: onnx.ModelProto) -> None:
-    graph = model.graph
-    for entries in (graph.node, graph.initializer, graph.output, graph.value_info):
-        for entry in [entry for entry in entries if entry.name == DISTANCE or entry.name.startswith(f"{DISTANCE}.")]:
-            entries.remove(entry)
 
 
 def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) -> str:
@@ -97,10 +88,7 @@ def _last(architecture: AnyArchitecture, mean: bool) -> str:
 
 
 def _trunk_rows(graph: Graph, architecture: Architecture, layers: Sequence[int], kinds: Sequence[str]) -> str:
-    """First token, sum over real tokens, or both, of each layer of the trunk: [kinds·layers, B, d].
-
-    One product of a layer's tokens gives them. The sum stands for the mean: :func:`_head` divides by its length.
-    """
+    """First token, sum over real tokens (for the mean), or both, of each layer of the trunk: [kinds·layers, B, d]."""
     weights, made = _token_weights(graph, architecture, kinds), []
     for layer in layers:  # a layer may run as several streams, all alike
         name = f"{DISTANCE}.layers.{layer}"
@@ -169,15 +157,14 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     chosen = node("Gather", [table, places], "chosen", axis=0)  # [K, B, r]
     apart = node("Sub", [rows, chosen], "apart")  # squared afterwards: no difference of squares
     squared = node("ReduceSumSquare", [apart, _constant(graph, [-1])], "squared", keepdims=0)
-    location, scale = arrays["location"].astype(np.float64), arrays["scale"].astype(np.float64)
+    location, scale = (arrays[name].astype(np.float64) for name in ("location", "scale"))
     factor = weight("factor", (1 / (scale * count)).astype(np.float32)[:, None])
     shift = weight("shift", np.array([(location / (scale * count)).sum()], np.float32))
     weighed = node("Mul", [squared, factor], "weighed")
     total = node("ReduceSum", [weighed, _constant(graph, [0])], "total", keepdims=0)
+    made = graph.node("Sub", [total, shift], f"{DISTANCE}.each" if tokens else DISTANCE)
     if tokens:
-        graph.node("Reshape", [node("Sub", [total, shift], "each"), *shape], DISTANCE)
-    else:
-        graph.node("Sub", [total, shift], DISTANCE)
+        graph.node("Reshape", [made, *shape], DISTANCE)
 
 
 def _constant(graph: Graph, values: int | list[int]) -> str:

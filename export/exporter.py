@@ -28,9 +28,6 @@ from .rewrites import left_out, rewrite, unfit
 
 log = logging.getLogger(__name__)
 
-EXAMPLES = 256
-"""Inputs drawn where no number is given."""
-
 TRACED = "traced"
 """The lowering of a traced graph, in reports and metadata."""
 
@@ -52,10 +49,7 @@ def exported(
         return _exported_traced(bundle, traced, precision, form)
     lowering, why = choose_lowering(form.lowering, precision)
     if data is not None and precision not in ("fp16", "int8"):
-        raise InputError(
-            f"data was given, but {precision.upper()} needs none: activations are measured for FP16, and INT8 is "
-            "calibrated; leave it (--data) out"
-        )
+        raise InputError(f"data was given, but {precision.upper()} needs none (FP16 and INT8 do); leave --data out")
     if precision == "int8" and data is None:
         raise InputError("INT8 is calibrated and checked on real inputs; give them with data=… (--data)")
     architecture = bundle.architecture()
@@ -63,7 +57,7 @@ def exported(
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out(form.without, lowering, precision))
     facts = {"hydrant.precision": precision, "hydrant.lowering": lowering, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
-    examples = reading.limit(EXAMPLES)
+    examples = reading.limit(256)
     inputs = {"data": data, "examples": examples, "seed": seed, "columns": reading}
     islands = quantised = None
     if precision == "fp16":
@@ -89,11 +83,8 @@ def exported(
 def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision, form: GraphForm) -> Export:
     """Write the graph of a traced bundle, which has one form."""
     if precision != "fp32" or form.lowering != "auto" or form.attention != "auto" or form.without:
-        raise InputError(
-            f"bundle {bundle.path} is traced ({architecture.model_class}), and its graph has one form: precision fp32, "
-            f"as torch's exporter writes it; leave precision, lowering, attention and without out (a traced bundle "
-            f"does without {LACKS})"
-        )
+        told = f"bundle {bundle.path} is traced ({architecture.model_class}), and its graph has one form, fp32"
+        raise InputError(f"{told}; leave precision, lowering, attention and without out (it does without {LACKS})")
     from ..tracing.stored import load_original
     from .traced_graph import traced_graph
 

@@ -65,10 +65,7 @@ class Norm(Part):
 
 @dataclass(frozen=True)
 class Heads(Part):
-    """Query, key and value projections of n heads, each a weight [G, d, n·d_h]; the heads stand side by side.
-
-    One member's have G = 1; members with the same heads may also share one of these, each projection with its G.
-    """
+    """Query, key and value projections of n heads side by side, each a weight [G, d, n·d_h] with its own G."""
 
     query: Linear
     key: Linear
@@ -86,32 +83,20 @@ class Heads(Part):
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of one layer.
-
-    Attributes:
-        heads: one for each group, 1 or M; if M, output has M entries.
-        output: output projections [n·d_h, d], one for each group.
-        output_bias: [G, 1, d].
-        output_update: of the one output projection.
-        rotary: θ of the rotary positions.
-        window: how many tokens away it reaches, to either side.
-        routes: in the fork layer, each member's heads of the one group; then ``output`` has M entries.
-        scale: factor on the scores, 1/√d_h unless it was folded.
-        pooled: only the first token has a query.
-        absorbed: that query is multiplied into the key projection, and the attention's mean of the
-            inputs into the value projection, so that no token's key or value is computed.
-    """
+    """Attention of one layer: heads for each group, 1 or M, and output projections [n·d_h, d], M if the heads are."""
 
     heads: tuple[Heads, ...]
     output: tuple[np.ndarray, ...]
-    output_bias: np.ndarray | None
-    scale: float
-    routes: tuple[tuple[int, ...], ...] | None = None
-    pooled: bool = False
-    absorbed: bool = False
-    output_update: LowRank | None = None
-    rotary: float | None = None
-    window: int | None = None
+    output_bias: np.ndarray | None  # [G, 1, d]
+    scale: float  # of the scores, 1/√d_h unless it was folded
+    routes: tuple[tuple[int, ...], ...] | None = (
+        None  # each member's heads of the one group, where members first differ
+    )
+    pooled: bool = False  # only the first token has a query
+    absorbed: bool = False  # no token's key or value is computed (``rewrites.absorb_keys``)
+    output_update: LowRank | None = None  # of the one output projection
+    rotary: float | None = None  # θ of the rotary positions
+    window: int | None = None  # how many tokens away it reaches, to either side
 
     @property
     def groups(self) -> int:

@@ -30,11 +30,7 @@ _DTYPES: dict[int, Any] = {
 
 
 class Graph:
-    """Collects nodes and initializers; values are referred to by name, and the same node added twice is one.
-
-    Names are derived from the arguments alone, so the same calls give the same bytes. Floating-point weights and
-    numbers are stored in the graph's precision, or in float32 inside :meth:`wide`.
-    """
+    """Nodes and initializers by name, a node added twice once; numbers are in its precision, or wide float32."""
 
     def __init__(self, precision: str = "fp32") -> None:
         self.kind: int = KINDS[precision]

@@ -49,26 +49,16 @@ class GraphForm:
 
 @dataclass(frozen=True)
 class Export:
-    """What an export wrote, and how.
-
-    Attributes:
-        path: of the ONNX file.
-        precision, lowering, attention: of the graph.
-        reasons: why ``lowering`` and ``attention`` were chosen, and which rewrites do not hold for the model, in words.
-        changes: what each exact rewrite did.
-        islands: what stays float32 in a half-precision graph, and why; ``None`` for the others.
-        quantised: what an INT8 graph rounds, and the gates it passed; ``None`` for the others.
-        tokenizer: what ``tokenizer.onnx`` was compared on; ``None`` where it was not asked for.
-    """
+    """What an export wrote, and how."""
 
     path: Path
     precision: str
     lowering: str
     attention: str
-    reasons: dict[str, str]
+    reasons: dict[str, str]  # why these were chosen, and which rewrites do not hold for the model
     changes: list[Change]
-    islands: Islands | None
-    quantised: Quantised | None
+    islands: Islands | None  # of a half-precision graph
+    quantised: Quantised | None  # of an INT8 graph
     tokenizer: TokenizerExport | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -36,12 +36,10 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
     else:
         query, key, value = _projected(context, f"{name}.qkv", part, ("query", "key", "value"), x, slots)
     mixed = attend(context, name, (query, key, value), copies, part, queries)  # [N·B, slots, T_q, d_h]
-    output, bias = [_padded_rows(weight, slots * width) for weight in part.output], part.output_bias
     if part.routes is None:
         mixed = graph.node("Transpose", [mixed], f"{name}.by_token", perm=[0, 2, 1, 3])
     else:
         members, slots = len(part.routes), max(map(len, part.routes))
-        output = [_padded_rows(weight, slots * width) for weight in part.output]
         read = [[*route, *[route[0]] * (slots - len(route))] for route in part.routes]
         mixed = graph.node("Gather", [mixed, graph.constant(np.ravel(read))], f"{name}.routed", axis=1)
         shape = context.shape(-1, members, slots, queries, width)
@@ -49,7 +47,8 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
         mixed = graph.node("Transpose", [mixed], f"{name}.by_token", perm=[1, 0, 3, 2, 4])
         copies = members
     joined = graph.node("Reshape", [mixed, graph.constant([copies, -1, slots * width])], f"{name}.joined")
-    projection = Linear(np.stack(output), bias, part.output_update)
+    output = [np.pad(weight, ((0, slots * width - len(weight)), (0, 0))) for weight in part.output]
+    projection = Linear(np.stack(output), part.output_bias, part.output_update)
     out = _product(context, f"{name}.output", projection, joined, f"{name}.output.flat")  # [R, B·T_q, d]
     count = max(copies, projection.groups)
     return Stream(graph.node("Reshape", [out, context.shape(count, -1, queries, d)], name), count, queries)
@@ -68,9 +67,8 @@ def _projected(
         zero = np.zeros((1, 1, inner), np.float32)
         biases = [[zero if p.bias is None else _padded(p.bias, inner) for p in group] for group in projections]
         bias = np.concatenate([_beside(group) for group in biases])
-    flat = graph.node(
-        "Reshape", [x.name, graph.constant([0, -1, context.architecture.width])], f"{name}.input"
-    )  # [S, B·T, d]
+    rows = graph.constant([0, -1, context.architecture.width])
+    flat = graph.node("Reshape", [x.name, rows], f"{name}.input")  # [S, B·T, d]
     stacked = Linear(weight, bias, _stacked_update(projections[0], inner))
     product = _product(context, name, stacked, flat)
     copies = max(x.count, len(part.heads), *(heads.groups for heads in part.heads))
@@ -112,12 +110,9 @@ def _stacked_update(projections: list[Linear], inner: int) -> LowRank | None:
     if not updates:
         return None
     down = _beside([update.down for _, update in updates])
-    ups = []
-    for index, update in updates:
-        after = inner * (len(projections) - index - 1)
-        ups.append(np.pad(update.up, ((0, 0), (0, 0), (inner * index, after))))
-    groups = len(down)
-    return LowRank(down, np.concatenate([np.broadcast_to(up, (groups, *up.shape[1:])) for up in ups], axis=1))
+    last = len(projections) - 1
+    ups = [np.pad(part.up, ((0, 0), (0, 0), (inner * index, inner * (last - index)))) for index, part in updates]
+    return LowRank(down, np.concatenate([np.broadcast_to(up, (len(down), *up.shape[1:])) for up in ups], axis=1))
 
 
 def _beside(arrays: list[np.ndarray]) -> np.ndarray:
@@ -129,8 +124,3 @@ def _beside(arrays: list[np.ndarray]) -> np.ndarray:
 def _padded(array: np.ndarray, columns: int) -> np.ndarray:
     """[G, rows, n] → [G, rows, columns], zero-padded."""
     return np.pad(array, ((0, 0), (0, 0), (0, columns - array.shape[2])))
-
-
-def _padded_rows(array: np.ndarray, rows: int) -> np.ndarray:
-    """[n, columns] → [rows, columns], zero-padded."""
-    return np.pad(array, ((0, max(0, rows - array.shape[0])), (0, 0)))

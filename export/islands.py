@@ -29,19 +29,12 @@ HEADROOM = 4.0
 
 @dataclass(frozen=True)
 class Islands:
-    """Values that stay float32 although the trunk is in half precision.
-
-    Attributes:
-        values: their names.
-        reasons: value → why, in words.
-        source: what the activations were measured on, in words.
-        largest: value → largest magnitude that was measured.
-    """
+    """Values that stay float32 although the trunk is in half precision, each with the reason."""
 
     values: frozenset[str]
     reasons: dict[str, str]
-    source: str
-    largest: dict[str, float] = field(default_factory=dict)
+    source: str  # what the activations were measured on, in words
+    largest: dict[str, float] = field(default_factory=dict)  # magnitude that was measured
 
 
 def choose_islands(
@@ -51,13 +44,7 @@ def choose_islands(
     source: str = "",
     progress: Progress = no_progress,
 ) -> Islands:
-    """Decide which values of a half-precision graph are computed in float32.
-
-    BF16 has float32's range: the embedding and residual sums and the LayerNorms behind them are float32, since 8
-    bits of mantissa would be rounded anew at every layer; nothing has to be measured. FP16 ends at 65504: a
-    residual sum above :data:`RESIDUAL_LIMIT`, attention scores above :data:`SCORE_LIMIT`, and what an MLP's gate or the
-    MLP gives where it might overflow, are float32.
-    """
+    """Which values are float32: in BF16 all sums, which need no measuring; in FP16 what is too large or might be."""
     sums = residuals(blocks)
     if precision == "bf16":
         return Islands(

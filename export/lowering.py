@@ -25,20 +25,12 @@ PROJECTION = "embeddings.projection"
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a graph.
+    """The form of a graph."""
 
-    Attributes:
-        lowering: ``"grouped"`` or ``"unrolled"``.
-        operator: of attention: ``"primitive"`` or ``"onnx"``.
-        precision: of the trunk: ``"fp32"``, ``"fp16"`` or ``"bf16"``.
-        islands: values computed in float32 whatever the precision (``export.islands``).
-        member_outputs: also emit each member's own outputs.
-    """
-
-    lowering: str = "unrolled"
-    operator: str = "primitive"
-    precision: str = "fp32"
-    islands: frozenset[str] = frozenset()
+    lowering: str = "unrolled"  # or "grouped"
+    operator: str = "primitive"  # of attention, or "onnx"
+    precision: str = "fp32"  # of the trunk
+    islands: frozenset[str] = frozenset()  # values computed in float32 whatever the precision
     member_outputs: bool = False
 
     @property
@@ -49,27 +41,23 @@ class Form:
 
 def choose_attention(asked: str, precision: str, architecture: Architecture) -> tuple[str, str]:
     """The operator of attention, ``"primitive"`` or ``"onnx"``, and why."""
-    width = architecture.head_width
-    fuses = precision in ("fp16", "bf16") and 16 <= width <= 256
+    width, half = architecture.head_width, precision in ("fp16", "bf16")
+    fuses = half and 16 <= width <= 256
     if asked == "onnx" and fuses:
         return "onnx", "asked for; TensorRT compiles it to one kernel, or refuses to build"
     if asked == "onnx":
-        return "onnx", (
-            f"asked for; TensorRT-RTX does not build Attention in {precision.upper()} at head width {width} "
-            "(it needs FP16 or BF16 and a width of 16 to 256): for ONNX Runtime only"
-        )
+        why = f"TensorRT-RTX does not build Attention in {precision.upper()} at head width {width}"
+        return "onnx", f"asked for; {why} (it needs FP16 or BF16 and 16 to 256): for ONNX Runtime only"
     if asked == "primitive":
         return "primitive", "asked for"
-    why = "MatMul-Softmax-MatMul: "
-    if precision in ("fp32", "int8"):
-        why += f"in {precision.upper()} ONNX Runtime runs both within 2 %, and TensorRT-RTX does not build Attention"
+    if not half:
+        why = f"in {precision.upper()} ONNX Runtime runs both within 2 %, and TensorRT-RTX does not build Attention"
     elif not fuses:
-        why += f"at head width {width} no engine fuses Attention, and it may not build"
+        why = f"at head width {width} no engine fuses Attention, and it may not build"
     else:
-        mask = "; its additive mask costs nothing" if architecture.modality == "text" else ""
-        why += f"at head width {width} TensorRT compiles it to the same fused kernel as Attention{mask}, and runtimes "
-        why += "that end at opset 22 read it too"
-    return "primitive", why
+        why = f"at head width {width} TensorRT compiles it to the same fused kernel as Attention, and runtimes that end"
+        why += " at opset 22 read it too"
+    return "primitive", f"MatMul-Softmax-MatMul: {why}"
 
 
 def lower(
@@ -122,10 +110,9 @@ def _text(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
     with graph.wide(wide):
         if wide:
             rows = [graph.cast(row, f"{row}.float32") for row in rows]
-        x = rows[0]
-        for index, row in enumerate(rows[1:]):
-            last = index == len(rows) - 2
-            x = graph.node("Add", [x, row], "embeddings.sum" if last else "embeddings.word_position")
+        x, *added = rows
+        for row in added:
+            x = graph.node("Add", [x, row], "embeddings.sum" if row is added[-1] else "embeddings.word_position")
     count = max(table.shape[0] for name, table in tables.items() if not name.startswith(PROJECTION))
     assert blocks.embedding_norm is not None  # every text family has one
     normed = affine_norm(context, "embeddings.norm", blocks.embedding_norm, Stream(x, count, wide=wide))

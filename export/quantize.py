@@ -1,16 +1,13 @@
 """Static INT8 for CPUs: QuantizeLinear and DequantizeLinear around the large products of an unrolled graph.
 
-Activations are unsigned 8-bit with one scale and zero point for each tensor, fixed by calibration; weights are
-signed 8-bit with one scale for each column. A product's input is first divided, and its weight multiplied, by a factor
-for each channel that moves outliers of the activations into the weights (SmoothQuant, Xiao et al. 2023). Attention,
-a last layer that runs on a single token, dense layer, classifier and uncertainty head stay float32. Since every scale
-is a constant, a result does not depend on the other inputs of its batch.
+Activations are unsigned 8-bit with a scale for each tensor, fixed by calibration; weights are signed 8-bit with one for
+each column. A product's input is first divided, and its weight multiplied, by a factor for each channel (SmoothQuant,
+Xiao et al. 2023). Attention, a last layer that runs on a single token, and all behind it stay float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,16 +22,8 @@ ALPHA = 0.8
 Batch = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Channels:
-    """Smallest and largest value of a product's input in calibration, channel by channel: [in]."""
-
-    low: np.ndarray
-    high: np.ndarray
-
-
-Seen = Mapping[str, Channels]
-"""Input value → its channels."""
+Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""Input of a product → its smallest and largest values in calibration, channel by channel: [in]."""
 
 
 def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
@@ -49,16 +38,10 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
 
 
 def part_of(product: str) -> str:
-    """The part of a layer that a product belongs to.
+    """The part of a layer that a product belongs to: ``attention.input``, ``attention.output``, ``mlp.up`` or ``down``.
 
-    One of ``attention.input`` (query, key and value), ``attention.output``, ``mlp.up``, ``mlp.down``.
-
-    >>> part_of("layers.3.attention.key.1")
-    'layers.3.attention.input'
-    >>> part_of("layers.3.mlp.up.product")
-    'layers.3.mlp.up'
-    >>> part_of("layers.3.attention")
-    'layers.3.attention.output'
+    >>> part_of("layers.3.attention.key.1"), part_of("layers.3.mlp.up.product"), part_of("layers.3.attention")
+    ('layers.3.attention.input', 'layers.3.mlp.up', 'layers.3.attention.output')
     """
     pieces = product.split(".")[:4]
     if pieces[2:] == ["attention"]:  # an output projection without a bias gives what attention gives
@@ -83,7 +66,7 @@ def calibrate(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], batches: 
     runs = [session.run(names, dict(batch)) for batch in batches]
     low = [np.min([run[2 * i] for run in runs], axis=0) for i in range(len(inputs))]
     high = [np.max([run[2 * i + 1] for run in runs], axis=0) for i in range(len(inputs))]
-    return {name: Channels(low[i], high[i]) for i, name in enumerate(inputs)}
+    return dict(zip(inputs, zip(low, high, strict=True), strict=True))
 
 
 def quantise(
@@ -103,7 +86,7 @@ def quantise(
         if node.name in names:
             x, weight = node.input
             if x not in ready:
-                made += _quantised_input(graph, x, seen[x], factors[x])
+                made += _quantised_input(graph, x, *seen[x], factors[x])
                 ready.add(x)
             made.append(_quantised_weight(graph, stored[weight], weights[weight] * factors[x][:, None]))
             node.input[0], node.input[1] = f"{x}.int8", f"{weight}.int8"
@@ -120,21 +103,22 @@ def smoothing(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]
         readers.setdefault(node.input[0], []).append(np.abs(weights[node.input[1]]).max(axis=1))
     factors = {}
     for name, found in readers.items():
-        x = seen[name]
-        largest = np.maximum(np.maximum(np.abs(x.low), np.abs(x.high)), 1e-5).astype(np.float64)
+        largest = np.maximum(np.abs(seen[name]).max(axis=0), 1e-5).astype(np.float64)
         weight = np.maximum(np.max(found, axis=0), 1e-5).astype(np.float64)
         factor = np.clip(largest**ALPHA / weight ** (1 - ALPHA), 1e-4, 1e4)
         factors[name] = (factor / np.exp(np.log(factor).mean())).astype(np.float32)
     return factors
 
 
-def _quantised_input(graph: onnx.GraphProto, x: str, seen: Channels, factor: np.ndarray) -> list[onnx.NodeProto]:
+def _quantised_input(
+    graph: onnx.GraphProto, x: str, low: np.ndarray, high: np.ndarray, factor: np.ndarray
+) -> list[onnx.NodeProto]:
     """``x`` ÷ factor, rounded to 8 bits and back, as ``x.int8``; the steps cover all smoothed values, and 0."""
-    low, high = min(0.0, float((seen.low / factor).min())), max(0.0, float((seen.high / factor).max()))
-    scale = max((high - low) / 255, 1e-8)
+    least, most = min(0.0, float((low / factor).min())), max(0.0, float((high / factor).max()))
+    scale = max((most - least) / 255, 1e-8)
     smoothing = _store(graph, f"{x}.smoothing", (1 / factor).astype(np.float32))
     steps = [_store(graph, f"{x}.scale", np.asarray(np.float32(scale)))]
-    steps.append(_store(graph, f"{x}.zero", np.asarray(np.uint8(round(-low / scale)))))
+    steps.append(_store(graph, f"{x}.zero", np.asarray(np.uint8(round(-least / scale)))))
     return [
         _node("Mul", [x, smoothing], f"{x}.smoothed"),
         _node("QuantizeLinear", [f"{x}.smoothed", *steps], f"{x}.rounded"),

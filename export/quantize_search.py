@@ -27,27 +27,16 @@ LEAST_CHECKED = 32
 BATCH = 8
 """Inputs of a batch, with one another's padding."""
 
-SENSITIVITY_BATCHES = 8
-"""Batches on which the parts are ranked."""
-
 
 @dataclass(frozen=True)
 class Quantised:
-    """An INT8 graph that passed its gates.
-
-    Attributes:
-        model: the graph.
-        quantised: number of layer parts (query, key and value; output projection; MLP up; MLP down) in INT8.
-        left: names of those that stay float32.
-        gates: figures against float32 on inputs that calibration did not see.
-        source: what calibration and gates ran on, in words.
-    """
+    """An INT8 graph that passed its gates."""
 
     model: onnx.ModelProto
-    quantised: int
-    left: list[str]
-    gates: list[Gate]
-    source: str
+    quantised: int  # parts of layers (``quantize.part_of``) in INT8
+    left: list[str]  # names of those that stay float32
+    gates: list[Gate]  # figures against float32 on inputs that calibration did not see
+    source: str  # what calibration and gates ran on, in words
 
     def to_json(self) -> dict[str, Any]:
         """All but the graph, as a JSON object."""
@@ -63,11 +52,10 @@ def search(
     checked = sum(len(next(iter(batch.values()))) for batch in checking)
     nodes = products(model, layers)
     if checked < LEAST_CHECKED or not nodes:
-        raise InputError(
-            f"INT8 needs {2 * LEAST_CHECKED} inputs, one half to calibrate on and one to check, and a layer that runs "
-            f"on every token; found {source} and {layers} such layers; give more data with --data and --examples, or "
-            "export FP32"
+        wanted = (
+            f"INT8 needs {2 * LEAST_CHECKED} inputs, to calibrate on and to check, and a layer that runs on every token"
         )
+        raise InputError(f"{wanted}; found {source} and {layers} such layers; give more data, or export FP32")
     singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
     seen = calibrate(model, nodes, singles)
     parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
@@ -84,10 +72,8 @@ def search(
         if all(gate.passed for gate in judged):
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
     failed = "; ".join(gate.told for gate in judged if not gate.passed)
-    raise GateError(
-        f"INT8 does not hold for this model, even with half of its layers' parts in float32: {failed}; "
-        "export FP32 or BF16"
-    )
+    told = f"INT8 does not hold for this model, even with half of its layers' parts in float32: {failed}"
+    raise GateError(f"{told}; export FP32 or BF16")
 
 
 def _rows(batch: Batch) -> list[Batch]:
@@ -111,7 +97,7 @@ def _most_sensitive(
     progress: Progress,
 ) -> list[str]:
     """Parts in the order of mean |Δ probability| (or |Δ score|) when each alone is in INT8, largest first."""
-    few = batches[:SENSITIVITY_BATCHES]
+    few = batches[:8]
     answer = model.graph.output[0].name
     expected = _outputs(model, few)[answer]
     errors = {}

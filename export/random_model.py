@@ -1,8 +1,4 @@
-"""Models of a given shape with random weights: what a bundle is profiled against.
-
-A bundle no longer holds the heads that were pruned, and latency does not depend on the values of the
-weights, so the single model and the members of a Deep Ensemble are stood in for by random ones.
-"""
+"""Models of a given shape with random weights, what a bundle is profiled against: latency does not depend on these."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A new calibration for graphs that exist: temperature, thresholds and distance are put in, all else stays as it is.
-
-The result is what exporting again with the same settings would give, without the data that FP16 and
-INT8 graphs were measured on.
-"""
+"""A new calibration for graphs that exist: temperature, thresholds and distance are put in, all else stays as it is."""
 
 from __future__ import annotations
 
@@ -63,8 +59,6 @@ def _read(path: Path) -> onnx.ModelProto:
     outputs = {output.name for output in model.graph.output}
     found = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
     if "score" not in outputs and (found != [1] or "energy" not in outputs):  # a score has no temperature
-        raise BundleError(
-            f"{path} holds no temperature that could be set, or gives no energy: an older hydrant wrote it; "
-            "export it again with `hydrant export`"
-        )
+        told = f"{path} holds no temperature that could be set, or gives no energy"
+        raise BundleError(f"{told}: an older hydrant wrote it; export it again with `hydrant export`")
     return model

@@ -18,10 +18,7 @@ from .fused_blocks import Attention, Blocks, Heads, Layer, Linear, LowRank, Norm
 
 
 def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Weights that are equal for all members are stored once; up to the first that differs, streams are one.
-
-    Requires: nothing. Equality is that of the numbers, whatever the plan says.
-    """
+    """Weights that are equal for all members are stored once; up to the first that differs, streams are one."""
     shared = replace(
         blocks,
         embeddings={name: _once(array) for name, array in blocks.embeddings.items()},
@@ -38,10 +35,7 @@ def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Where members first differ, their input is still one: each distinct head is computed once.
-
-    Requires: attention with a group for each member on a single stream.
-    """
+    """Where members first differ, their input is still one: each distinct head is computed once."""
     layers, told, width = list(blocks.layers), [], blocks.architecture.head_width
     for index, (layer, streams) in enumerate(zip(blocks.layers, blocks.streams(), strict=False)):
         norms = 1 if layer.attention_norm is None else layer.attention_norm.groups
@@ -55,11 +49,7 @@ def fork_heads(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """The last layer computes query, output projection and MLP of the first token only.
-
-    Requires: a classifier that reads the first token alone. One that reads a mean of all tokens, or every token, needs
-    them all.
-    """
+    """The last layer computes query, output projection and MLP of the first token only, if nothing else is read."""
     if not blocks.architecture.first_token_only:
         return blocks, []
     told = [f"layer {len(blocks.layers) - 1}: only the first token's query, output projection and MLP are computed"]
@@ -69,9 +59,7 @@ def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """LayerNorm's affine map goes into the linear maps that read it: (x̂γ + β)W = x̂(γW) + βW.
 
-    Requires: LayerNorm before attention and MLP (ViT, DeiT), where nothing else reads its output, and an
-    affine map that all members share or that has the same groups as the linear map. The final norm keeps its own: the
-    distance reads its output.
+    Where nothing else reads its output (ViT, DeiT); the distance reads that of the final norm.
     """
     if not blocks.architecture.pre_norm:
         return blocks, []
@@ -94,10 +82,7 @@ def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """The factor 1/√d_h on the scores goes into the query projection.
-
-    Requires: nothing.
-    """
+    """The factor 1/√d_h on the scores goes into the query projection."""
 
     def fold(attention: Attention) -> Attention:
         factor = np.float32(attention.scale)
@@ -108,13 +93,10 @@ def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def drop_key_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Key biases add the same number to all scores of a query; softmax does not see it.
-
-    Requires: keys that do not turn by position, as rotary ones do: q·R(j − i)b differs from key to key.
-    """
+    """Key biases add the same to all scores of a query, which softmax does not see; not so if keys are rotary."""
     if blocks.architecture.rotary:
         return blocks, []
-    biased = sum(_has_bias(layer.attention, "key") for layer in blocks.layers)
+    biased = sum(any(heads.key.bias is not None for heads in layer.attention.heads) for layer in blocks.layers)
 
     def drop(attention: Attention) -> Attention:
         heads = [replace(part, key=replace(part.key, bias=None)) for part in attention.heads]
@@ -124,12 +106,9 @@ def drop_key_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """Attention's probabilities sum to 1, so value biases pass it unchanged: b_O becomes b_O + b_V W_O.
-
-    Requires: nothing.
-    """
+    """Attention's probabilities sum to 1, so value biases pass it unchanged: b_O becomes b_O + b_V W_O."""
     width = blocks.architecture.head_width
-    biased = sum(_has_bias(layer.attention, "value") for layer in blocks.layers)
+    biased = sum(any(heads.value.bias is not None for heads in layer.attention.heads) for layer in blocks.layers)
 
     def fold(attention: Attention) -> Attention:
         update, heads = attention.output_update, attention.heads
@@ -156,10 +135,8 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """One query against T keys: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V, so T keys and values vanish.
 
-    Weights then meet one vector for each head: members that share some of them are taken apart, and updates merged.
-
-    Requires: a pooled last layer without key and value biases (``drop-key-bias``, ``fold-value-bias``), whose keys do
-    not turn by position: rotary ones have other weights at every token.
+    Of a pooled last layer without key and value biases; rotary keys have other weights at every token. Members that
+    share some weights are taken apart, and updates merged.
     """
     attention = blocks.layers[-1].attention
     biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in attention.heads)
@@ -234,8 +211,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def _with_last(blocks: Blocks, attention: Attention) -> Blocks:
-    *before, last = blocks.layers
-    return replace(blocks, layers=(*before, replace(last, attention=attention)))
+    return replace(blocks, layers=(*blocks.layers[:-1], replace(blocks.layers[-1], attention=attention)))
 
 
 def _once(array: np.ndarray) -> np.ndarray:
@@ -317,11 +293,6 @@ def _distinct_heads(attention: Attention, width: int) -> tuple[Heads, tuple[tupl
             route.append(distinct.setdefault(key, (len(distinct), own))[0])
         routes.append(tuple(route))
     return _joined([own for _, own in distinct.values()], 2), tuple(routes)
-
-
-def _has_bias(attention: Attention, kind: str) -> bool:
-    """Whether the key or value projections of a layer have a bias."""
-    return any(getattr(heads, kind).bias is not None for heads in attention.heads)
 
 
 def _each_attention(blocks: Blocks, change: Callable[[Attention], Attention]) -> Blocks:

@@ -1,14 +1,9 @@
 """A tokenizer as an ONNX graph: one text, or a pair of texts → the tokens that the model reads.
 
 Input ``text``: strings [1], or [2] for a pair. Outputs: ``input_ids``, ``attention_mask`` and, where the model has
-them, ``token_type_ids``, int64 [1, tokens], cut to what the model reads as ``data.text`` cuts; ``counts``, int64
-[texts]: the
-tokens of each text before that, without special ones.
-
-Of a model that tags tokens (:func:`word_graph`), which reads one text, also ``words`` [1, tokens], as ``data.words``
-gives them, and ``offsets`` [1, tokens, 2] in characters. The normalisation goes character by character (``wordpiece``),
-so each character of the normalised text knows from which it came. A token is as long as its piece, and one that stands
-for a whole word as long as that.
+them, ``token_type_ids``, int64 [1, tokens], cut as ``data.text`` cuts; ``counts``, int64 [texts]: the tokens of each
+text before that, without special ones. Of a model that tags tokens (:func:`word_graph`), also ``words`` [1, tokens], as
+``data.words`` gives them, and ``offsets`` [1, tokens, 2] in characters.
 """
 
 from __future__ import annotations
@@ -29,7 +24,6 @@ from .wordpiece import BREAKS, FIRST_MARK, normalisation_of, range_pattern, voca
 
 DOMAIN = "ai.onnx.contrib"
 OPSET, IR_VERSION = 17, 8
-MANY = 2**62
 
 
 @dataclass(frozen=True)
@@ -126,6 +120,10 @@ class TextGraph:
     def characters(self, text: str) -> str:
         """Each character of a text [1]."""
         return self.matches(text, "(?s)(.)")
+
+    def lengths(self, strings: str) -> str:
+        """How many characters each string has."""
+        return self.extension("StringLength", strings)
 
     def joined(self, strings: str) -> str:
         """Strings as one [1]."""
@@ -245,10 +243,8 @@ def _body(graph: TextGraph, tokenizer: Any) -> Any:
     if kind in ("BPE", "Unigram"):
         return _by_json(graph, steps)
     if kind != "WordPiece":
-        raise InputError(
-            f"the tokenizer's model is {cut(kind)}; tokenizer.onnx can be made of WordPiece, BPE and Unigram; give the "
-            "C++ runner token ids"
-        )
+        told = f"the tokenizer's model is {cut(kind)}; tokenizer.onnx can be made of WordPiece, BPE and Unigram"
+        raise InputError(f"{told}; give the C++ runner token ids")
     pieces = WordPiece(graph, tokenizer)
 
     def ids(text: str) -> str:
@@ -259,31 +255,23 @@ def _body(graph: TextGraph, tokenizer: Any) -> Any:
 
 
 class WordPiece:
-    """The steps of a WordPiece tokenizer, each of which adds its nodes.
-
-    Attributes:
-        lines: the vocabulary, in the order of its ids.
-        marks: added tokens → the private characters that stand for them.
-    """
+    """The steps of a WordPiece tokenizer, each of which adds its nodes."""
 
     def __init__(self, graph: TextGraph, tokenizer: Any) -> None:
         steps = json.loads(tokenizer.to_str())
         model = steps["model"]
         self._graph = graph
-        self.lines, self.marks = vocabulary_lines(steps)
+        self.lines, marks = vocabulary_lines(steps)
+        self.marks = dict(sorted(marks.items(), key=lambda each: len(each[0]), reverse=True))  # longest first
         self.prefix: str = model["continuing_subword_prefix"]
         self.unknown: str = self.marks.get(model["unk_token"], model["unk_token"])
         self._found = normalisation_of(tokenizer, self.lines, self.prefix)
-
-    def longest_first(self) -> list[tuple[str, str]]:
-        """Added tokens and their marks: of one that holds another the whole is searched for."""
-        return sorted(self.marks.items(), key=lambda each: len(each[0]), reverse=True)
 
     def cleaned(self, text: str) -> str:
         """Strings with marks for added tokens, without characters that vanish, and with spaces around lone ones."""
         graph, last = self._graph, FIRST_MARK + len(self.marks) + 1
         value = graph.replaced(text, f"[\\x{{{FIRST_MARK:x}}}-\\x{{{last:x}}}]", "")
-        for token, stand_in in self.longest_first():
+        for token, stand_in in self.marks.items():
             value = graph.replaced(value, escaped(token), f" {stand_in} ")
         value = graph.replaced(value, f"[{BREAKS}]", " " if self._found.breaks else "")
         if self._found.gone:
@@ -309,7 +297,7 @@ class WordPiece:
     def ids(self, value: str) -> str:
         """The ids of a text that was cleaned and mapped."""
         graph, mark = self._graph, chr(FIRST_MARK)
-        some = next(iter(self.marks.values()), self.unknown)  # put around texts by the operator, and taken away again
+        some = min(self.marks.values(), default=self.unknown)  # put around texts by the operator, and taken away again
         # a word with a character that has no piece is unknown as a whole; the operator would give what it finds before
         value = graph.replaced(value, f"[^ ]*{mark}[^ ]*", f" {self.unknown} ")
         made = graph.extension(
@@ -337,11 +325,7 @@ def _table(entries: Mapping[str, str]) -> str:
 
 
 def _by_json(graph: TextGraph, steps: dict[str, Any]) -> Any:
-    """By the operator that reads ``tokenizer.json``.
-
-    Without its last step, which puts special tokens around texts, and without searching for such within texts: it loses
-    the end of a text that begins like one.
-    """
+    """By the operator that reads ``tokenizer.json``; it loses the end of a text that begins like a special token."""
     left: dict[str, Any] = {"post_processor": None, "truncation": None, "padding": None, "added_tokens": []}
     plain = json.dumps({**steps, **left}, ensure_ascii=False)
     unigram = steps["model"]["type"] == "Unigram"
@@ -382,16 +366,13 @@ def word_graph(
 
 
 def _normalised(graph: TextGraph, steps: WordPiece) -> tuple[str, str, str]:
-    """Pieces of the text, from which each character of the normalised text came, and that text [1].
-
-    A piece is a character, or an added token.
-    """
-    tokens = [escaped(token) for token, _ in steps.longest_first()]
+    """Pieces of the text (characters or added tokens), which each normalised character came from, and that text [1]."""
+    tokens = [escaped(token) for token in steps.marks]
     pieces = graph.matches("text", "((?s:" + "|".join([*tokens, "."]) + "))")
     cleaned = steps.cleaned(pieces)
-    from_pieces = _owners(graph, _lengths(graph, cleaned))
+    from_pieces = _owners(graph, graph.lengths(cleaned))
     mapped = steps.without_nothing(steps.mapped(graph.characters(graph.joined(cleaned))))
-    from_characters = _owners(graph, _lengths(graph, mapped))
+    from_characters = _owners(graph, graph.lengths(mapped))
     return pieces, graph.node("Gather", from_pieces, from_characters), graph.joined(mapped)
 
 
@@ -399,14 +380,14 @@ def _word_places(graph: TextGraph, steps: WordPiece, ids: str, pieces: str, owne
     """The word of each token [tokens], and its characters in the text [tokens, 2]."""
     node, zero, one = graph.node, graph.constant([0]), graph.constant([1])
     characters = graph.characters(value)
-    solid = node("Min", _lengths(graph, graph.replaced(characters, " ", "")), one)
+    solid = node("Min", graph.lengths(graph.replaced(characters, " ", "")), one)
     end = node("Shape", solid)
     before = graph.part(node("Concat", zero, solid, axis=0), zero, end)
     begins = node("Mul", solid, node("Sub", one, before))  # 1 where a word begins
     inside = _where(graph, solid)
     owners, begins = (node("Gather", each, inside) for each in (owners, begins))
     firsts = _where(graph, begins)  # of each word, among the characters that are no spaces
-    after = graph.part(firsts, one, [MANY])
+    after = graph.part(firsts, one, [2**62])
     after = node("Concat", after, node("Shape", begins), axis=0)  # the first behind each word
     opens, length, whole = (node("Gather", table, ids) for table in _tables(steps))
     words = node("Sub", node("CumSum", opens, zero), one)
@@ -416,7 +397,7 @@ def _word_places(graph: TextGraph, steps: WordPiece, ids: str, pieces: str, owne
     whole = node("Cast", whole, to=TensorProto.BOOL)
     stop = node("Where", whole, node("Gather", after, words), node("Add", start, length))
     last = node("Sub", stop, one)
-    sizes = _lengths(graph, pieces)
+    sizes = graph.lengths(pieces)
     ends_of = node("CumSum", sizes, zero)
     starts_of = node("Sub", ends_of, sizes)
     edges = [
@@ -447,11 +428,6 @@ def _framed(graph: TextGraph, frame: Frame, tokens: tuple[str, str, str], kept: 
         "offsets": (nowhere[0], offsets, nowhere[1]),
     }
     return {name: graph.node("Concat", *each, axis=0) for name, each in parts.items()}
-
-
-def _lengths(graph: TextGraph, strings: str) -> str:
-    """How many characters each string has."""
-    return graph.extension("StringLength", strings)
 
 
 def _where(graph: TextGraph, flags: str) -> str:

@@ -29,16 +29,9 @@ Outputs = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class TokenizerExport:
-    """A tokenizer as a graph.
+    """A tokenizer as a graph, and numbers of texts, pairs, and lists of words on which it gave the same."""
 
-    Attributes:
-        kind: model of the tokenizer: ``"WordPiece"``, ``"BPE"`` or ``"Unigram"``.
-        texts, pairs: number of those on which its ids were the same as the tokenizer's.
-        bytes: its size.
-        lists: the same of lists of words, for models that tag tokens; words and offsets were compared, too.
-    """
-
-    kind: str
+    kind: str  # WordPiece, BPE or Unigram
     texts: int
     pairs: int
     bytes: int
@@ -50,10 +43,7 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
     processor = bundle.processor()
     folder = bundle.processor_folder()
     if folder is None or not isinstance(processor, TextProcessor):
-        raise InputError(
-            f"bundle {bundle.path} has no tokenizer of texts, so there is no tokenizer.onnx to make; leave --tokenizer "
-            "out"
-        )
+        raise InputError(f"bundle {bundle.path} has no tokenizer of texts; leave --tokenizer out")
     require("onnxruntime", "tokenizer", "compare the tokenizer's graph")
     require("onnxruntime_extensions", "tokenizer", "run the tokenizer's graph")
     from tokenizers import Tokenizer
@@ -64,10 +54,8 @@ def made_tokenizer(bundle: Bundle, seed: int, count: int = TEXTS) -> tuple[bytes
     steps = json.loads(tokenizer.to_str())
     kind, tags = steps["model"]["type"], isinstance(processor, WordProcessor)
     if tags and kind != "WordPiece":
-        raise InputError(
-            f"bundle {bundle.path} tags tokens, and the operators tell the words of tokens by WordPiece alone, not by "
-            f"{cut(kind)}; {REMEDY}"
-        )
+        told = f"bundle {bundle.path} tags tokens, and the operators tell words by WordPiece alone, not by {cut(kind)}"
+        raise InputError(f"{told}; {REMEDY}")
     side = processor.side
     types = "token_type_ids" in bundle.any_architecture().input_names
     special = [token["content"] for token in steps.get("added_tokens", [])]
@@ -100,9 +88,8 @@ def _session(content: bytes) -> Callable[[Sequence[str]], Outputs]:
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of onnxruntime's own, which share no public base class
-        raise InputError(
-            f"onnxruntime-extensions does not take this tokenizer ({cut(error, 200)}); {REMEDY}"
-        ) from error
+        told = f"onnxruntime-extensions does not take this tokenizer ({cut(error, 200)})"
+        raise InputError(f"{told}; {REMEDY}") from error
     names = [output.name for output in session.get_outputs()]
     return lambda texts: dict(zip(names, session.run(None, {"text": np.array(texts, object)}), strict=True))
 

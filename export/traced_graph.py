@@ -1,9 +1,7 @@
 """A traced ensemble as one ONNX graph, with torch's exporter.
 
-Members that keep as many heads, block by block, differ in their numbers alone: the exporter runs once for each such
-shape, and its graph is written down once for each member, with that member's tensors. Tensors that are the same bytes
-become one, then equal nodes do (common-subexpression elimination), so that what members share — everything below the
-fork — is computed once. The head is that of every graph of hydrant's for its task.
+The exporter runs once for all members that keep as many heads, block by block; its graph is written down once for each,
+with that member's tensors. Equal tensors become one, then equal nodes do, so that what members share is computed once.
 """
 
 from __future__ import annotations
@@ -40,9 +38,6 @@ OPSET = 20
 
 LOGITS = "member_logits"
 """Value [M, B, C] of the graph; of tokens [M, B, T, C]."""
-
-RATE = 16_000
-"""Samples a second of a bundle of sounds without a feature extractor."""
 
 AGREE = 1e-4
 """Largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit."""
@@ -93,7 +88,7 @@ def _longest(architecture: Traced, facts: Mapping[str, str]) -> int:
     if architecture.modality != "audio":
         return architecture.max_sequence
     prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
-    return MOST_SECONDS * int(prepared.get("sampling_rate", RATE))
+    return MOST_SECONDS * int(prepared.get("sampling_rate", 16_000))
 
 
 def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.ModelProto:
@@ -118,10 +113,8 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
     except UnsupportedModelError:
         raise
     except Exception as error:  # the exporter raises whatever its many stages do
-        raise UnsupportedModelError(
-            f"torch's exporter cannot write {architecture.model_class} as ONNX ({type(error).__name__}: "
-            f"{cut(error, 200)}); {REMEDY}"
-        ) from error
+        told = f"torch's exporter cannot write {architecture.model_class} as ONNX"
+        raise UnsupportedModelError(f"{told} ({type(error).__name__}: {cut(error, 200)}); {REMEDY}") from error
     log.info("%d operators of %s compute the first tokens alone", fewer, architecture.model_class)
     return proto
 
@@ -135,10 +128,8 @@ def _check_range(program: Any, architecture: Traced, axis: int, expected: int) -
         unit = {"text": "tokens", "audio": "samples"}[architecture.modality] if axis else "inputs in a batch"
         most = "some numbers of" if held is None else f"up to {held.upper}"
         wanted = f"up to {expected}" if axis else "any number"
-        raise UnsupportedModelError(
-            f"torch's exporter writes {architecture.model_class} for {most} {unit} alone, and this bundle's are "
-            f"{wanted}; {REMEDY}"
-        )
+        told = f"torch's exporter writes {architecture.model_class} for {most} {unit} alone"
+        raise UnsupportedModelError(f"{told}, and this bundle's are {wanted}; {REMEDY}")
 
 
 @contextmanager
@@ -213,10 +204,8 @@ def _add(
         if tensor.name in state:
             own = state[tensor.name].detach().cpu().numpy()
             if list(own.shape) != list(tensor.dims):
-                raise UnsupportedModelError(
-                    f"the exporter wrote {tensor.name} as {list(tensor.dims)}, and a member has {list(own.shape)}; "
-                    f"{REMEDY}"
-                )
+                told = f"the exporter wrote {tensor.name} as {list(tensor.dims)}, and a member has {list(own.shape)}"
+                raise UnsupportedModelError(f"{told}; {REMEDY}")
             entry.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(own), tensor.name))
         entry.name = f"{prefix}{tensor.name}"
     for node in proto.graph.node:
@@ -322,25 +311,20 @@ def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, f
 def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
     """Run the members' graph beside PyTorch, on other sizes than it was made with."""
     name = architecture.model_class
+    worst = 0.0
     try:
         session = open_graph(model, "compare the graph with PyTorch")
         for batch in probes(architecture)[:2]:
             with torch.no_grad():
-                each = [run_member(member, architecture, batch)[0] for member in members]
-            expected = torch.stack(each).numpy()
+                expected = torch.stack([run_member(member, architecture, batch)[0] for member in members]).numpy()
             logits = session.run([LOGITS], {key: tensor.numpy() for key, tensor in batch.items()})[0]
-            scale = max(1.0, float(np.abs(expected).max()))
-            worst = float(np.abs(logits - expected).max()) / scale if logits.shape == expected.shape else float("inf")
-            if not worst <= AGREE:
-                raise GateError(
-                    f"the graph of {name} gives logits that differ by {worst:.1e} from PyTorch's, limit {AGREE:.0e}; "
-                    f"nothing was written: {REMEDY}"
-                )
+            apart = np.abs(logits - expected).max() if logits.shape == expected.shape else np.inf
+            worst = np.maximum(worst, apart / max(1.0, np.abs(expected).max()))  # NaN stays
     except MissingExtraError as error:
         log.warning("the graph was not compared with PyTorch: %s", error)
-    except GateError:
-        raise
     except Exception as error:  # of ONNX Runtime's own
-        raise UnsupportedModelError(
-            f"ONNX Runtime cannot run the graph of {name} ({cut(error, 200)}); {REMEDY}"
-        ) from error
+        told = f"ONNX Runtime cannot run the graph of {name} ({cut(error, 200)})"
+        raise UnsupportedModelError(f"{told}; {REMEDY}") from error
+    if not worst <= AGREE:
+        told = f"the graph of {name} gives logits that differ by {worst:.1e} from PyTorch's, limit {AGREE:.0e}"
+        raise GateError(f"{told}; nothing was written: {REMEDY}")

@@ -33,7 +33,7 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
     if part.absorbed:
         mixed = _absorbed(context, name, part, x)
     else:
-        parts = _by_member(context, name, part, x) if grouped else _one_group(context, name, part, x, copies)
+        parts = (_by_member if grouped else _one_group)(context, name, part, x)
         mixed = attend(context, name, parts, copies, part, queries)  # [copies·B, Σh, T_q, d_h]
     if part.routes is not None:
         counts = [len(route) for route in part.routes]
@@ -80,15 +80,17 @@ def _updated(context: Context, name: str, update: LowRank, x: Stream) -> str:
     return parts[0] if len(parts) == 1 else graph.node("Concat", parts, name, axis=0)
 
 
-def _each(context: Context, name: str, weights: Sequence[np.ndarray], inputs: list[str], output: str) -> str:
-    """One product for each member, joined along the streams: [M, B, T, out]."""
+def _each(
+    context: Context, name: str, weights: Sequence[np.ndarray], inputs: list[str], output: str, axis: int = 0
+) -> str:
+    """One product for each member, joined along the streams: [M, B, T, out], or another axis."""
     graph = context.graph
     inputs = inputs * len(weights) if len(inputs) == 1 else inputs
     parts = [
         graph.node("MatMul", [x, graph.weight(f"{name}.{m}.weight", weight)], f"{name}.{m}")
         for m, (x, weight) in enumerate(zip(inputs, weights, strict=True))
     ]
-    return graph.node("Concat", parts, output, axis=0)
+    return graph.node("Concat", parts, output, axis=axis)
 
 
 def _biased(context: Context, name: str, out: str, bias: np.ndarray | None, x: Stream, final: str = "") -> Stream:
@@ -100,9 +102,10 @@ def _biased(context: Context, name: str, out: str, bias: np.ndarray | None, x: S
     return Stream(added, max(x.count, len(bias)), x.tokens, x.wide)
 
 
-def _one_group(context: Context, name: str, part: Attention, x: Stream, copies: int) -> tuple[str, str, str]:
+def _one_group(context: Context, name: str, part: Attention, x: Stream) -> tuple[str, str, str]:
     """All members' heads alike: query, key and value, each [copies·B, h, T, d_h]."""
     heads, width = part.heads[0], context.architecture.head_width
+    copies = max(x.count, heads.groups)
     if not (part.pooled or heads.groups > 1 or any(projection.update for projection in heads.projections)):
         return _stacked(context, name, heads, x)
     made = []
@@ -115,9 +118,8 @@ def _one_group(context: Context, name: str, part: Attention, x: Stream, copies: 
 
 def _stacked(context: Context, name: str, heads: Heads, x: Stream) -> tuple[str, str, str]:
     """One group: query, key and value by one product, each [S·B, h, T, d_h]."""
-    graph, width = context.graph, context.architecture.head_width
+    graph, width, projections = context.graph, context.architecture.head_width, heads.projections
     count = heads.count(width)
-    projections = heads.projections
     weight = np.concatenate([projection.weight[0] for projection in projections], axis=1)
     qkv = graph.node("MatMul", [x.name, graph.weight(f"{name}.qkv.weight", weight)], f"{name}.qkv")
     qkv = graph.node("Reshape", [qkv, context.shape(-1, TOKENS, 3 * count, width)], f"{name}.qkv.heads")
@@ -142,29 +144,19 @@ def _by_head(context: Context, name: str, x: str, heads: int, tokens: int | str)
 
 def _by_member(context: Context, name: str, part: Attention, x: Stream) -> tuple[str, str, str]:
     """A group for each member: all members' heads side by side, each [B, Σh, T, d_h]."""
-    made = []
+    graph, made = context.graph, []
+    count = sum(heads.count(context.architecture.head_width) for heads in part.heads)
     for kind in ("query", "key", "value"):
-        source = context.first_token(x) if kind == "query" and part.pooled else x
-        made.append(_members_projected(context, f"{name}.{kind}", part.heads, kind, source))
+        source, own = context.first_token(x) if kind == "query" and part.pooled else x, f"{name}.{kind}"
+        projections: list[Linear] = [getattr(heads, kind) for heads in part.heads]
+        weights = [projection.weight[0] for projection in projections]
+        joined = _each(context, own, weights, context.split(source), f"{own}.members", axis=-1)  # [1, B, T, Σh·d_h]
+        biases = [projection.bias for projection in projections if projection.bias is not None]
+        if biases:
+            bias = graph.weight(f"{own}.bias", np.concatenate(biases, axis=2).reshape(-1))
+            joined = graph.node("Add", [joined, bias], f"{own}.biased")
+        made.append(_by_head(context, own, joined, count, source.tokens))
     return made[0], made[1], made[2]
-
-
-def _members_projected(context: Context, name: str, heads: tuple[Heads, ...], kind: str, x: Stream) -> str:
-    """[S, B, T, d] → [B, Σh, T, d_h]."""
-    graph, width = context.graph, context.architecture.head_width
-    inputs = context.split(x)
-    inputs = inputs * len(heads) if len(inputs) == 1 else inputs
-    projections: list[Linear] = [getattr(part, kind) for part in heads]
-    parts = [
-        graph.node("MatMul", [source, graph.weight(f"{name}.{m}.weight", projection.weight[0])], f"{name}.{m}")
-        for m, (source, projection) in enumerate(zip(inputs, projections, strict=True))
-    ]
-    joined = graph.node("Concat", parts, f"{name}.members", axis=-1)  # [1, B, T, Σh·d_h]
-    biases = [projection.bias for projection in projections if projection.bias is not None]
-    if biases:
-        bias = graph.weight(f"{name}.bias", np.concatenate(biases, axis=2).reshape(-1))
-        joined = graph.node("Add", [joined, bias], f"{name}.biased")
-    return _by_head(context, name, joined, sum(part.count(width) for part in heads), x.tokens)
 
 
 def _absorbed(context: Context, name: str, part: Attention, x: Stream) -> str:

@@ -1,8 +1,7 @@
-"""WordPiece as operators of onnxruntime-extensions, which normalise otherwise than Hugging Face does.
+"""WordPiece for onnxruntime-extensions, which normalises otherwise than Hugging Face does.
 
-That library lower-cases, decomposes and cleans some characters differently. So the normalisation is taken from the
-tokenizer itself, character by character: a table for those that change, ranges for the long runs that vanish or stand
-alone. The library then only splits at spaces and looks words up.
+So what becomes of each character is taken from the tokenizer itself: a table, and ranges for long runs that vanish or
+stand alone. The library then only splits at spaces and looks words up.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ from ..errors import InputError, cut
 FIRST_MARK = 0xF0000
 """Private characters that stand for something else on the way: the first for nothing, the others for added tokens."""
 
-LONG_RUN = 64
-"""Characters of one kind in a row from which on a range names them; shorter runs stand in the table."""
-
 CHUNK = 256
 
 BREAKS = "\t\n\r"
@@ -27,20 +23,13 @@ BREAKS = "\t\n\r"
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What becomes of each character.
+    """What becomes of each character."""
 
-    Attributes:
-        table: character → what it becomes, with the first mark for what has no piece.
-        known: characters that are pieces or stand in the table, each with a 1; all others have no piece.
-        gone, alone: ranges of characters that vanish, and that are words of their own.
-        breaks: characters of :data:`BREAKS` that become a space; the others of them vanish.
-    """
-
-    table: Mapping[str, str]
-    known: Mapping[str, str]
-    gone: tuple[tuple[int, int], ...]
-    alone: tuple[tuple[int, int], ...]
-    breaks: str
+    table: Mapping[str, str]  # character → what it becomes, with the first mark for what has no piece
+    known: Mapping[str, str]  # characters that are pieces or stand in the table, each with a 1
+    gone: tuple[tuple[int, int], ...]  # ranges of characters that vanish
+    alone: tuple[tuple[int, int], ...]  # and of those that are words of their own
+    breaks: str  # characters of BREAKS that become a space; the others of them vanish
 
 
 def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Normalisation:
@@ -49,10 +38,8 @@ def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Norma
     for start in (*range(0, 0xD800, CHUNK), *range(0xE000, 0x110000, CHUNK)):
         _read(tokenizer, range(start, start + CHUNK), changes)
     if changes.get(FIRST_MARK) != "":
-        raise InputError(
-            f"this tokenizer keeps the private character U+{FIRST_MARK:X}, so that tokenizer.onnx cannot be made; give "
-            "the C++ runner token ids"
-        )
+        told = f"tokenizer.onnx cannot be made: this tokenizer keeps the private character U+{FIRST_MARK:X}"
+        raise InputError(f"{told}; give the C++ runner token ids")
     letters = _alphabet(words, prefix, changes) | {" "}
     unknown = chr(FIRST_MARK)
     nothing = chr(FIRST_MARK + 1 + sum(ord(each) > FIRST_MARK for each in letters))
@@ -92,14 +79,14 @@ def _words(tokenizer: Any, text: str) -> list[str]:
 
 
 def _runs(points: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """The long runs among some characters; that of surrogates, which no text has, interrupts none."""
+    """Runs of 64 and more among some characters; that of surrogates, which no text has, interrupts none."""
     runs: list[list[int]] = []
     for point in sorted(points):
         if runs and point in (runs[-1][1] + 1, 0xE000 if runs[-1][1] == 0xD7FF else 0):
             runs[-1][1] = point
         else:
             runs.append([point, point])
-    return tuple((first, last) for first, last in runs if last - first + 1 >= LONG_RUN)
+    return tuple((first, last) for first, last in runs if last - first >= 63)
 
 
 def range_pattern(ranges: Sequence[tuple[int, int]]) -> str:
@@ -129,17 +116,12 @@ def vocabulary_lines(steps: Mapping[str, Any]) -> tuple[list[str], dict[str, str
     marks: dict[str, str] = {}
     for index, token in enumerate(steps.get("added_tokens", []), start=1):
         if token["normalized"] or token["single_word"]:
-            raise InputError(
-                f"the tokenizer's added token {cut(token['content'])} is searched for in normalised text or as a whole "
-                "word, which the operators of onnxruntime-extensions cannot; give the C++ runner token ids"
-            )
+            told = f"added token {cut(token['content'])} is searched for in normalised text or as a whole word"
+            raise InputError(f"the tokenizer's {told}, which tokenizer.onnx cannot; give the C++ runner token ids")
         marks[token["content"]] = chr(FIRST_MARK + index)
         words.pop(token["content"], None)
         words[marks[token["content"]]] = token["id"]
     by_id = {index: word for word, index in words.items()}
     if sorted(by_id) != list(range(len(by_id))) or any("\n" in word for word in words):
-        raise InputError(
-            "the tokenizer's ids have gaps, which the operators of onnxruntime-extensions do not know; give the C++ "
-            "runner token ids"
-        )
+        raise InputError("the tokenizer's ids have gaps, which tokenizer.onnx cannot; give the C++ runner token ids")
     return [by_id[index] for index in range(len(by_id))], marks

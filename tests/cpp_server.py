@@ -17,8 +17,7 @@ import numpy as np
 
 LOOPBACK = "127.0.0.1"
 HEADER = "Inference-Header-Content-Length"
-DTYPES = {"BOOL": "?", "UINT8": "u1", "INT16": "<i2", "INT32": "<i4", "UINT64": "<u8", "INT64": "<i8",
-          "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}  # fmt: skip
+DTYPES = {"BOOL": "?", "INT64": "<i8", "FP32": "<f4"}
 """Of some datatypes in binary form."""
 
 
@@ -85,15 +84,9 @@ def serving(runner: Path, bundle: Path, *options: object, last: str = "stopped\n
         process.communicate()
 
 
-def infer_body(tensors: dict[str, np.ndarray], flat: bool = False, **more: Any) -> dict[str, Any]:
-    kinds = {"i": "INT64", "f": "FP32"}
+def infer_body(tensors: dict[str, np.ndarray], **more: Any) -> dict[str, Any]:
     inputs = [
-        {
-            "name": name,
-            "datatype": kinds[array.dtype.kind],
-            "shape": list(array.shape),
-            "data": (array.ravel() if flat else array).tolist(),
-        }
+        {"name": name, "datatype": "INT64", "shape": list(array.shape), "data": array.tolist()}
         for name, array in tensors.items()
     ]
     return {"inputs": inputs, **more}
@@ -135,11 +128,10 @@ def binary_body(tensors: dict[str, tuple[str, list[int], bytes]], **more: Any) -
     return head + b"".join(data for _, _, data in tensors.values()), len(head)
 
 
-def ids_body(tensors: dict[str, np.ndarray], datatype: str = "INT64", **more: Any) -> tuple[bytes, int]:
-    """The same for token ids of one datatype."""
-    return binary_body(
-        {name: (datatype, list(array.shape), raw(datatype, array)) for name, array in tensors.items()}, **more
-    )
+def ids_body(tensors: dict[str, np.ndarray], **more: Any) -> tuple[bytes, int]:
+    """The same for token ids."""
+    given = {name: ("INT64", list(array.shape), raw("INT64", array)) for name, array in tensors.items()}
+    return binary_body(given, **more)
 
 
 def binary_outputs(content: bytes, headers: dict[str, str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -13,17 +13,13 @@ import pytest
 from hydrant import Bundle, GraphForm, HydrantError, TensorRTForRTX, build_engine, export_onnx, fuse, save_bundle
 from hydrant.build import builder_options as library
 from hydrant.build.profile_ranges import optimization_profiles
-from hydrant.cli.build import build_text
 from hydrant.engines.gpu import this_gpu
-from hydrant.engines.metadata import EngineFile, engine_names, read_metadata
-from hydrant.errors import BackendError, BundleError, InputError
+from hydrant.engines.metadata import EngineFile, read_metadata
+from hydrant.errors import BundleError, InputError
 from hydrant.families.registry import architecture_of
 from support import LAYERS, make_model, random_plan, run_cli
 
-WIDE: dict[str, dict[str, Any]] = {
-    "bert": {"hidden_size": 128, "intermediate_size": 256},
-    "vit": {"hidden_size": 128, "intermediate_size": 256, "image_size": 16},
-}
+WIDE = {"hidden_size": 128, "intermediate_size": 256}
 """Wide enough for heads of 32, which TensorRT fuses."""
 
 
@@ -31,8 +27,8 @@ WIDE: dict[str, dict[str, Any]] = {
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with graphs in every precision; copied by those who change it."""
     path = tmp_path_factory.mktemp("built") / "bundle"
-    save_bundle(fuse(make_model("bert", **WIDE["bert"]), random_plan("bert", 3)), path)
-    for precision in ("fp32", "fp16", "bf16"):
+    save_bundle(fuse(make_model("bert", **WIDE), random_plan("bert", 3)), path)
+    for precision in ("fp32", "fp16"):
         export_onnx(path, precision)
     return path
 
@@ -48,17 +44,10 @@ def rtx() -> Any:
 
 
 def test_an_engine_and_its_twin(own: Path, rtx: Any) -> None:
-    titles = []
-
-    def progress(steps: Any, total: int, title: str) -> Any:
-        titles.append((title, total))
-        return steps
-
     log = own.parent / "build.log"
-    built = build_engine(own, "tensorrt-rtx", batch="1:2:4", sequence="4:8:16", log_file=log, progress=progress)
+    built = build_engine(own, "tensorrt-rtx", batch="1:2:4", sequence="4:8:16", log_file=log)
     assert built.path == own / "engines/tensorrt-rtx-fp16.engine"
     bundle = Bundle.open(own)
-    assert engine_names(bundle) == ["tensorrt-rtx-fp16"]
     facts = read_metadata(bundle, "tensorrt-rtx-fp16")
     assert facts == built.facts
     files = bundle.manifest["files"]
@@ -73,22 +62,6 @@ def test_an_engine_and_its_twin(own: Path, rtx: Any) -> None:
     assert len(built.warnings) == len(set(built.warnings))
     assert all("catchCudaError" not in warning for warning in built.warnings)
     assert "[VERBOSE] " in log.read_text()
-    assert any("building engine" in title for title, _ in titles)
-    told = build_text(built)
-    assert f"{LAYERS} of {LAYERS} attention blocks fused, {facts.layers[0]} layers" in told
-    assert f"compute capability {', '.join(library.RTX_TARGETS)}" in told
-
-
-@pytest.mark.parametrize(("family", "precision"), [("bert", "bf16"), ("vit", "fp16")])
-def test_every_profile_is_fused(family: str, precision: Any, tmp_path: Path, rtx: Any) -> None:
-    path = tmp_path / "bundle"
-    save_bundle(fuse(make_model(family, **WIDE[family]), random_plan(family, 3)), path)
-    export_onnx(path, precision)
-    built = build_engine(
-        path, TensorRTForRTX(compute_capability=["8.9"]), precision, batch=["1", "1:4:8"], require_fused=True
-    )
-    assert built.facts.fused == (LAYERS, LAYERS)
-    assert max(built.facts.layers) - min(built.facts.layers) <= 1
 
 
 def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
@@ -102,22 +75,6 @@ def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
     assert unfused.facts.fused == (0,)
 
 
-def test_nothing_builds_for_turing(made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused before the compiler starts."""
-    monkeypatch.setattr("hydrant.build.engine_build.compile_graph", None)
-    with pytest.raises(InputError, match=r"7\.5.*Turing"):
-        build_engine(made, TensorRTForRTX(compute_capability=["7.5", "8.6"]))
-
-
-def test_what_turing_is_refused_for_is_so(made: Path, rtx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The day that this fails, TensorRT-RTX compiles for it, and hydrant may."""
-    if tuple(map(int, rtx.__version__.split(".")[:2])) < (1, 7):
-        pytest.skip(f"TensorRT-RTX {rtx.__version__} still compiles for it; hydrant refuses it for all versions")
-    monkeypatch.setattr("hydrant.build.engine_build.compute_capabilities", lambda _, wanted: tuple(wanted))
-    with pytest.raises(BackendError, match=r"model\.fp16\.onnx.*Turing \(SM75\)"):
-        build_engine(made, TensorRTForRTX(compute_capability=["7.5"]), "fp16")
-
-
 @pytest.mark.parametrize(
     ("options", "name"),
     [
@@ -125,11 +82,11 @@ def test_what_turing_is_refused_for_is_so(made: Path, rtx: Any, monkeypatch: pyt
         ({"backend": "onnxruntime"}, "'onnxruntime'"),
         ({"batch": "8:1:32"}, "'8:1:32'"),
         ({"batch": "many"}, "'many'"),
-        ({"batch": "0"}, "'0'"),
         ({"log_file": "/nowhere/x.log"}, "/nowhere"),
         ({"sequence": "1:8:999"}, "999"),
         ({"sequence": ["1", "2"]}, "2 --sequence ranges"),
         ({"backend": TensorRTForRTX(compute_capability=["9.0"])}, "'9.0'.*Hopper"),
+        ({"backend": TensorRTForRTX(compute_capability=["7.5", "8.6"])}, r"7\.5.*Turing"),
         ({"name": "../x"}, "'../x'"),
     ],
 )
@@ -157,12 +114,22 @@ def test_a_missing_or_altered_graph(tmp_path: Path, rtx: Any) -> None:
 
 
 def test_command_line(own: Path, rtx: Any) -> None:
-    words = ("build", own, "--backend", "tensorrt-rtx", "--compute-capability", "8.9", "--batch", "1:2:4")
+    words = (
+        "build",
+        own,
+        "--backend",
+        "tensorrt-rtx",
+        "--compute-capability",
+        "8.9",
+        "--batch",
+        "1",
+        "--batch",
+        "1:4:8",
+    )
     done = run_cli(*words, "--require-fused", "--json")
     assert done.returncode == 0, done.stderr
-    assert "hydrant: WARNING: tensorrt-rtx: Make sure input input_ids has Int64 binding." in done.stderr
     found = json.loads(done.stdout)
-    assert (found["fused"], found["compute_capabilities"]) == ([LAYERS], ["8.9"])
+    assert (found["fused"], found["compute_capabilities"]) == ([LAYERS, LAYERS], ["8.9"])
     shown = run_cli("inspect", own).stdout
     assert f"engine        tensorrt-rtx-fp16: tensorrt-rtx {rtx.__version__}, fp16, linux-" in shown
     export_onnx(own, "fp16", form=GraphForm(lowering="unrolled"))
@@ -215,10 +182,8 @@ def test_profiles_of_images_and_of_short_models() -> None:
     ("key", "value"),
     [
         ("schema", 2),
-        ("library", "x"),
         ("profiles", []),
         ("profiles", [{"a": [[1], [2], [0]]}]),
-        ("version", 3),
         ("extra", 1),
     ],
 )

@@ -8,7 +8,6 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import hydrant
@@ -16,7 +15,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cpp import ROOT, build, inputs_of, lines, run
+from cpp import build, inputs_of, lines, run
 from hydrant import HeadPlan
 from hydrant.runtime.backends.registry import ON_GPU
 from PIL import Image
@@ -29,18 +28,12 @@ def test_python_gives_the_golden_fields(golden: Path) -> None:
     assert len(cases) >= 7
     for case in cases:
         with hydrant.load(case / "bundle", "onnxruntime") as predictor, np.load(case / "expected.npz") as expected:
-            found = predictor.predict(inputs_of(case))
-            for field in fields(found):
-                array = getattr(found, field.name)
-                assert (array is not None) == (field.name in expected), f"{case.name} {field.name}"
-                if array is not None:
-                    np.testing.assert_allclose(
-                        array.astype(float), expected[field.name].astype(float), atol=1e-6, err_msg=field.name
-                    )
-            if found.abstain is not None:
-                assert 0 < found.abstain.sum() < found.abstain.size, (
-                    f"{case.name}: the threshold must divide the inputs"
-                )
+            found = predictor.predict(inputs_of(case)).to_dict()
+            assert set(found) == set(expected), case.name
+            for name, array in found.items():
+                wanted = expected[name].astype(float)
+                np.testing.assert_allclose(array.astype(float), wanted, atol=1e-6, err_msg=f"{case.name} {name}")
+            assert "abstain" not in found or 0 < found["abstain"].sum() < found["abstain"].size, case.name
 
 
 OF_FAMILIES = (
@@ -85,27 +78,12 @@ def test_eight_threads_under_the_sanitizers(preset: str, runner: Path, golden: P
     assert skipped(done.stdout) <= NEWER_HEADERS
 
 
-def test_rows_are_those_of_hydrant_predict(runner: Path, golden: Path) -> None:
-    case = golden / "vit-images"
-    pictures = inputs_of(case)
-    theirs = json.loads(run_cli("predict", case / "bundle", *pictures, "--json", "--probabilities").stdout)
-    ours = lines(run(runner, case / "bundle", *pictures, "--probabilities"))
-    assert len(ours) == len(pictures)
-    for mine, other in zip(ours, theirs["predictions"], strict=True):
-        assert list(mine) == list(other)
-        for key, value in other.items():
-            assert mine[key] == (pytest.approx(value, abs=1e-6) if isinstance(value, float | dict) else value), key
-    (whole,) = lines(run(runner, case / "bundle", *pictures, "--json"))
-    assert whole["backend"] == theirs["backend"] == "onnxruntime"
-    assert [name for name in whole["fallbacks"] if name["backend"] in ON_GPU] == theirs["fallbacks"]
-    assert whole["count"] == len(pictures)
-
-
-@pytest.mark.parametrize("case", ["scores", "scores-sigmoid", "labels", "labels-vit"])
-def test_rows_of_other_tasks_are_those_of_hydrant_predict(case: str, runner: Path, golden: Path) -> None:
-    bundle, inputs = golden / case / "bundle", golden / case / "inputs.npz"
-    theirs = json.loads(run_cli("predict", bundle, "--input", inputs, "--json", "--probabilities").stdout)
-    ours = lines(run(runner, bundle, inputs, "--probabilities"))
+@pytest.mark.parametrize("name", ["vit-images", "scores", "scores-sigmoid", "labels", "labels-vit"])
+def test_rows_are_those_of_hydrant_predict(name: str, runner: Path, golden: Path) -> None:
+    case = golden / name
+    words = ["--input", case / "inputs.npz"] if (case / "inputs.npz").is_file() else inputs_of(case)
+    theirs = json.loads(run_cli("predict", case / "bundle", *words, "--json", "--probabilities").stdout)
+    ours = lines(run(runner, case / "bundle", *words, "--probabilities"))
     assert len(ours) == len(theirs["predictions"]) > 0
     for mine, other in zip(ours, theirs["predictions"], strict=True):
         assert list(mine) == list(other)
@@ -116,6 +94,9 @@ def test_rows_of_other_tasks_are_those_of_hydrant_predict(case: str, runner: Pat
             else:
                 exact = not isinstance(value, float | dict)
                 assert mine[key] == (value if exact else pytest.approx(value, abs=1e-6)), key
+    (whole,) = lines(run(runner, case / "bundle", *words, "--json"))
+    assert (whole["backend"], whole["count"]) == ("onnxruntime", len(ours))
+    assert [name for name in whole["fallbacks"] if name["backend"] in ON_GPU] == theirs["fallbacks"]
 
 
 @pytest.mark.parametrize("family", ["bert", "vit"])
@@ -170,21 +151,11 @@ def test_tensors_and_arrays_of_images_from_files(runner: Path, golden: Path, tmp
     np.testing.assert_allclose([row["mutual_information"] for row in rows], wanted.mutual_information, atol=1e-6)
 
 
-def test_token_types_may_be_left_out(runner: Path, golden: Path, tmp_path: Path) -> None:
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert", 5).items() if name != "token_type_ids"}
-    np.savez(tmp_path / "x.npz", **{name: array.astype(np.int32) for name, array in inputs.items()})
-    (tmp_path / "x.npz").rename(tmp_path / "X.NPZ")  # the ending may be written large
-    rows = lines(run(runner, golden / "bert/bundle", tmp_path / "X.NPZ"))
-    with hydrant.load(golden / "bert/bundle", "onnxruntime") as predictor:
-        wanted = predictor.predict(inputs)
-    np.testing.assert_allclose([row["predictive_entropy"] for row in rows], wanted.predictive_entropy, atol=1e-6)
-
-
-def tiff(kind: int, value: bytes, count: int = 1, magic: bytes = b"II*\0", behind: bytes = b"") -> bytes:
-    """EXIF with an orientation alone, of a type of TIFF's; ``behind`` is where a value lies that takes many bytes."""
+def tiff(kind: int, value: bytes, count: int = 1, magic: bytes = b"II*\0") -> bytes:
+    """EXIF with an orientation alone, of a type of TIFF's."""
     place = value if len(value) <= 4 else struct.pack("<I", 26)
     entry = struct.pack("<HHI4s", 0x0112, kind, count, place)
-    return magic + struct.pack("<IH", 8, 1) + entry + bytes(4) + (value if len(value) > 4 else b"") + behind
+    return magic + struct.pack("<IH", 8, 1) + entry + bytes(4) + (value if len(value) > 4 else b"")
 
 
 TYPES = {1: "<B", 2: "<B", 3: "<H", 4: "<I", 6: "<b", 7: "<B", 8: "<h", 9: "<i", 11: "<f", 12: "<d", 13: "<I",
@@ -201,15 +172,13 @@ def metadata_of_pictures() -> Iterator[tuple[str, list[bytes]]]:
     """How pictures tell an orientation: the kind of file, and its segments or chunks."""
     head, six = b"Exif\0\0", tiff(3, b"\6\0")
     blocks = [tiff(kind, struct.pack(form, 6)) for kind, form in TYPES.items()]
-    blocks += [tiff(kind, struct.pack("<II", *pair)) for kind in (5, 10) for pair in ((12, 2), (6, 4), (6, 0))]
-    blocks += [tiff(10, struct.pack("<ii", -6, -1)), tiff(9, struct.pack("<i", -6)), tiff(11, struct.pack("<f", 6.5))]
-    blocks += [tiff(4, struct.pack("<II", 6, 8), 2), tiff(3, b"\6\0\5\0", 2), tiff(3, b"\6\0", 0), tiff(99, b"\6\0")]
+    blocks += [tiff(5, struct.pack("<II", *pair)) for pair in ((12, 2), (6, 4), (6, 0))]
+    blocks += [tiff(10, struct.pack("<ii", -6, -1)), tiff(11, struct.pack("<f", 6.5)), tiff(3, b"\6\0\5\0", 2)]
     blocks += [tiff(3, b"\6\0", magic=b"II\0*"), tiff(3, b"\6\0")[:21], tiff(4, b"\6\0\0\0", 9), tiff(3, b"\x09\0")]
     for block in blocks:
         yield "jpeg", [head + block, b"http://ns.adobe.com/xap/1.0/\0" + XMP]
         yield "png", [b"eXIf" + block]
     yield "jpeg", [head + six[:15], head + six[15:]]
-    yield "jpeg", [head, head + six]
     yield "png", [b"eXIf" + head + six]
     yield "png", [b"eXIf" + six, b"eXIf" + tiff(3, b"\3\0")]
     yield "png", [b"tEXt" + f"{RAW}\0{raw_profile(head + six)}".encode()]
@@ -219,7 +188,6 @@ def metadata_of_pictures() -> Iterator[tuple[str, list[bytes]]]:
         yield "png", [name + XMP]
     yield "png", [b"zTXtXML:com.adobe.xmp\0\0" + zlib.compress(XMP)]
     yield "png", [b"tEXta\0b"] * 1001 + [b"tEXtXML:com.adobe.xmp\0" + XMP]  # more than libpng keeps
-    yield "png", [b"sPLTa\0\x08" + bytes(6)] * 1001 + [b"tEXtXML:com.adobe.xmp\0" + XMP]
 
 
 def picture_with(kind: str, parts: list[bytes], picture: Image.Image) -> bytes:
@@ -264,48 +232,19 @@ def test_a_lora_ensemble_is_cut_up_as_in_python(runner: Path, tmp_path: Path) ->
         wanted = predictor.predict(inputs, batch_size=40)
     for field in ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement"):
         np.testing.assert_allclose([row[field] for row in rows], getattr(wanted, field), atol=1e-6, err_msg=field)
-    options = ("--batch", "64", "--sequence", "40", "--seconds", "0", "--json")
-    (ours,) = lines(run(runner, bundle.path, "--profile", "--iterations", "1", *options))[0]["cases"]
-    theirs = json.loads(run_cli("profile", bundle.path, *options).stdout)["cases"][0]
-    assert ours["chunk"] == theirs["chunk"] < 10
 
 
 def test_profile_measures_what_hydrant_profile_does(runner: Path, golden: Path) -> None:
     options = ("--batch", "1,8", "--seconds", "0", "--iterations", "12", "--threads", "1")
     (report,) = lines(run(runner, golden / "bert/bundle", "--profile", "--json", "--sequence", "9", *options))
     words = ("--json", "--sequence", 9, "--batch", "1,8", "--seconds", 0)
-    theirs = run_cli("profile", golden / "bert/bundle", *words)
-    (other, _) = json.loads(theirs.stdout)["cases"]
+    theirs = json.loads(run_cli("profile", golden / "bert/bundle", *words).stdout)
+    (other, _) = theirs["cases"]
     for case, batch in zip(report["cases"], (1, 8), strict=True):
         assert set(case) <= set(other)
         assert set(case["latency_ms"]) == set(other["latency_ms"])
         assert (case["batch"], case["sequence"], case["chunk"]) == (batch, 9, batch)
         times = case["latency_ms"]
         assert 0 < times["p50"] <= times["p90"] <= times["p95"] <= times["p99"]
-        assert times["iterations"] == 12
         assert case["throughput"] == pytest.approx(batch / times["mean"] * 1e3)
-    assert set(report) <= set(json.loads(theirs.stdout))
-    text = run(runner, golden / "vit/bundle", "--profile", *options).stdout
-    assert re.search(r"^ +8 +10 +8( +\d+\.\d\d){4} +\d+\.\d$", text, flags=re.M), text
-
-
-def test_the_backends_and_why_they_cannot_run(runner: Path) -> None:
-    (found,) = lines(run(runner, "--list-backends", "--json"))
-    assert [each["backend"] for each in found["backends"]] == [*ON_GPU, "onnxruntime"]
-    assert found["backends"][-1] == {"backend": "onnxruntime", "available": True, "reason": None}
-    assert all(each["available"] == (each["reason"] is None) for each in found["backends"])
-    assert re.search(r"^onnxruntime +yes$", run(runner, "--list-backends").stdout, flags=re.M)
-
-
-def test_the_page_names_presets_and_options_that_exist(runner: Path) -> None:
-    page = (ROOT / "docs/how-to/cpp.md").read_text()
-    presets = {each["name"] for each in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
-    assert set(re.findall(r"--preset (\w+)", page)) <= presets
-    told = run(runner, "--help").stdout
-    commands = re.findall(r"^hydrant-run (.*?)(?: +#.*)?$", page, flags=re.M)
-    assert len(commands) >= 4
-    assert {option for command in commands for option in re.findall(r"--[a-z-]+", command)} <= set(told.split())
-    packages = re.search(r"^apt-get install (.+)", page, flags=re.M)
-    assert packages
-    for package in packages[1].split():
-        assert package in (ROOT / ".ci/run").read_text(), f".ci/run does not install {package}"
+    assert set(report) <= set(theirs)

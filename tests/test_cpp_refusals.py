@@ -126,19 +126,12 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "deep": (raw("hydrant.json", b"[" * 100_000), "nested too deeply"),
     "huge": (raw("hydrant.json", b" " * (17 * 2**20)), "hydrant.json is larger"),
     "schema": (manifest(schema=2, hydrant="1.4.0"), "hydrant 1.4.0"),
-    "schema true": (manifest(schema=True), "schema 'true'"),
-    "members": (manifest(members=0), "members"),
-    "one label": (manifest(labels=["one"]), "1 labels"),
     "label twice": (manifest(labels=["a", "b", "a"]), "labels"),
     "missing key": (edited("hydrant.json", lambda data: data.pop("family")), "family"),
     **{
         f"name {name!r}": (swap(name), "stay inside its folder")
-        for name in ("../x", "a/../../x", "/etc/passwd", "a\\b", "C:x", "", "a\0b")
+        for name in ("a/../../x", "/etc/passwd", "a\\b", "C:x", "a\0b")
     },
-    "no size": (edited("hydrant.json", lambda data: data["files"]["plan.json"].pop("bytes")), "bytes"),
-    "short digest": (
-        edited("hydrant.json", lambda data: data["files"]["plan.json"].update(sha256="0" * 63)), "sha256"
-    ),
     "truncated": (raw("config.json", b"{"), "config.json has 1 bytes"),
     "missing": (lambda bundle: [(bundle / "plan.json").unlink()][:0], "plan.json"),
     "link": (linked, "config.json"),
@@ -146,33 +139,22 @@ BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
     "no graph": (edited("hydrant.json", lambda data: data["files"].pop("model.fp32.onnx")), "model.fp32.onnx"),
     "no ONNX": (listed("model.fp32.onnx", b"graph"), "cannot load"),
     "graph members": (graph(members="2"), "members '2', but hydrant.json says '3'"),
-    "graph thresholds": (graph(thresholds="{}"), "thresholds '{}', but calibration.json says"),
     "another graph": (graph("model.fp16.onnx", members="2"), "model.fp16.onnx has members '2'"),
     "not finite": (not_finite, "disagreement"),
-    "plan": (listed("plan.json", b'{"schema": 1}'), "plan.json"),
     "plan layers": (edited("plan.json", lambda data: data["members"][1].update(keep=[[0]])), "plan.json"),
     "calibration, newer": (calibration(schema=2), "calibration.json has schema '2'"),
-    "calibration, extra": (calibration(colour=1), "colour"),
-    "traced": (config(traced=1), "traced"),
     "config keys": (edited("config.json", lambda data: data.pop("layers")), "layers"),
     "config extra": (config(colour=1), "colour"),
     "config kind": (config(layers="3"), "layers"),
-    "task": (config(task="tagging"), "tagging"),
     "task and classes": (config(task="score"), "classes"),
     "temperature": (calibration(temperature=0), "temperature"),
-    "temperature huge": (listed("calibration.json", b'{"temperature": 1' + b"0" * 400 + b"}"), "calibration.json"),
-    "threshold name": (calibration(thresholds={"x": {}}), "thresholds"),
-    "threshold score": (calibration(thresholds={"ood": {"score": "x", "value": 1}}), "'x'"),
     "threshold side": (
         calibration(thresholds={"ood": {"score": "confidence", "side": "above", "value": 1}}), "'above'"
     ),
-    "threshold value": (calibration(thresholds={"ood": {"score": "confidence", "value": "1"}}), "value"),
-    "label thresholds": (labels_of(thresholds=[0.5]), "thresholds"),
     "label value": (labels_of(thresholds=[2] * 5), "thresholds = '2'"),
     "labels of classes": (labels_of(), "thresholds of labels"),
     "intervals of classes": (calibration(intervals=ENDS), "intervals"),
     "conformal": (calibration(conformal={"method": "x", "alpha": 0.1, "quantile": 1}), "method"),
-    "processor altered": (raw("processor/tokenizer.json", b"[]"), "tokenizer.json"),
     "processor slipped in": (raw("processor/x.json", b"[]"), "processor/x.json"),
 }  # fmt: skip
 
@@ -201,13 +183,10 @@ def ones(*shape: int, kind: Any = np.int64) -> np.ndarray:
 BAD_TEXT: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "no mask": ({"input_ids": ones(1, 2)}, "attention_mask"),
     "range": ({"input_ids": ones(1, 2) * 99, "attention_mask": ones(1, 2)}, "from 99 to 99"),
-    "negative": ({"input_ids": -ones(1, 2), "attention_mask": ones(1, 2)}, "from -1 to -1"),
     "long": ({"input_ids": ones(1, 41), "attention_mask": ones(1, 41)}, "41 tokens"),
     "shapes": ({"input_ids": ones(1, 4), "attention_mask": ones(2, 4)}, "[2, 4]"),
     "masked": ({"input_ids": ones(2, 4), "attention_mask": ones(2, 4) * 0}, "row 0"),
     "floats": ({"input_ids": ones(2, 4, kind=np.float64), "attention_mask": ones(2, 4)}, "float32 [2, 4]"),
-    "rank": ({"input_ids": ones(4), "attention_mask": ones(4)}, "int64 [4]"),
-    "no rows": ({"input_ids": ones(0, 4), "attention_mask": ones(0, 4)}, "no rows"),
     "complex": ({"input_ids": ones(1, 2, kind=np.complex64)}, "'<c8'"),
 }  # fmt: skip
 
@@ -221,8 +200,7 @@ def test_bad_token_ids_are_refused_in_one_line(name: str, runner: Path, golden: 
 
 def test_bad_images_are_refused_in_one_line(runner: Path, golden: Path, tmp_path: Path) -> None:
     bundle, picture = golden / "vit-images/bundle", (golden / "vit-images/images/large.jpg").read_bytes()
-    contents = {"broken.png": b"\x89PNG not really", "empty.png": b"", "text.jpg": b"hello", "cut.jpg": picture[:3000],
-                "scans.jpg": many_scans(200)}  # fmt: skip
+    contents = {"empty.png": b"", "text.jpg": b"hello", "cut.jpg": picture[:3000], "scans.jpg": many_scans(200)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
         refused(run(runner, bundle, tmp_path / name), f"{tmp_path / name}: ")
@@ -231,29 +209,22 @@ def test_bad_images_are_refused_in_one_line(runner: Path, golden: Path, tmp_path
     for array, words in (
         (np.full((1, 3, 12, 12), np.nan, np.float32), "NaN"),
         (np.zeros((1, 3, 8, 8), np.float32), "[batch, 3, 12, 12]"),
-        (np.zeros((3, 12, 12), np.uint8), "[3, 12, 12]"),
         (np.zeros((2, 3), np.float32, order="F"), "Fortran"),
-        (np.zeros(2, ">f4"), "'>f4'"),
     ):
         np.save(tmp_path / "x.npy", array)
         refused(run(runner, bundle, tmp_path / "x.npy"), words)
-    for size in (2**29 + 1, 2**64):
-        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size}, 4)}}".encode()
-        (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-        refused(run(runner, bundle, tmp_path / "x.npy"), "x.npy")
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**64}, 4)}}".encode()
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    refused(run(runner, bundle, tmp_path / "x.npy"), "x.npy")
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"do_flip": True}, "do_flip"),
-        ({"image_processor_type": "LevitImageProcessor"}, "LevitImageProcessor"),
-        ({"size": {"height": 8, "width": 8}}, "8 by 8"),
         ({"size": {"shortest_edge": 19}}, "19 pixels"),
         ({"size": {"height": 2**40, "width": 12}}, "size"),
-        ({"resample": 9}, "resample"),
         ({"image_std": [0, 1, 1]}, "image_std"),
-        ({"image_mean": [1e300, 0, 0]}, "image_mean"),
         ({"do_resize": False}, "150 by 200"),
     ],
 )
@@ -266,9 +237,8 @@ def test_bad_image_processors_are_refused(
 
 
 def test_what_is_no_regular_file_is_refused_at_once(runner: Path, golden: Path, tmp_path: Path) -> None:
-    for model, name in (("bert", "x.npz"), ("vit-images", "x.png")):
-        os.mkfifo(tmp_path / name)
-        refused(run(runner, golden / model / "bundle", "--input", tmp_path / name), str(tmp_path / name))
+    os.mkfifo(tmp_path / "x.npz")
+    refused(run(runner, golden / "bert/bundle", "--input", tmp_path / "x.npz"), str(tmp_path / "x.npz"))
     bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
     (bundle / "calibration.json").unlink()
     os.mkfifo(bundle / "calibration.json")
@@ -293,17 +263,12 @@ def test_streams_that_fail_end_the_work(runner: Path, golden: Path) -> None:
         ((), "no input"),
         (("INPUTS", "--nonsense"), "--nonsense"),
         (("--input",), "--input"),
-        (("INPUTS", "--json=1"), "--json"),
         (("INPUTS", "--threads", "60000"), "60000"),
         (("INPUTS", "--batch", "1"), "--profile"),
-        (("--profile", "--batch", "1,,2"), "--batch is ''"),
         (("--profile", "--sequence", "41"), "41"),
         (("--profile", "--seconds", "nan"), "'nan'"),
-        (("--profile", "--probabilities"), "--probabilities"),
-        (("INPUTS", "--backend", "tensorflow"), "'tensorflow'"),
         (("INPUTS", "--backend", "openvino"), "openvino"),
         (("INPUTS", "--precision", "fp16"), "model.fp16.onnx"),
-        (("absent.npz",), "absent.npz"),
         (("--input", "a.CSV"), "a.CSV"),
         (("a text",), "tokenizer.onnx"),
     ],

@@ -52,24 +52,20 @@ def test_no_listed_file_may_be_altered_or_removed(
     alter: Callable[[Path], None], name: str, runner: Path, golden: Path, tmp_path: Path
 ) -> None:
     bundle, inputs = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle"), golden / "bert/inputs.npz"
-    sign(bundle, tmp_path / "trusted.pem")
     words = (runner, bundle, "--input", inputs, "--trust", tmp_path / "trusted.pem")
+    (bundle / "extra.txt").write_text("more")
+    sign(bundle, tmp_path / "trusted.pem")
+    refused(run(*words), "'extra.txt' is not listed in hydrant.json")
+    (bundle / "extra.txt").unlink()
+    sign(bundle, tmp_path / "trusted.pem")
     assert len(lines(run(*words))) > 0
     alter(bundle / name)
     refused(run(*words), f"'{name}'")
 
 
-def test_a_signed_file_that_the_manifest_does_not_list(runner: Path, golden: Path, tmp_path: Path) -> None:
-    bundle = shutil.copytree(golden / "bert/bundle", tmp_path / "bundle")
-    (bundle / "extra.txt").write_text("more")
-    sign(bundle, tmp_path / "trusted.pem")
-    words = (runner, bundle, "--input", golden / "bert/inputs.npz", "--trust", tmp_path / "trusted.pem")
-    refused(run(*words), "'extra.txt' is not listed in hydrant.json")
-
-
 @pytest.mark.parametrize(
     ("curve", "certified"),
-    [(ec.SECP384R1, False), (ec.SECP384R1, True), (ec.SECP256K1, False), (ec.BrainpoolP384R1, True)],
+    [(ec.SECP384R1, True), (ec.SECP256K1, False), (ec.BrainpoolP384R1, True)],
 )
 def test_keys_of_other_curves_are_not_trusted(
     curve: type[ec.EllipticCurve], certified: bool, runner: Path, golden: Path, tmp_path: Path

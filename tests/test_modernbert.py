@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch_onnx
 import transformers
-from hydrant import GraphForm, estimate_cost, export_onnx, fuse, load, save_bundle
+from hydrant import GraphForm, estimate_cost, export_onnx, fuse, save_bundle
 from hydrant.errors import UnsupportedModelError
 from hydrant.export import export
 from hydrant.export.random_model import PLAIN, random_model
@@ -21,11 +21,11 @@ from hydrant.families.functions import turned
 from hydrant.families.registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import LAYERS, VOCABULARY, make_inputs, make_model, random_plan, run_cli
+from support import VOCABULARY, make_inputs, make_model, random_plan
 from test_cost import counted
 from test_parity import assert_parity, run_onnx
 from test_rewrites import forked
-from token_support import make_tagger, make_word_tokenizer, write_json_lines
+from token_support import make_tagger
 from transformers.models.modernbert.modeling_modernbert import ModernBertRotaryEmbedding
 
 EVERY_BIAS = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
@@ -71,22 +71,15 @@ def test_module_and_graphs_match_the_oracle(form: str, separate: bool, tmp_path:
 
 def test_rewrites_that_do_not_hold_are_left_out_and_said_so(tmp_path: Path) -> None:
     """Rotary keys keep their bias, and are not absorbed; the mean needs every token of the last layer."""
-    done, reasons, keys = {}, {}, {}
+    done, reasons = {}, {}
     for form in ("first", "every-bias"):
         save_bundle(fuse(tiny(form), random_plan("modernbert", 2)), tmp_path / form, tensors_only=True)
         made = export(tmp_path / form)
         done[form], reasons[form] = {change.rewrite for change in made.changes}, made.reasons
-        names = [tensor.name for tensor in onnx.load(made.path).graph.initializer]
-        keys[form] = [name for name in names if ".attention.key" in name and name.endswith("bias")]
     assert {"fork-heads", "pooled-token", "fold-norms", "fold-softmax-scale"} == done["first"]
     assert {"fork-heads", "fold-norms", "fold-softmax-scale", "fold-value-bias"} == done["every-bias"]
-    assert len(keys["every-bias"]) == LAYERS
-    assert not keys["first"]
-    assert "keys turn by their position" in reasons["first"]["absorb-keys"]
-    assert "keys turn by their position" in reasons["first"]["drop-key-bias"]
-    assert "pooled-token" not in reasons["first"]
-    for name in ("pooled-token", "absorb-keys"):
-        assert reasons["every-bias"][name].startswith("not applied: the classifier reads the mean of all real tokens")
+    assert {"drop-key-bias", "absorb-keys"} <= set(reasons["first"])
+    assert {"drop-key-bias", "absorb-keys", "pooled-token"} <= set(reasons["every-bias"])
 
 
 @pytest.mark.parametrize("form", ["first", "every-bias"])
@@ -160,12 +153,6 @@ def test_padding_never_changes_a_score(padded: dict[str, Any], length: int, befo
         np.testing.assert_allclose(padded[lowering].run(["probabilities"], long)[0], expected, atol=1e-5)
 
 
-# One output, factors of one
-
-
-# What plans are made with
-
-
 # Precisions
 
 
@@ -229,35 +216,6 @@ def test_cost_is_that_of_the_graph(form: str, tmp_path: Path) -> None:
         assert found == (figures.flops, figures.parameters, figures.bytes)
 
 
-def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
-    """With a distance of each token, alike on three backends."""
-    tags = write_json_lines(tmp_path / "tags.jsonl", 40)
-    checkpoint, out, plan = tmp_path / "checkpoint", tmp_path / "out", tmp_path / "plan.json"
-    make_tagger("modernbert").save_pretrained(checkpoint)
-    make_word_tokenizer(tmp_path).save_pretrained(checkpoint)
-    for command in (
-        ("plan", checkpoint, "--data", tags, "--keep", "2", "--members", "2", "--fork-from", "1", "-o", plan),
-        ("fuse", checkpoint, "--plan", plan, "-o", out),
-        ("tune", out, "--data", tags, "--epochs", "1"),
-        ("export", out),
-        ("calibrate", out, "--data", tags, "--fit", tags, "--force"),
-        ("verify", out, "--examples", "16"),
-        ("evaluate", out, "--data", tags, "--compare", checkpoint, "--bootstrap", "0", "--force"),
-    ):
-        done = run_cli(*command)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-    found = {}
-    for backend in ("torch", "onnxruntime", "openvino"):
-        with load(out, backend) as predictor:
-            found[backend] = predictor.predict([["anna", "lives", "in", "paris"], ["rome"]])
-    real = found["torch"].mask
-    assert real.sum() == 4 + 1 + 2 * 2  # two special tokens around each text
-    for backend in ("onnxruntime", "openvino"):
-        for name in ("probabilities", "energy", "distance"):
-            mine, expected = (getattr(found[each], name)[real] for each in (backend, "torch"))
-            np.testing.assert_allclose(mine, expected, atol=1e-4, rtol=1e-4, err_msg=f"{backend} {name}")
-
-
 # Refusals
 
 
@@ -265,8 +223,6 @@ def test_a_tagger_goes_through_every_stage(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"mlp_dropout": 0.1}, "mlp_dropout"),
-        ({"classifier_activation": "silu"}, "classifier_activation"),
-        ({"local_attention": 1}, "local_attention"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_type"),
     ],

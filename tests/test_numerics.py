@@ -224,7 +224,7 @@ def test_the_cpp_runner_at_the_same_ends(runner: Path, wide: Path, feeds: Any, t
         assert all(0 <= row[name] <= math.log(10_000) for row in rows if name in ENTROPIES)
     content = json.loads((wide / "calibration.json").read_text()) | {"temperature": 1e-40}
     Bundle.open(wide).add({"calibration.json": to_json_bytes(content)})
-    refused(run(runner, wide, "--input", tmp_path / "x.npz"), "expected a positive finite number that float32 holds")
+    refused(run(runner, wide, "--input", tmp_path / "x.npz"), "temperature")
 
 
 def test_half_precision_that_overflows_is_refused_never_answered_with_nan(tmp_path: Path) -> None:

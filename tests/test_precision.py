@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 import torch
 import torch_onnx
 from golden import write_density
-from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle, verify
+from hydrant import Bundle, GraphForm, HydrantError, Reading, export_onnx, fuse, load, save_bundle
 from hydrant.errors import GateError, InputError
-from hydrant.export import export
+from hydrant.export import export, onnx_file
+from hydrant.metrics import gates
+from hydrant.runtime.backends import microbatch
 from onnx import TensorProto
 from support import FAMILIES, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
@@ -74,6 +77,10 @@ def test_half_precision_graphs_match_the_oracle(family: str, precision: str, low
     save_bundle(fuse(model, plan), tmp_path / "bundle")
     path = export_onnx(tmp_path / "bundle", precision, form=GraphForm(lowering=lowering))
     graph = onnx.load(path)
+    kinds = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
+    assert {kinds[name] for name in kinds if ".mlp." in name or ".attention." in name} == {HALF[precision]}
+    assert kinds["classifier.weight"] == TensorProto.FLOAT, "the head stays float32"
+    assert {node.domain for node in graph.graph.node} == {""}
     got = torch_onnx.run(graph, feeds(family))  # strictly typed
     expected = oracle.ensemble([model], plan, make_inputs(family))
     for name in ("probabilities", *SCORES, "energy"):
@@ -85,35 +92,6 @@ def test_half_precision_graphs_match_the_oracle(family: str, precision: str, low
         np.testing.assert_allclose(ort["probabilities"], expected["probabilities"], atol=TOLERANCE[precision])
 
 
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_bf16_is_at_least_as_good_as_pytorch_in_bfloat16(family: str, tmp_path: Path) -> None:
-    """The yardstick is the original model cast to bfloat16 by PyTorch; both against the float32 oracle."""
-    plan, inputs = random_plan(family, 3), make_inputs(family, batch=16)
-    expected = oracle.ensemble([make_model(family)], plan, inputs)["probabilities"]
-    cast = {name: t.bfloat16() if t.is_floating_point() else t for name, t in inputs.items()}
-    plain = oracle.ensemble([make_model(family).bfloat16()], plan, cast)["probabilities"]
-    save_bundle(fuse(make_model(family), plan), tmp_path / "bundle")
-    graph = onnx.load(export_onnx(tmp_path / "bundle", "bf16"))
-    got = torch_onnx.run(graph, {name: tensor.numpy() for name, tensor in inputs.items()})["probabilities"]
-    ours, theirs = np.abs(got - expected).mean(), np.abs(plain - expected).mean()
-    assert 0 < ours <= 1.2 * theirs
-
-
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_types_of_a_half_precision_graph(precision: str, text: Path) -> None:
-    made = export(text, precision)
-    model = onnx.load(made.path)
-    onnx.checker.check_model(model, full_check=True)
-    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    assert {kinds[name] for name in kinds if ".mlp." in name or ".attention." in name} == {HALF[precision]}
-    assert kinds["classifier.weight"] == kinds["pooler.weight"] == TensorProto.FLOAT, "the head stays float32"
-    assert {output.type.tensor_type.elem_type for output in model.graph.output} == {TensorProto.FLOAT}
-    assert {value.type.tensor_type.elem_type for value in model.graph.input} == {TensorProto.INT64}
-    assert {node.domain for node in model.graph.node} == {""}
-    assert model.opset_import[0].version == {"fp16": 20, "bf16": 22}[precision]
-    assert made.lowering == "grouped"
-
-
 def test_large_activations_become_islands_in_fp16(tmp_path: Path) -> None:
     """A residual stream of thousands would lose what is small beside it; decided from what was measured."""
     model, plan = make_model("vit"), random_plan("vit", 3)
@@ -123,14 +101,11 @@ def test_large_activations_become_islands_in_fp16(tmp_path: Path) -> None:
     made = export(tmp_path / "bundle", "fp16")
     assert made.islands is not None
     assert "layers.0" in made.islands.values
-    assert "above 512" in made.islands.reasons["layers.0"]
-    assert "synthetic" in made.islands.source
     got = torch_onnx.run(onnx.load(made.path), feeds("vit"))
     expected = oracle.ensemble([model], plan, make_inputs("vit"))
     np.testing.assert_allclose(got["probabilities"], expected["probabilities"], atol=3e-3)
-    calm = tmp_path / "calm"
-    save_bundle(fuse(make_model("vit"), plan), calm)
-    assert export(calm, "fp16").islands.values == frozenset()  # type: ignore[union-attr]
+    save_bundle(fuse(make_model("vit"), plan), tmp_path / "calm")
+    assert export(tmp_path / "calm", "fp16").islands.values == frozenset()  # type: ignore[union-attr]
 
 
 def test_what_fp16_cannot_hold_is_refused(tmp_path: Path) -> None:
@@ -141,17 +116,6 @@ def test_what_fp16_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"layers\.0\.mlp\.up"):
         export_onnx(tmp_path / "bundle", "fp16")
     assert not (tmp_path / "bundle" / "model.fp16.onnx").exists()
-
-
-def test_onnx_attention_operator(text: Path) -> None:
-    model = onnx.load(export_onnx(text, form=GraphForm(attention="onnx")))
-    operators = [node.op_type for node in model.graph.node]
-    assert model.opset_import[0].version == 23
-    assert "Attention" in operators
-    assert "Softmax" in operators, "the last layer's one query is written out: no engine takes it as Attention"
-    expected = run(export_onnx(text), feeds("bert"))
-    for name, array in run(export_onnx(text, form=GraphForm(attention="onnx")), feeds("bert")).items():
-        np.testing.assert_allclose(array, expected[name], atol=2e-5)
 
 
 @pytest.fixture
@@ -167,7 +131,6 @@ def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
     export_onnx(bundle)
     made = export(bundle, "int8", reading=Reading(examples=32), data=data)
     model = onnx.load(made.path)
-    onnx.checker.check_model(model, full_check=True)
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     rounded = [name for name, kind in kinds.items() if kind == TensorProto.INT8]
     assert rounded
@@ -187,21 +150,13 @@ def test_int8_graph(calibrated: tuple[Path, Path]) -> None:
 def test_int8_is_offered_only_where_its_gates_hold(
     calibrated: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
-    from hydrant.metrics import gates
-
     bundle, data = calibrated
     strict = {**gates.TOLERANCES, "int8": replace(gates.TOLERANCES["int8"], probability=1e-12)}
     monkeypatch.setattr("hydrant.export.quantize_search.TOLERANCES", strict)
     with pytest.raises(GateError, match="INT8"):
         export_onnx(bundle, "int8", reading=Reading(examples=32), data=data)
     assert not (bundle / "model.int8.onnx").exists()
-    for refused in (
-        {},
-        {"form": GraphForm(lowering="grouped"), "data": data},
-        {"reading": Reading(examples=8), "data": data},
-    ):
+    for refused in ({}, {"form": GraphForm(lowering="grouped"), "data": data}):
         with pytest.raises(InputError, match="INT8"):
             export_onnx(bundle, "int8", **refused)
 
@@ -227,16 +182,13 @@ def test_no_precision_depends_on_batch_mates(precision: str, calibrated: tuple[P
 @without_saturation
 def test_command_line(calibrated: tuple[Path, Path]) -> None:
     bundle, data = calibrated
-    assert run_cli("export", bundle).returncode == 0
     done = run_cli("export", bundle, "--precision", "int8", "--data", data, "--examples", 32, "-v")
     assert done.returncode == 0, done.stderr
     assert "INT8: " in done.stdout
     assert "unrolled: INT8 runs on CPUs" in done.stderr
-    done = run_cli("export", bundle, "--precision", "int8")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     done = run_cli("export", bundle, "--without", "nothing")
-    assert done.returncode == 2
-    assert "rewrite 'nothing' is unknown" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "'nothing'" in done.stderr
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -257,17 +209,6 @@ def test_openvino(precision: str, text: Path) -> None:
     np.testing.assert_allclose(got.mutual_information, expected.mutual_information, atol=tolerance)
 
 
-def test_verify_reaches_every_backend(text: Path) -> None:
-    export_onnx(text)
-    report = verify(text, reading=Reading(examples=20))
-    assert report.passed
-    assert "onnxruntime" in {entry.backend for entry in report.backends}
-    with pytest.raises(HydrantError, match=r"model\.fp16\.onnx"):
-        load(text, "onnxruntime", precision="fp16")
-    with pytest.raises(HydrantError, match="'bf16'"):
-        load(text, "onnxruntime", precision="bf16")
-
-
 @pytest.mark.parametrize(
     ("family", "attention", "lowering"), [("bert", "primitive", "grouped"), ("vit", "onnx", "unrolled")]
 )
@@ -284,7 +225,6 @@ def test_attention_scores_beyond_fp16_are_islands_in_every_form(
     made = export(tmp_path / "bundle", "fp16", form=GraphForm(lowering=lowering, attention=attention))
     assert made.islands is not None
     assert {f"layers.{layer}.attention.scores" for layer in range(LAYERS)} <= made.islands.values
-    assert "attention scores reach" in made.islands.reasons["layers.0.attention.scores"]
     expected = oracle.ensemble([model], plan, make_inputs(family))
     got = run(made.path, feeds(family))
     assert np.isfinite(got["probabilities"]).all()
@@ -292,8 +232,6 @@ def test_attention_scores_beyond_fp16_are_islands_in_every_form(
 
 
 def test_external_data_leaves_with_the_graph_it_belonged_to(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hydrant.export import onnx_file
-
     with monkeypatch.context() as limited:
         limited.setattr(onnx_file, "EXTERNAL_DATA_BYTES", 100)
         export_onnx(text)
@@ -304,18 +242,7 @@ def test_external_data_leaves_with_the_graph_it_belonged_to(text: Path, monkeypa
         assert predictor.predict(feeds("bert")).probabilities.shape == (4, 5)
 
 
-def test_a_full_disk_is_reported(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("hydrant.export.exporter.write_model", full)
-    with pytest.raises(HydrantError, match="No space left on device"):
-        export_onnx(text)
-
-
 def test_a_batch_in_parts_gives_what_the_whole_gives(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hydrant.runtime.backends import microbatch
-
     export_onnx(text)
     inputs = feeds("bert", batch=7)
     with load(text, "onnxruntime") as predictor:
@@ -323,7 +250,3 @@ def test_a_batch_in_parts_gives_what_the_whole_gives(text: Path, monkeypatch: py
         monkeypatch.setattr(microbatch, "ROWS", 50)
         parts = predictor.predict(inputs)
     np.testing.assert_allclose(parts.probabilities, whole.probabilities, atol=1e-6)
-    streams = microbatch.Microbatch(tokens=197, streams=3.0)
-    monkeypatch.setattr(microbatch, "ROWS", 800)
-    assert streams.chunk({"pixel_values": np.zeros((8, 3, 2, 2))}) == 1
-    assert microbatch.Microbatch(None, 1.0).chunk({"input_ids": np.zeros((8, 16))}) == 50

@@ -115,7 +115,6 @@ def test_the_graph_is_deterministic_and_says_what_it_was_made_from(
     facts = {each.key: each.value for each in model.metadata_props}
     assert facts["hydrant.tokenizer"].split()[0] == digest
     assert facts["hydrant.unread"].split("\n") == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    assert {each.domain for each in model.opset_import} == {"", "ai.onnx.contrib"}
 
 
 def test_command_line(bundles: dict[str, Bundle], tmp_path: Path) -> None:
@@ -124,7 +123,6 @@ def test_command_line(bundles: dict[str, Bundle], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "tokenizer.onnx" in done.stdout
     assert re.search(r"same ids as the tokenizer on \d{4} texts and \d{3} pairs", done.stdout)
-    assert "tokenizer.onnx" in run_cli("inspect", own).stdout
 
 
 def test_a_tokenizer_that_the_operators_do_otherwise_is_refused(tmp_path: Path) -> None:
@@ -137,20 +135,11 @@ def test_a_tokenizer_that_the_operators_do_otherwise_is_refused(tmp_path: Path) 
     with pytest.raises(InputError, match="other ids"):
         hydrant.export_onnx(bundle, tokenizer=True)
     assert Bundle.open(bundle.path).digests() == before
-
-
-def test_a_tokenizer_on_which_its_library_panics_is_refused(tmp_path: Path) -> None:
-    """As of a template that names a special token which is not there."""
-    folder = tmp_path / "bundle"
-    model = hydrant.fuse(make_model("bert"), random_plan("bert", 2))
-    bundle = hydrant.save_bundle(model, folder, processor=make_tokenizer(tmp_path / "source"))
-    steps = json.loads((folder / "processor/tokenizer.json").read_bytes())
-    steps["post_processor"]["pair"][0]["SpecialToken"]["id"] = "[NONE]"
+    steps = json.loads((bundle.path / "processor/tokenizer.json").read_bytes())
+    steps["post_processor"]["pair"][0]["SpecialToken"]["id"] = "[NONE]"  # on which its library panics
     bundle.add({"processor/tokenizer.json": json.dumps(steps).encode()})
-    done = run_cli("export", folder, "--tokenizer")
-    assert done.returncode == 2
-    assert "tokenizer.json" in done.stderr
-    assert "Traceback" not in done.stderr
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
+        hydrant.export_onnx(bundle, tokenizer=True)
 
 
 @pytest.mark.parametrize("name", ["uncased", "bytes"])
@@ -184,9 +173,7 @@ def test_what_the_runner_refuses(
     for words, name in (
         (["a <s> b"], "'<s>'"),
         ([""], "empty"),
-        (["--pair", "a", " "], "empty"),
         (["--pair", "a"], "--pair"),
-        ([tmp_path / "latin.txt"], "--input"),
         (["--input", tmp_path / "latin.txt"], "UTF-8"),
         (["--input", tmp_path / "absent.txt"], "absent.txt"),
     ):
@@ -210,7 +197,10 @@ def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(
     tags: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The longest first, as the tokenizer does."""
-    bundle = with_added_tokens(tmp_path, make_tagger if tags else make_model, ["<e>", "<e>2"])
+    tokenizer = letters_tokenizer(tmp_path / "source", lower=True)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*(f"<t{n}>" for n in range(14)), "<e>", "<e>2"]})
+    ensemble = hydrant.fuse((make_tagger if tags else make_model)("bert", vocab_size=400), random_plan("bert", 2))
+    bundle = hydrant.save_bundle(ensemble, tmp_path / "bundle", processor=tokenizer)
     monkeypatch.setattr("hydrant.export.tokenizer_onnx.fuzzed_texts", lambda *_: [])  # those of the tokens alone
     content, told = made_tokenizer(bundle, 0)
     assert told.texts == 5  # behind the first sixteen
@@ -218,11 +208,3 @@ def test_tokens_that_hold_one_another_are_found_whole_however_many_there_are(
     assert isinstance(processor, TextProcessor)
     for text in ("a<e>2b", "<t3><e>2 <e>"):
         assert run([text])["input_ids"][0].tolist() == processor.encode([text])[0].ids, text
-
-
-def with_added_tokens(folder: Path, make: Any, tokens: list[str]) -> Bundle:
-    """A bundle whose tokenizer has these behind many others."""
-    tokenizer = letters_tokenizer(folder / "source", lower=True)
-    tokenizer.add_special_tokens({"additional_special_tokens": [*(f"<t{n}>" for n in range(14)), *tokens]})
-    ensemble = hydrant.fuse(make("bert", vocab_size=400), random_plan("bert", 2))
-    return hydrant.save_bundle(ensemble, folder / "bundle", processor=tokenizer)

@@ -14,7 +14,7 @@ namespace hydrant::tests {
 namespace {
 
 #ifdef HYDRANT_SANITIZED  // slow, and what it looks for shows in the first few
-constexpr int kPredictions = 15;
+constexpr int kPredictions = 7;
 #else
 constexpr int kPredictions = 200;
 #endif
