@@ -189,20 +189,13 @@ def _activation(config: Any, task: str) -> str:
 
 
 def activation_path(config: Any) -> str | None:
-    """The path of the activation class of PyTorch that sentence-transformers stores in a configuration.
-
-    The key is ``sentence_transformers.activation_fn``, and was ``sbert_ce_default_activation_function`` before its
-    version 4; ``families.cross_encoder`` brings the one of version 5.4 and newer here.
-    """
+    """The path of the activation class of PyTorch in a configuration, of sentence-transformers from 4 on, or before."""
     stored = getattr(config, "sentence_transformers", None)
     path = stored.get("activation_fn") if isinstance(stored, Mapping) else None
     return path or getattr(config, "sbert_ce_default_activation_function", None)
 
 
 def problem_of(config: Any) -> dict[str, str]:
-    """What a checkpoint of one output says of itself, where it says that it is a regression.
-
-    Pipelines of transformers show the logit of such a checkpoint, and of any other of one output its sigmoid.
-    """
+    """Of a regression that it is one: pipelines of transformers show its logit, of others of one output the sigmoid."""
     regression = config.num_labels == 1 and getattr(config, "problem_type", None) == "regression"
     return {"problem_type": "regression"} if regression else {}

@@ -50,13 +50,7 @@ PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 
 @dataclass(frozen=True)
 class Update:
-    """``scale · up @ down`` is added to a weight [out, in].
-
-    Attributes:
-        down: A, [r, in] float32.
-        up: B, [out, r] float32.
-        scale: s.
-    """
+    """``scale · up @ down`` is added to a weight [out, in]: s, B [out, r] and A [r, in], in float32."""
 
     down: Tensor
     up: Tensor
@@ -65,15 +59,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Adapter:
-    """One member, as it differs from the base model.
-
-    Attributes:
-        name: of the folder.
-        sha256: digest of its weights.
-        base: name of the model that it was tuned on, as its configuration says, or ``None``.
-        updates: canonical weight → its update.
-        replaced: canonical tensor → the one that stands in its place, float32.
-    """
+    """One member, as it differs from the base model; keys are canonical names, ``base`` is what its files name."""
 
     name: str
     sha256: str
@@ -176,15 +162,9 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError) as error:
         raise InputError(f"{file} is not a whole safetensors file ({error}); save the adapter again") from error
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise InputError(f"adapter {folder}: {name} holds {tensor.dtype}; expected floating-point numbers")
-        try:
-            tensors[name] = tensor.to(torch.float32)
-        except (NotImplementedError, RuntimeError) as error:  # two numbers in a byte
-            raise InputError(
-                f"adapter {folder}: {name} holds {tensor.dtype}, of which PyTorch makes no other numbers; expected "
-                "floating-point numbers of 8 bits or more"
-            ) from error
+        if not tensor.is_floating_point() or "float4" in str(tensor.dtype):
+            raise InputError(f"adapter {folder}: {name} holds {tensor.dtype}; expected floats of 8 bits or more")
+        tensors[name] = tensor.to(torch.float32)
         if not bool(torch.isfinite(tensors[name]).all()):
             raise InputError(f"adapter {folder}: {name} holds non-finite values (NaN or infinity); tune it again")
     return tensors
@@ -277,30 +257,21 @@ def _scaled(update: Update, scale: str | None, model: Any) -> Update:
 
 def _number(value: float, patterns: Mapping[str, float] | None, name: str, module: str, folder: Path) -> float:
     """A setting of one module; the first pattern that matches the end of its name decides, as in PEFT."""
-    _check_patterns(patterns := patterns or {}, name, folder)
+    keys = list(patterns := patterns or {})
+    slow = [key for key in keys if len(CHOICE.findall(key)) > MOST_CHOICES or REPEATED_GROUP.search(key)]
+    if slow or len(keys) > MOST_PATTERNS or sum(bool(CHOICE.search(key)) for key in keys) > MOST_REPEATING:
+        raise InputError(
+            f"adapter {folder} has {cut((slow or keys)[0], 100)} and others, {len(keys)} entries in {name}, which may "
+            f"take without end to match; expected {MOST_PATTERNS} names of modules at most, {MOST_REPEATING} of them "
+            f"with {MOST_CHOICES} of *, +, ?, {{ and | at most, and none of these behind a group"
+        )
     try:
         return next((own for key, own in patterns.items() if _pattern(key).match(module)), value)
     except (re.error, OverflowError, RecursionError) as error:
         raise InputError(f"adapter {folder} has {name} = {cut(patterns)}; expected names and numbers") from error
 
 
-def _check_patterns(patterns: Mapping[str, Any], name: str, folder: Path) -> None:
-    """Refuse regular expressions that could take without end: PEFT reads names of modules as such."""
-    if len(patterns) > MOST_PATTERNS or sum(bool(CHOICE.search(key)) for key in patterns) > MOST_REPEATING:
-        raise InputError(
-            f"adapter {folder} has {len(patterns)} entries in {name}; expected {MOST_PATTERNS} at most, and "
-            f"{MOST_REPEATING} with something repeated or left open"
-        )
-    for key in patterns:
-        if len(CHOICE.findall(key)) > MOST_CHOICES or REPEATED_GROUP.search(key):
-            raise InputError(
-                f"adapter {folder} has {cut(key, 100)} in {name}, which may take without end to match; expected names "
-                f"of modules, with {MOST_CHOICES} of *, +, ?, {{ and | at most, and none of them behind a group"
-            )
-
-
 MOST_PATTERNS, MOST_REPEATING, MOST_CHOICES = 1000, 20, 3
-"""Entries of a pattern, those among them that match in several ways, and choices in one of these."""
 
 CHOICE, REPEATED_GROUP = re.compile(r"[*+{|]|(?<!\()\?"), re.compile(r"\)[*+?{]")
 """What lets a regular expression match in several ways; a group that is repeated takes exponential time."""
@@ -323,23 +294,15 @@ def _check_complete(
     if not halves:
         raise InputError(f"adapter {folder} holds no LoRA tensors (lora_A, lora_B); expected at least one update")
     saved = tuple(config.modules_to_save or ())
-    lacking = [
-        name
-        for name, canonical in names.items()
-        if part_of(canonical) in REPLACED_PARTS and _saved(name, saved) and name not in replaced
-    ]
+    whole = [name for name, canonical in names.items() if part_of(canonical) in REPLACED_PARTS and _saved(name, saved)]
+    lacking = [name for name in whole if name not in replaced]
     targets = config.target_modules
-    some = any(
-        given not in (None, []) for given in (config.layers_to_transform, config.layers_pattern, config.exclude_modules)
-    )
-    if isinstance(targets, list) and not some:
+    narrower = (config.layers_to_transform, config.layers_pattern, config.exclude_modules)
+    if isinstance(targets, list) and all(given in (None, []) for given in narrower):
         ends = tuple(f".{target}" for target in targets)
         modules = [name.removesuffix(".weight") for name in names if name.endswith(".weight")]
-        lacking += [
-            f"{module}.lora_A"
-            for module in modules
-            if f".{module}".endswith(ends) and module not in halves and f"{module}.weight" not in replaced
-        ]
+        named = [module for module in modules if f".{module}".endswith(ends) and f"{module}.weight" not in replaced]
+        lacking += [f"{module}.lora_A" for module in named if module not in halves]
     if lacking:
         raise InputError(
             f"adapter {folder} lacks {listing(lacking, 3)}, which its configuration names; it would be a half-tuned "

@@ -77,11 +77,7 @@ def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
 
 
 def rewritten(module: str, names: Iterable[str]) -> str:
-    """Why a module lacks a weight, and what to do, by what it holds instead; nothing where there is no such module.
-
-    >>> rewritten("head", ["head.weight_mask", "head.weight_orig"])
-    'it is under a mask of torch.nn.utils.prune: put the weight back with prune.remove'
-    """
+    """Why a module lacks a weight, and what to do, by what it holds instead; nothing where there is no such module."""
     below = [name.removeprefix(f"{module}.") for name in names if name.startswith(f"{module}.")]
     if not below:
         return ""
@@ -108,10 +104,6 @@ CONVERT = (
 )
 """Python that writes the tensors of pickles as safetensors: ``weights_only`` runs no code of theirs."""
 
-FRAMEWORKS = {"tf_model*.h5": ("TensorFlow", "from_tf", "tensorflow tf-keras"),
-              "flax_model*.msgpack": ("Flax", "from_flax", "flax")}  # fmt: skip
-"""Weights of other frameworks → name, the option that reads them in transformers 4, and what that needs."""
-
 
 def check_pulled(folder: Path) -> None:
     """Refuse a folder in which git-lfs pointers stand for the files."""
@@ -137,29 +129,20 @@ def wrapper_prefix(folder: Path) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def check_not_quantised(name: str, config: Any, class_name: str) -> None:
+def check_not_quantised(name: str, config: Any) -> None:
     """Refuse a checkpoint of quantised weights."""
     settings = getattr(config, "quantization_config", None)
     if settings is None:
         return
     method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
-    undo = ""
-    if method == "bitsandbytes":
-        program = (
-            f"import sys; from transformers import {class_name} as M; M.from_pretrained(sys.argv[1]).dequantize()."
-            "save_pretrained(sys.argv[2], save_original_format=False)"
-        )
-        undo = (
-            f", or write its weights as floating-point numbers where bitsandbytes is installed: "
-            f"{_python(program, name, Path(name).name + '-float')} (and copy the tokenizer there)"
-        )
+    undo = ", or save model.dequantize() of it where bitsandbytes is installed" if method == "bitsandbytes" else ""
     raise UnsupportedModelError(
         f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: give "
         f"the checkpoint from which it was made{undo}"
     )
 
 
-def unread(name: str, folder: Path, class_name: str, reason: str) -> InputError:
+def unread(name: str, folder: Path, reason: str) -> InputError:
     """The error for weights that could not be read."""
     if any(folder.glob("model*.safetensors*")):
         return InputError(
@@ -169,30 +152,16 @@ def unread(name: str, folder: Path, class_name: str, reason: str) -> InputError:
     if not Path(name).is_dir():
         return InputError(
             f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors. If it has "
-            f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder: hydrant "
-            "then shows how to convert them"
+            f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder"
         )
     found = f"checkpoint {name} has no model.safetensors, but"
     if any(folder.glob("pytorch_model*.bin")):
-        return InputError(f"{found} pytorch_model.bin, a pickle, which may run code; convert it without running any: "
-                          f"{_python(CONVERT, name)}")  # fmt: skip
-    for pattern, (framework, option, needed) in FRAMEWORKS.items():
-        if any(folder.glob(pattern)):
-            program = (
-                f"import sys; from transformers import {class_name} as M; "
-                f"M.from_pretrained(sys.argv[1], {option}=True).save_pretrained(sys.argv[1])"
-            )
-            return InputError(
-                f"{found} weights of {framework}, which transformers 5 does not read; convert them in another "
-                f"environment: pip install transformers==4.49.0 torch {needed} && {_python(program, name)}"
-            )
+        command = shlex.join(["python", "-c", CONVERT, name])
+        return InputError(
+            f"{found} pytorch_model.bin, a pickle, which may run code; convert it without running any: {command}"
+        )
     files = listing(sorted(file.name for file in folder.iterdir()))
-    return InputError(f"{found} {files}; expected the weights: save the model there with save_pretrained")
-
-
-def _python(program: str, *arguments: str) -> str:
-    """A command of one line."""
-    return shlex.join(["python", "-c", program, *arguments])
+    return InputError(f"{found} {files}; expected the weights of PyTorch: save the model there with save_pretrained")
 
 
 def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, Any]]) -> InputError:

@@ -24,21 +24,16 @@ if TYPE_CHECKING:
 
 
 def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, pooler: bool = False) -> Layout:
-    """The layout of a family's token classifier: one linear map on every token.
-
-    No pooler comes before it; ModernBERT alone keeps its dense layer and the LayerNorm behind it, on every token.
-    """
+    """The layout of a family's token classifier: one linear map on every token; of ModernBERT a pooler before it."""
 
     def architecture(config: Any) -> Architecture:
         if config.num_labels < 2:
             raise refuse(config, "num_labels", config.num_labels, "2 or more (classes of a token)")
         found = replace(layout.architecture(config), task="tokens", token_pooling="first")
-        if not pooler:
-            found = replace(found, pooling="none")
+        found = found if pooler else replace(found, pooling="none")
         return found if dropout is None else replace(found, classifier_dropout=dropout(config))
 
-    left_out = () if pooler else ("pooler",)
-    names = {key: name for key, name in layout.other_names.items() if key.partition(".")[0] not in left_out}
+    names = {key: name for key, name in layout.other_names.items() if pooler or not key.startswith("pooler.")}
     return replace(
         layout,
         model_class=layout.model_class.removesuffix("ForSequenceClassification") + "ForTokenClassification",
@@ -71,17 +66,13 @@ def layout_of(model: Any) -> Layout:
     for layout in LAYOUTS:
         if name == (layout.wrapper or layout.model_class):
             older = OLDER.get(name)
-            return older if older is not None and _has(model, older.output_projection(0)) else layout
+            modules = () if older is None else dict(model.named_modules())
+            return older if older is not None and older.output_projection(0) in modules else layout
     if name == CLIP.model_class:
         raise without_classes("the model")
     raise unsupported(
         name, DECLARED, next((each.__name__ for each in type(model).__mro__ if each.__name__ in DECLARED), "")
     )
-
-
-def _has(model: Any, module: str) -> bool:
-    """Whether a model has a module of this name."""
-    return any(name == module for name, _ in model.named_modules())
 
 
 def without_classes(name: str) -> InputError:
@@ -93,10 +84,7 @@ def without_classes(name: str) -> InputError:
 
 
 def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
-    """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ; or nothing.
-
-    ``families.prompts.read_prompts`` reads an entry again.
-    """
+    """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ."""
     found = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
     if not found:
         return {}
@@ -137,12 +125,7 @@ def check_weights(model: Any) -> None:
 
 
 def read_weights(model: Any) -> dict[str, Any]:
-    """The model's tensors under canonical names, float32 on the CPU, detached.
-
-    Returns:
-        ``layers.{l}.attention.query.weight`` [H·d_h, d], … as torch tensors; linear weights are
-        [out, in] as in torch, times the scale behind them where there is one (``Layout.scales``).
-    """
+    """Tensors under canonical names, float32 on the CPU; linear weights [out, in], times ``Layout.scales``."""
     import torch
 
     layout = layout_of(model)
@@ -154,7 +137,8 @@ def read_weights(model: Any) -> dict[str, Any]:
         scale = layout.scale_of(canonical)
         for name in (source, scale):
             if name is not None and name not in state:
-                raise _lacking(layout, name, state)
+                why = rewritten(name.rpartition(".")[0], state) or "expected the layout of transformers 5.12 and newer"
+                raise UnsupportedModelError(f"{layout.model_class} has no weight {name}; {why}")
         _check_numbers(source, state[source])
         _check_shape(source, canonical, tuple(state[source].shape), shapes[canonical])
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
@@ -166,13 +150,6 @@ def read_weights(model: Any) -> dict[str, Any]:
             raise InputError(f"weight {source} holds {bad} non-finite values (NaN or infinity); repair the checkpoint")
         weights[canonical] = layout.rows_of(canonical, tensor)
     return weights
-
-
-def _lacking(layout: Layout, name: str, names: Iterable[str]) -> UnsupportedModelError:
-    """The error for a weight that a model has not."""
-    found = rewritten(name.rpartition(".")[0], names)
-    found = found or "hydrant reads the layout of transformers 5.12 and newer"
-    return UnsupportedModelError(f"{layout.model_class} has no weight {name}; {found}")
 
 
 def _check_layers(layout: Layout, architecture: Architecture, names: Collection[str]) -> None:

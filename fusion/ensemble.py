@@ -105,12 +105,18 @@ def fuse(
         raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
     adapters = [adapters] if isinstance(adapters, str | Path) else adapters
     separate = check_parts(keep_separate)
-    if members is not None:
-        _check_members(members, len(sources), plan, adapters)
+    if members is not None and (members < 1 or plan is not None or adapters or len(sources) > 1):
+        raise InputError(
+            f"members is {members}; expected 1 or more, beside no plan, no adapters and no other models, from which "
+            "their number follows; leave members (--members) out"
+        )
+    if adapters or separate or low_rank != "auto":
+        _check_options(len(sources), adapters, low_rank, separate, traced)
     if traced:
-        return _fuse_traced(sources, plan, members, [*adapters, *separate, *([low_rank] if low_rank != "auto" else [])])
-    if adapters or low_rank != "auto":
-        _check_adapters(len(sources), adapters, low_rank, separate)
+        ensemble = fuse_traced(sources, plan, members)
+        keeps = ensemble.plan.members
+        _tell_alike(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
+        return ensemble
     loaded = [load_model(source, adapters) if isinstance(source, str | Path) else source for source in sources]
     architecture, labels = _common(loaded)
     named = [source for source in sources if isinstance(source, str | Path)]
@@ -134,9 +140,9 @@ def fuse(
     checked = _original_check(sources[0], loaded[0], read[0])
     weights = fuse_weights(architecture, plan, read, separate)
     provenance = {"checkpoints": len(loaded), "separate": sorted(separate), **_facts(loaded)}
-    ensemble = FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
-    ensemble.original_check = checked
-    return _told(ensemble, planned)
+    fused = FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
+    fused.original_check = checked
+    return _told(fused, planned)
 
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:
@@ -179,21 +185,6 @@ def _original_check(source: Any, model: Any, weights: dict[str, Tensor]) -> Orig
 
 _CHECKED: WeakKeyDictionary[Any, OriginalCheck | None] = WeakKeyDictionary()
 """Models that were compared already: plans of one model are tried one after the other."""
-
-
-def _fuse_traced(
-    sources: Sequence[Any], plan: HeadPlan | None, members: int | None, others: Sequence[Any]
-) -> TracedClassifier:
-    """Traced members, for which the other options mean nothing."""
-    if others:
-        raise InputError(
-            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank and "
-            "keep_separate (--keep-separate) out"
-        )
-    ensemble = fuse_traced(sources, plan, members)
-    keeps = ensemble.plan.members
-    _tell_alike(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
-    return ensemble
 
 
 def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
@@ -258,26 +249,23 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
 
 
-def _check_members(members: int, models: int, plan: HeadPlan | None, adapters: Sequence[str | Path]) -> None:
-    if members < 1:
-        raise InputError(f"members is {members}; expected a whole number, 1 or more")
-    others = {"a plan": plan is not None, "adapters": bool(adapters), f"{models} models": models > 1}
-    for name in [name for name, given in others.items() if given]:
+def _check_options(
+    models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str], traced: bool
+) -> None:
+    if traced:
         raise InputError(
-            f"members is {members} beside {name}, from which their number follows; leave members (--members) out"
+            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank and "
+            "keep_separate (--keep-separate) out"
         )
-
-
-def _check_adapters(models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str]) -> None:
-    if not adapters:
+    if not adapters and low_rank != "auto":
         raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it out")
     if low_rank not in FORMS:
         raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(FORMS)}")
-    if models > 1:
+    if adapters and models > 1:
         raise InputError(
             f"adapters were given with {models} models; expected the one base model that they were tuned on"
         )
-    if separate:
+    if adapters and separate:
         raise InputError("keep_separate was given with adapters; what they change is separate by itself: leave it out")
 
 
@@ -289,10 +277,9 @@ def fuse_weights(
 ) -> dict[str, Tensor]:
     """Fused tensors from canonical ones (``families.registry.read_weights``).
 
-    Returns:
-        Tensors with a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables
-        [G, rows, d]; attention as ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 in the trunk below the
-        fork of one checkpoint, and where several have the very same tensors and members the same heads.
+    They have a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d]; attention as
+    ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 in the trunk below the fork of one checkpoint, and
+    where several have the very same tensors and members the same heads.
     """
     fused = {}
     for name, tensor in checkpoints[0].items():
@@ -303,7 +290,7 @@ def fuse_weights(
             stacked = mean_of_members(stacked)
         fused[name] = _grouped_form(name, tensor, stacked).contiguous()
     for layer in range(architecture.layers):
-        fused.update(_fuse_attention(architecture, plan, checkpoints, layer))
+        fused |= _fuse_attention(architecture, plan, checkpoints, layer)
     return fused
 
 
@@ -349,30 +336,19 @@ def _fuse_attention(
     if len(checkpoints) == 1 and layer < plan.fork:
         keeps = keeps[:1]  # the trunk, stored once
     slots = max(map(len, keeps))
-    qkv_weight, qkv_bias, output_weight, output_bias = [], [], [], []
     projections = [f"{prefix}.{name}" for name in PROJECTIONS]
+    found: dict[str, list[Tensor]] = {}
     for weights, heads in _members(checkpoints, keeps, *projections[:3]):
-
-        def kept(name: str, weights: dict[str, Tensor] = weights, heads: tuple[int, ...] = heads) -> Tensor:
-            return stack_heads(weights[name], heads, width, slots)
-
-        qkv_weight.append(torch.cat([kept(f"{name}.weight") for name in projections[:3]]).T)  # [d, 3·h·d_h]
-        if architecture.qkv_bias:
-            qkv_bias.append(torch.cat([kept(f"{name}.bias") for name in projections[:3]])[None])  # [1, 3·h·d_h]
+        for kind in ("weight", "bias") if architecture.qkv_bias else ("weight",):
+            rows = torch.cat([stack_heads(weights[f"{name}.{kind}"], heads, width, slots) for name in projections[:3]])
+            form = rows.T if kind == "weight" else rows[None]  # [d, 3·h·d_h], [1, 3·h·d_h]
+            found.setdefault(f"{prefix}.qkv.{kind}", []).append(form)
     for weights, heads in _members(checkpoints, keeps, projections[3]):
         columns = weights[f"{prefix}.output.weight"].T  # [H·d_h, d]
-        output_weight.append(stack_heads(columns, heads, width, slots))
+        found.setdefault(f"{prefix}.output.weight", []).append(stack_heads(columns, heads, width, slots))
         if f"{prefix}.output.bias" in weights:
-            output_bias.append(weights[f"{prefix}.output.bias"][None])
-    fused = {
-        f"{prefix}.qkv.weight": torch.stack(qkv_weight),
-        f"{prefix}.output.weight": torch.stack(output_weight),
-    }
-    if output_bias:
-        fused[f"{prefix}.output.bias"] = torch.stack(output_bias)
-    if qkv_bias:
-        fused[f"{prefix}.qkv.bias"] = torch.stack(qkv_bias)
-    return fused
+            found.setdefault(f"{prefix}.output.bias", []).append(weights[f"{prefix}.output.bias"][None])
+    return {name: torch.stack(each) for name, each in found.items()}
 
 
 def _members(

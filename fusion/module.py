@@ -66,9 +66,10 @@ class FusedClassifier(Ensemble):
     @property
     def trunk(self) -> int:
         """Layers, counted from the input, that are the same for all members; L where members never differ."""
-        states = [self.embeddings.state_dict(), *(layer.state_dict() for layer in self.layers)]
-        same = [all(bool((part == part[:1]).all()) for part in state.values()) for state in states]
-        return same.index(False) - 1 if False in same[1:] and same[0] else len(self.layers) if same[0] else 0
+        for index, part in enumerate([self.embeddings, *self.layers]):
+            if not all(bool((tensor == tensor[:1]).all()) for tensor in part.state_dict().values()):
+                return max(index - 1, 0)
+        return len(self.layers)
 
     def forward(
         self,
@@ -90,38 +91,16 @@ class FusedClassifier(Ensemble):
         Raises:
             InputError: the inputs of the other modality were given, or their shape does not fit.
         """
-        logits, features, _ = self._run(
-            self.taps,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            pixel_values=pixel_values,
-        )
+        given = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "pixel_values": pixel_values}
+        logits, features, _ = self._run(self.taps, input_ids=input_ids, **given)
         return self.answer(logits, features)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
-
-        Of tokens both have T behind B.
-
-        Args:
-            taps: K names.
-            inputs: as of :meth:`forward`.
-
-        Raises:
-            InputError: as of :meth:`forward`.
-        """
+        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d]; of tokens with T."""
         return self._run(taps, **inputs)[:2]
 
     def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and what the members' classifiers, or the poolers before them, read [M, B, d or 2·d].
-
-        Args:
-            inputs: as of :meth:`forward`.
-
-        Raises:
-            InputError: as of :meth:`forward`.
-        """
+        """Member logits [M, B, C] and what members' classifiers, or the poolers before them, read [M, B, d or 2·d]."""
         logits, _, last = self._run((), **inputs)
         return logits, last
 
@@ -143,12 +122,9 @@ class FusedClassifier(Ensemble):
     def through(
         self, layer: int, x: Tensor, mask: Tensor | None, gate: Tensor | None = None, whole: bool = False
     ) -> Tensor:
-        """One layer: [S, B, T, d] → [M, B, T, d], or behind the last one the tokens that are read, [M, B, 1, d].
+        """One layer: [S, B, T, d] → [M, B, T, d], or behind the last one those that are read, unless ``whole``.
 
-        Args:
-            mask: boolean [B, 1, 1, T], true where a key may be seen; ``None`` for everywhere.
-            gate: what each head's output is multiplied by, [V, h]: V streams of one.
-            whole: give all tokens behind the last layer, too.
+        ``mask`` and ``gate`` are those of :class:`GroupedAttention`.
         """
         first = self.architecture.first_token_only and layer == len(self.layers) - 1 and not whole
         found: Tensor = self.layers[layer](x, mask, first, gate)
@@ -160,12 +136,7 @@ class FusedClassifier(Ensemble):
 
     @torch.no_grad()
     def trunk_output(self, layers: int, **inputs: Tensor) -> Tensor:
-        """What the first layers give, [B, T, d], without dropout and gradients; they must be the same for all members.
-
-        Args:
-            layers: at least 1, at most :attr:`trunk`.
-            inputs: as of :meth:`forward`.
-        """
+        """What the first layers of the trunk give, [B, T, d], without dropout and gradients."""
         training = self.training
         self.eval()
         x, mask = self.embedded(**inputs)
@@ -175,13 +146,7 @@ class FusedClassifier(Ensemble):
         return x[0]
 
     def above(self, layers: int, hidden: Tensor, real: Tensor) -> Tensor:
-        """Member logits [M, B, C] from what the first layers gave.
-
-        Args:
-            layers: that ran already.
-            hidden: [B, T, d].
-            real: [B, T] bool, which tokens count.
-        """
+        """Member logits [M, B, C] from what the first layers gave, [B, T, d], of real tokens [B, T]."""
         mask = real[:, None, None, :] if self.architecture.modality == "text" else None
         x = hidden[None]
         for layer in range(layers, len(self.layers)):

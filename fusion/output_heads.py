@@ -75,10 +75,9 @@ class ScoreOutput:
 
     Attributes:
         member_logits: [M, B, 1], before the activation.
-        score: [B], mean over members.
-        score_variance: [B], ≥ 0, of the members' scores around their mean.
+        score, score_variance: [B], over members.
         member_scores: [B, M].
-        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
+        distance: [B], as of classes.
     """
 
     member_logits: Tensor
@@ -99,7 +98,7 @@ class LabelOutput:
         predictive_entropy, expected_entropy, mutual_information: [B], nats, summed over the labels.
         energy: [B], nats.
         member_probabilities: [B, M, C].
-        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
+        distance: [B], as of classes.
     """
 
     member_logits: Tensor

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from ..bundle.store import WEIGHTS, Bundle
 from ..bundle.traced import CHECKPOINT, Traced
 from ..errors import BundleError, HydrantError, cut, literal
-from .members import check_plan, probe, run
+from .members import check_plan, probes, run
 from .traced_model import described, rebuild
 
 
@@ -37,7 +37,7 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
             model.get_submodule(block.output)
         model = model.to(torch.float32).requires_grad_(False)
         _check_sizes(architecture, described(model))
-        run(model, probe(architecture))  # some names of a configuration are read here alone
+        run(model, probes(architecture, 1)[0])  # some names of a configuration are read here alone
         return model
     except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
         raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
