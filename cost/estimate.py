@@ -15,7 +15,7 @@ from typing import Any
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..errors import InputError, PlanError, cut, is_whole, literal
+from ..errors import InputError, cut, is_whole, literal
 from .graph_counts import attention, parameters, products
 from .sharing import Forms, Sharing
 
@@ -83,8 +83,6 @@ def cost_of(
     precision: str = "fp32",
 ) -> Cost:
     """What fusing a model by a plan costs, as counted in the exported graph (unrolled lowering: no padded heads)."""
-    if plan is not None and not isinstance(plan, HeadPlan):
-        raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan, such as HeadPlan.load reads")
     ensemble = _sharing(model, plan)
     architecture, plan = ensemble.architecture, ensemble.plan
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)

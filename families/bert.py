@@ -7,6 +7,7 @@ narrower than its layers. DistilBERT has no token types, and ReLU for tanh.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture, Pooling
@@ -76,38 +77,32 @@ BERT = Layout(
     architecture=_architecture,
 )
 
+ROBERTA = Layout(
+    family="roberta",
+    model_class="RobertaForSequenceClassification",
+    layer="roberta.encoder.layer.{l}",
+    layer_names=LAYER_NAMES,
+    other_names={
+        **_embeddings("roberta.embeddings"),
+        **linear("pooler", "classifier.dense"),
+        **linear("classifier", "classifier.out_proj"),
+    },
+    architecture=lambda config: _architecture(config, position_padding=config.pad_token_id),
+)
 
-def _roberta(family: str, model_class: str) -> Layout:
-    return Layout(
-        family=family,
-        model_class=model_class,
-        layer="roberta.encoder.layer.{l}",
-        layer_names=LAYER_NAMES,
-        other_names={
-            **_embeddings("roberta.embeddings"),
-            **linear("pooler", "classifier.dense"),
-            **linear("classifier", "classifier.out_proj"),
-        },
-        architecture=lambda config: _architecture(config, position_padding=config.pad_token_id),
-    )
+XLM_ROBERTA = replace(ROBERTA, family="xlm-roberta", model_class="XLMRobertaForSequenceClassification")
 
+CAMEMBERT = replace(ROBERTA, family="camembert", model_class="CamembertForSequenceClassification")
 
-ROBERTA = _roberta("roberta", "RobertaForSequenceClassification")
-
-XLM_ROBERTA = _roberta("xlm-roberta", "XLMRobertaForSequenceClassification")
-
-CAMEMBERT = _roberta("camembert", "CamembertForSequenceClassification")
-
-ELECTRA = Layout(
+ELECTRA = replace(
+    ROBERTA,
     family="electra",
     model_class="ElectraForSequenceClassification",
     layer="electra.encoder.layer.{l}",
-    layer_names=LAYER_NAMES,
     other_names={
+        **ROBERTA.other_names,
         **_embeddings("electra.embeddings"),
         **linear("embeddings.projection", "electra.embeddings_project"),
-        **linear("pooler", "classifier.dense"),
-        **linear("classifier", "classifier.out_proj"),
     },
     architecture=lambda config: _architecture(config, pooling="gelu"),
 )

@@ -74,8 +74,7 @@ def load_dual_encoder(source: str | Path) -> Any:
     class_name = _class_name(config)
     if class_name != CLIP.model_class:
         raise InputError(
-            f"{name} is a {class_name}, which has classes of its own; class names and prompts are for CLIP; "
-            "leave them out"
+            f"{name} is a {class_name}, which has classes of its own; prompts are for CLIP; leave them out"
         )
     return load_weights(name, config, class_name)
 
@@ -126,8 +125,8 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
 
 def _with_adapter(name: str, said: str = "") -> InputError:
     return InputError(
-        f"checkpoint {name} holds an adapter beside its weights, which transformers adds to them{said}; expected "
-        "weights alone: give a folder without adapter_config.json, and the adapter's with --adapter (adapters=[…])"
+        f"checkpoint {name} holds an adapter beside its weights{said}; expected weights alone: give the adapter's "
+        "folder with --adapter (adapters=[…]), and another without adapter_config.json"
     )
 
 
@@ -213,8 +212,7 @@ def model_labels(config: Any) -> list[str]:
     names = {int(index): str(label) for index, label in given.items()}
     if sorted(names) != list(range(config.num_labels)):
         raise InputError(
-            f"configuration has id2label for {listing(sorted(names))}; expected one name for each of the "
-            f"{config.num_labels} classes"
+            f"configuration has id2label for {listing(sorted(names))}; expected 0 to {config.num_labels - 1}"
         )
     ordered = [names[index] for index in range(config.num_labels)]
     unique = unique_names(ordered)

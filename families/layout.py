@@ -25,8 +25,7 @@ class Layout:
     """Where one family keeps its weights.
 
     Attributes:
-        family: the ``model_type`` of its transformers configuration.
-        model_class: name of the supported transformers class.
+        family, model_class: of transformers: the ``model_type`` and the class.
         layer: prefix of layer ``{l}`` in the state dict.
         layer_names: for each of :data:`LAYER_PARTS`, its module name below that prefix.
         other_names: canonical tensor name → state-dict name, for tensors outside the layers; those count that a
@@ -34,10 +33,8 @@ class Layout:
         architecture: reads a transformers configuration; raises for unsupported settings.
         wrapper: our own class that the model is loaded as, where the transformers class is no classifier;
             state-dict names are its.
-        scales: for linear maps of a layer whose output is scaled channel by channel (layer scale), such as
-            ``mlp.down``: the scale's name below the layer's prefix.
-        stacked: whether query, key and value are one linear map [3·H·d_h, d], one below the other; then they have one
-            name.
+        scales: linear map of a layer, such as ``mlp.down`` → the scale of its outputs (layer scale), below the prefix.
+        stacked: whether query, key and value are one linear map [3·H·d_h, d], of one name.
         resize: brings a model's positions to square images of another side, for a family whose models read any size.
     """
 
@@ -141,13 +138,10 @@ def head_width(config: Any, width: int, heads: int) -> int:
 
 def encoder_only(config: Any) -> None:
     """Refuse decoders, cross-attention and relative positions."""
-    if getattr(config, "is_decoder", False):
-        raise refuse(config, "is_decoder", True, "is_decoder = False (an encoder)")
-    if getattr(config, "add_cross_attention", False):
-        raise refuse(config, "add_cross_attention", True, "add_cross_attention = False (self-attention only)")
-    positions = getattr(config, "position_embedding_type", None)
-    if positions not in (None, "absolute"):
-        raise refuse(config, "position_embedding_type", positions, "'absolute'")
+    usual = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+    for setting, value in usual.items():
+        if (found := getattr(config, setting, None)) not in (None, value):
+            raise refuse(config, setting, found, f"{value!r} (an encoder)")
 
 
 def pair(value: Any) -> tuple[int, int]:

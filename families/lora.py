@@ -38,14 +38,8 @@ MAX_CONFIG_BYTES = 2**20
 
 PREFIX = "base_model.model."
 
-LINEAR_PARTS = ("attention", "mlp", "pooler", "classifier")
-"""Parts whose linear maps may have an update."""
-
-REPLACED_PARTS = ("pooler", "classifier")
-"""Parts that an adapter may bring whole (``modules_to_save``)."""
-
-PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
-"""Values of ``init_lora_weights`` that leave the base model's weights as they are."""
+LINEAR_PARTS, REPLACED_PARTS = ("attention", "mlp", "pooler", "classifier"), ("pooler", "classifier")
+"""Parts whose linear maps may have an update, and those that an adapter may bring whole (``modules_to_save``)."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +75,15 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     halves, replaced = _sorted(tensors, names, shapes, folder)
     found = {f"{module}.weight": _update(module, pair, config, shapes, folder) for module, pair in halves.items()}
-    updates = {canonical: replace(found[name], up=layout.rows_of(canonical, found[name].up))
-               for canonical, name in stored.items() if name in found}  # fmt: skip
-    updates = {canonical: _scaled(update, layout.scale_of(canonical), model) for canonical, update in updates.items()}
+    updates = {}
+    for canonical, name in stored.items():
+        if name in found:
+            update = replace(found[name], up=layout.rows_of(canonical, found[name].up))
+            updates[canonical] = _scaled(update, layout.scale_of(canonical), model)
     _check_complete(config, names, halves, replaced, folder)
-    base = _writable(Path(config.base_model_name_or_path or "").name)
-    return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base or None, updates,
-                   {names[name]: tensor for name, tensor in replaced.items()})  # fmt: skip
+    base = _writable(Path(config.base_model_name_or_path or "").name) or None
+    whole = {names[name]: tensor for name, tensor in replaced.items()}
+    return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base, updates, whole)
 
 
 def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int, set[str]]:
@@ -99,8 +95,7 @@ def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int,
         tensors = {key.removeprefix(PREFIX): tensor for key, tensor in _tensors(folder).items()}
         if bias not in tensors:
             raise InputError(
-                f"adapter {folder} brings no {bias}, which its base model lacks too; expected an adapter with its "
-                "classifier, as PEFT saves it for task_type SEQ_CLS or modules_to_save"
+                f"adapter {folder} brings no {bias}, which its base model lacks too; save it with modules_to_save"
             )
         classes = len(tensors[bias])
         brought.append(set(tensors))
@@ -135,12 +130,10 @@ class AdapterConfig(msgspec.Struct, frozen=True):
 def _config(folder: Path) -> AdapterConfig:
     """The configuration of an adapter that is merged exactly."""
     file = folder / CONFIG
-    if not file.is_file():
+    if not file.is_file() or file.stat().st_size > MAX_CONFIG_BYTES:
         raise InputError(
-            f"adapter {cut(folder, 120)} is not a folder with {CONFIG}, as PEFT's save_pretrained writes it"
+            f"adapter {cut(folder, 120)} holds no {CONFIG} of at most {MAX_CONFIG_BYTES} bytes, as PEFT writes it"
         )
-    if file.stat().st_size > MAX_CONFIG_BYTES:
-        raise InputError(f"{file} is larger than {MAX_CONFIG_BYTES} bytes; this is no configuration of PEFT's")
     content = file.read_bytes()
     config = decode(content, AdapterConfig, file, InputError)
     _check_method(config, decode(content, dict[str, Any], file, InputError), folder)
@@ -154,9 +147,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
     file = folder / WEIGHTS
     if not file.is_file():
-        pickled = sorted(path.name for path in folder.glob("*.bin"))
-        found = f"only {pickled[0]}, a pickle, which may run code" if pickled else "no weights"
-        raise InputError(f"adapter {folder} holds {found}; expected {WEIGHTS}: save it with safe_serialization=True")
+        raise InputError(f"adapter {folder} holds no {WEIGHTS}; save it with safe_serialization=True, as no pickle")
     try:
         tensors: dict[str, Tensor] = load_file(file)
     except (SafetensorError, OSError) as error:
@@ -176,7 +167,7 @@ def _check_method(config: AdapterConfig, every: Mapping[str, Any], folder: Path)
         "peft_type": ("LORA",),
         "task_type": (None, "SEQ_CLS", "FEATURE_EXTRACTION"),
         "bias": ("none",),
-        "init_lora_weights": PLAIN_STARTS,
+        "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),  # they leave the base model as it is
     }
     found = {name: getattr(config, name) for name in expected if getattr(config, name) not in expected[name]}
     for name, value in every.items():
@@ -226,11 +217,7 @@ def _sorted(
 
 
 def _update(
-    module: str,
-    pair: Mapping[str, Tensor],
-    config: AdapterConfig,
-    shapes: Mapping[str, Sequence[int]],
-    folder: Path,
+    module: str, pair: Mapping[str, Tensor], config: AdapterConfig, shapes: Mapping[str, Sequence[int]], folder: Path
 ) -> Update:
     """The update of one module, its shapes held against the base model and the configuration."""
     if set(pair) != {"A", "B"}:
@@ -304,10 +291,7 @@ def _check_complete(
         named = [module for module in modules if f".{module}".endswith(ends) and f"{module}.weight" not in replaced]
         lacking += [f"{module}.lora_A" for module in named if module not in halves]
     if lacking:
-        raise InputError(
-            f"adapter {folder} lacks {listing(lacking, 3)}, which its configuration names; it would be a half-tuned "
-            "member: save it again"
-        )
+        raise InputError(f"adapter {folder} lacks {listing(lacking, 3)}, which its configuration names; save it again")
 
 
 def _saved(name: str, modules: tuple[str, ...]) -> bool:

@@ -129,7 +129,6 @@ def _checked(
         other = seen.setdefault(frozenset(own), name)
         if other != name:
             raise InputError(
-                f"{where} give {cut(other)} and {cut(name)} the same prompts, so nothing could tell them apart; "
-                "expected prompts of their own"
+                f"{where} give {cut(other)} and {cut(name)} the same prompts; expected prompts of their own"
             )
     return Prompts(names, templates, tuple(texts))

@@ -71,8 +71,7 @@ def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
     """The error for a model that the installed transformers lacks."""
     code = ", but is code of the checkpoint's own (auto_map), which hydrant never runs" if own_code else ""
     return UnsupportedModelError(
-        f"{what} is not part of the installed transformers{code}; install a newer transformers if that has it, or "
-        "fine-tune a classifier that transformers has (such as RobertaForSequenceClassification)"
+        f"{what} is not part of the installed transformers{code}; install a newer one, or give another classifier"
     )
 
 
@@ -112,8 +111,7 @@ def check_pulled(folder: Path) -> None:
             with file.open("rb") as stream:
                 if stream.read(len(POINTER)) == POINTER:
                     raise InputError(
-                        f"{file} is a git-lfs pointer, not the file itself; download the files: "
-                        f"git -C {shlex.quote(str(folder))} lfs pull"
+                        f"{file} is a git-lfs pointer, not the file; run git -C {shlex.quote(str(folder))} lfs pull"
                     )
 
 
@@ -132,26 +130,23 @@ def wrapper_prefix(folder: Path) -> str:
 def check_not_quantised(name: str, config: Any) -> None:
     """Refuse a checkpoint of quantised weights."""
     settings = getattr(config, "quantization_config", None)
-    if settings is None:
-        return
-    method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
-    undo = ", or save model.dequantize() of it where bitsandbytes is installed" if method == "bitsandbytes" else ""
-    raise UnsupportedModelError(
-        f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: give "
-        f"the checkpoint from which it was made{undo}"
-    )
+    if settings is not None:
+        method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
+        raise UnsupportedModelError(
+            f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: "
+            "give the checkpoint from which it was made, or save what dequantize() of the model gives"
+        )
 
 
 def unread(name: str, folder: Path, reason: str) -> InputError:
     """The error for weights that could not be read."""
     if any(folder.glob("model*.safetensors*")):
         return InputError(
-            f"cannot load the weights of {name}: {reason}; expected a complete Hugging Face checkpoint: copy, download "
-            "or save it again"
+            f"cannot load the weights of {name}: {reason}; expected a complete checkpoint: download or save it again"
         )
     if not Path(name).is_dir():
         return InputError(
-            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors. If it has "
+            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors; if it has "
             f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder"
         )
     found = f"checkpoint {name} has no model.safetensors, but"

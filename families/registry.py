@@ -78,8 +78,7 @@ def layout_of(model: Any) -> Layout:
 def without_classes(name: str) -> InputError:
     """The error for a CLIP model that was given no classes."""
     return InputError(
-        f"{name} is a {CLIP.model_class}, which has no classes of its own; name them with --classes "
-        "(in Python: hydrant.load_zero_shot)"
+        f"{name} is a {CLIP.model_class}, without classes of its own; name them with --classes (hydrant.load_zero_shot)"
     )
 
 
@@ -113,14 +112,12 @@ def check_weights(model: Any) -> None:
     """Refuse what is no model, and a model whose weights were never loaded."""
     if not hasattr(model, "named_parameters"):
         raise InputError(
-            f"a model is {cut(type(model).__name__)}; expected one classifier of transformers, or the folder or hub "
-            "name of one"
+            f"a model is {cut(type(model).__name__)}; expected a classifier of transformers, or its folder"
         )
     name = next((name for name, weight in model.named_parameters() if weight.is_meta), None)
     if name is not None:
         raise InputError(
-            f"weight {name} lies on the device meta, which holds no numbers; expected a model with its weights: load "
-            "it with from_pretrained, outside torch.device('meta') and init_empty_weights"
+            f"weight {name} lies on the device meta, which holds no numbers; load the model with from_pretrained"
         )
 
 
@@ -140,7 +137,7 @@ def read_weights(model: Any) -> dict[str, Any]:
                 why = rewritten(name.rpartition(".")[0], state) or "expected the layout of transformers 5.12 and newer"
                 raise UnsupportedModelError(f"{layout.model_class} has no weight {name}; {why}")
         _check_numbers(source, state[source])
-        _check_shape(source, canonical, tuple(state[source].shape), shapes[canonical])
+        _check_shape(source, tuple(state[source].shape), shapes[canonical])
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
         if scale is not None:  # of every output channel: exact, but for one rounding
             factor = state[scale].detach().cpu().double()
@@ -160,7 +157,7 @@ def _check_layers(layout: Layout, architecture: Architecture, names: Collection[
     if found not in (0, architecture.layers):  # 0: it has other names, and the first weight is told
         raise InputError(
             f"the model has {found} layers, and its configuration says {architecture.layers}; expected the same: set "
-            f"num_hidden_layers of its configuration to {found}, or load the checkpoint again"
+            f"num_hidden_layers to {found}, or load the checkpoint again"
         )
 
 
@@ -169,28 +166,18 @@ def _check_numbers(source: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
         raise InputError(
             f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}, as quantised models do; expected "
-            "float32, float16 or bfloat16: give the model before it was quantised, and quantise the bundle "
-            "(`hydrant export --precision int8`)"
+            "float32, float16 or bfloat16: give the model before it was quantised"
         )
 
 
-SETTINGS = {
-    "classifier": "num_labels and id2label",
-    "embeddings.word": "vocab_size",
-    "embeddings.position": "the number of positions, or image_size",
-}
-"""Canonical name of a part → what a configuration says of its shape, where that is often left as it was."""
-
-
-def _check_shape(source: str, canonical: str, found: Shape, expected: Shape) -> None:
+def _check_shape(source: str, found: Shape, expected: Shape) -> None:
     """Refuse a weight of another shape than the configuration tells, axes of one left aside."""
     plain = tuple(size for size in found if size > 1)
     if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
-        named = next((words for part, words in SETTINGS.items() if canonical.startswith(part)), "")
-        set_it = f"set {named} of the configuration to the model's, or " if named else ""
         raise InputError(
             f"weight {source} has shape {list(found)}, and the configuration of the model asks for {list(expected)}; "
-            f"expected the same: {set_it}load the checkpoint again"
+            "expected the same: correct the configuration (num_labels and id2label, vocab_size, image_size), or load "
+            "the checkpoint again"
         )
 
 

@@ -47,38 +47,35 @@ def _architecture(config: Any, prefix_tokens: int, mlp_width: int | None = None)
     )
 
 
-def _layout(family: str, model_class: str, prefix_tokens: int) -> Layout:
-    prefix = {"embeddings.first_token": f"{family}.embeddings.cls_token"}
-    if prefix_tokens == 2:
-        prefix["embeddings.distillation_token"] = f"{family}.embeddings.distillation_token"
+ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
+
+
+def _names(family: str, *tokens: tuple[str, str]) -> dict[str, str]:
+    """Names outside the layers, with prefix tokens: canonical names, and their own."""
+    return {
+        **linear("embeddings.patch", f"{family}.embeddings.patch_embeddings.projection"),
+        "embeddings.first_token": f"{family}.embeddings.cls_token",
+        **{f"embeddings.{canonical}": f"{family}.embeddings.{name}" for canonical, name in tokens},
+        "embeddings.position": f"{family}.embeddings.position_embeddings",
+        **linear("final_norm", f"{family}.layernorm"),
+        **linear("classifier", "classifier"),
+    }
+
+
+def _layout(family: str, model_class: str, *tokens: tuple[str, str]) -> Layout:
     return Layout(
         family=family,
         model_class=model_class,
         layer=f"{family}.layers.{{l}}",
-        layer_names=(
-            "attention.q_proj",
-            "attention.k_proj",
-            "attention.v_proj",
-            "attention.o_proj",
-            "layernorm_before",
-            "mlp.fc1",
-            "mlp.fc2",
-            "layernorm_after",
-        ),
-        other_names={
-            **linear("embeddings.patch", f"{family}.embeddings.patch_embeddings.projection"),
-            **prefix,
-            "embeddings.position": f"{family}.embeddings.position_embeddings",
-            **linear("final_norm", f"{family}.layernorm"),
-            **linear("classifier", "classifier"),
-        },
-        architecture=lambda config: _architecture(config, prefix_tokens),
+        layer_names=(*ATTENTION, "layernorm_before", "mlp.fc1", "mlp.fc2", "layernorm_after"),
+        other_names=_names(family, *tokens),
+        architecture=lambda config: _architecture(config, 1 + len(tokens)),
     )
 
 
-VIT = _layout("vit", "ViTForImageClassification", prefix_tokens=1)
+VIT = _layout("vit", "ViTForImageClassification")
 
-DEIT = _layout("deit", "DeiTForImageClassification", prefix_tokens=2)
+DEIT = _layout("deit", "DeiTForImageClassification", ("distillation_token", "distillation_token"))
 
 
 def _dinov2(config: Any) -> Architecture:
@@ -118,29 +115,18 @@ def drop_path_of(config: Any) -> dict[str, float]:
     return {"drop_path_rate": float(rate)} if rate else {}
 
 
-ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
-
 OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "attention.attention.value",
                    "attention.output.dense")  # fmt: skip
 """As transformers 5.12 names them."""
 
 
 def _dinov2_layout(family: str, model_class: str, attention: tuple[str, ...] = ATTENTION) -> Layout:
-    registers = family.endswith("registers")
-    own = {"embeddings.registers": f"{family}.embeddings.register_tokens"} if registers else {}
     return Layout(
         family=family,
         model_class=model_class,
         layer=f"{family}.encoder.layer.{{l}}",
         layer_names=(*attention, "norm1", "mlp.fc1", "mlp.fc2", "norm2"),
-        other_names={
-            **linear("embeddings.patch", f"{family}.embeddings.patch_embeddings.projection"),
-            "embeddings.first_token": f"{family}.embeddings.cls_token",
-            **own,
-            "embeddings.position": f"{family}.embeddings.position_embeddings",
-            **linear("final_norm", f"{family}.layernorm"),
-            **linear("classifier", "classifier"),
-        },
+        other_names=_names(family, *[("registers", "register_tokens")] * family.endswith("registers")),
         architecture=_dinov2,
         scales={"attention.output": "layer_scale1.lambda1", "mlp.down": "layer_scale2.lambda1"},
         resize=resize,

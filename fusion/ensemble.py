@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -45,14 +45,7 @@ def fuse(
 
 @overload
 def fuse(
-    models: Any,
-    plan: HeadPlan | None = None,
-    *,
-    members: int | None = None,
-    keep_separate: Iterable[str] = (),
-    adapters: Sequence[str | Path] = (),
-    low_rank: LowRank = "auto",
-    traced: Literal[True],
+    models: Any, plan: HeadPlan | None = None, *, members: int | None = None, traced: Literal[True]
 ) -> TracedClassifier: ...
 
 
@@ -131,8 +124,7 @@ def fuse(
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if len(loaded) not in (1, len(plan.members)):
         raise InputError(
-            f"{len(loaded)} models for a plan of {len(plan.members)} members; "
-            "expected one model, or one for each member in the plan's order"
+            f"{len(loaded)} models for a plan of {len(plan.members)} members; expected one, or one for each member"
         )
     if separate and len(loaded) == 1:
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
@@ -153,9 +145,10 @@ def _facts(models: Sequence[Any]) -> dict[str, Any]:
 def whole_model(model: Any, device: str = "cpu") -> FusedClassifier:
     """A classifier of transformers as a module of one member that keeps every head, for inference."""
     module = _whole(model, read_weights(model)).requires_grad_(False).to(device)
-    for each in module.modules():
-        if device == "cpu" and isinstance(each, GroupedLinear):
-            each.pack()
+    if device == "cpu":
+        for each in module.modules():
+            if isinstance(each, GroupedLinear):
+                each.pack()
     return module
 
 
@@ -172,12 +165,10 @@ def _original_check(source: Any, model: Any, weights: dict[str, Tensor]) -> Orig
         _CHECKED[model] = None
         whole = _whole(model, weights)
         if (processor := own_processor(source, whole.architecture.modality)) is not None:
-
-            def run(inputs: Mapping[str, Tensor]) -> Tensor:
-                return whole.features((), **inputs)[0][0]
-
             try:
-                _CHECKED[model] = compare_with_original(model, processor, whole.architecture, run)
+                _CHECKED[model] = compare_with_original(
+                    model, processor, whole.architecture, lambda inputs: whole.features((), **inputs)[0][0]
+                )
             except InputError as error:
                 log.info("not compared with transformers on raw inputs, whose processor does not fit: %s", error)
     return _CHECKED[model]
@@ -191,8 +182,8 @@ def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
     """The same ensemble; the log says which members are alike, and what one lacks where nobody planned it."""
     if ensemble.members == 1 and not planned:
         log.warning(
-            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; for an "
-            "ensemble make a plan of several members (hydrant plan), or give several checkpoints or adapters"
+            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; make a "
+            "plan of several members (hydrant plan), or give several checkpoints or adapters"
         )
     remedy = "other checkpoints, adapters or heads"
     if ensemble.provenance["checkpoints"] == 1 and "adapters" not in ensemble.provenance:
@@ -206,14 +197,10 @@ def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
 
 def _tell_alike(members: int, same: Callable[[int, int], bool], remedy: str) -> None:
     """Say in the log which members are one and the same."""
-    groups: list[list[int]] = []
+    groups: dict[int, list[int]] = {}
     for member in range(members):
-        group = next((group for group in groups if same(group[0], member)), None)
-        if group is None:
-            groups.append([member])
-        else:
-            group.append(member)
-    for *first, last in (group for group in groups if len(group) > 1):
+        groups.setdefault(next((one for one in groups if same(one, member)), member), []).append(member)
+    for *first, last in (group for group in groups.values() if len(group) > 1):
         log.warning(
             "members %s have the same heads and weights; they cannot disagree until something tells them apart: %s",
             f"{', '.join(map(str, first))} and {last}", remedy,
@@ -230,13 +217,12 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if len(adapters) != len(plan.members):
         raise InputError(
-            f"{len(adapters)} adapters for a plan of {len(plan.members)} members; "
-            "expected one adapter for each member in the plan's order"
+            f"{len(adapters)} adapters for a plan of {len(plan.members)} members; expected one for each, in its order"
         )
     changed = {part_of(name) for adapter in adapters for name in (*adapter.updates, *adapter.replaced)}
     separate = frozenset(changed - {"attention"}) if len(adapters) > 1 else frozenset()
-    named, own = sorted({adapter.base for adapter in adapters if adapter.base}), model.config.name_or_path
-    own = Path(str(own or "")).name
+    named = sorted({adapter.base for adapter in adapters if adapter.base})
+    own = Path(str(model.config.name_or_path or "")).name
     if len(named) > 1 or (named and own and named != [own]):
         tuned = cut(" and ".join(named), 120)
         log.warning("the adapters say that they were tuned on %s; the base model is %s", tuned, own or "not named")
@@ -244,8 +230,13 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
     weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
     weights |= kept_updates(architecture, plan, adapters, kept)
-    provenance = {"checkpoints": 1, "separate": sorted(separate), "adapters": sources, "adapted": forms}
-    provenance |= _facts([model])
+    provenance = {
+        "checkpoints": 1,
+        "separate": sorted(separate),
+        "adapters": sources,
+        "adapted": forms,
+        **_facts([model]),
+    }
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
 
 
@@ -254,8 +245,7 @@ def _check_options(
 ) -> None:
     if traced:
         raise InputError(
-            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank and "
-            "keep_separate (--keep-separate) out"
+            "traced members are prunings of one checkpoint; leave --adapter, low_rank and --keep-separate out"
         )
     if not adapters and low_rank != "auto":
         raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it out")

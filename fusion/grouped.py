@@ -13,9 +13,6 @@ from torch import Tensor, nn
 
 from ..families.functions import seen, turned
 
-PACKED_ROWS = 1024
-"""Rows that the layout of packed weights is chosen for; any number works."""
-
 
 class GroupedLinear(nn.Module):
     """``x @ weight[g] + bias[g]`` for every group: [G, in, out] and [G, 1, out]."""
@@ -37,8 +34,8 @@ class GroupedLinear(nn.Module):
     def pack(self) -> None:
         """Lay the weight out for oneDNN, in which products on a CPU take half the time; for inference alone."""
         there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        if there and len(self.weight) == 1:  # as torch's own compiler lays it out for linear layers
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight[0].T.contiguous(), PACKED_ROWS)
+        if there and len(self.weight) == 1:  # as torch's own compiler lays it out for linear layers, of about 1024 rows
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight[0].T.contiguous(), 1024)
 
     def maps(self, x: Tensor, chosen: slice, count: int) -> Tensor:
         """Of ``count`` maps side by side the chosen ones: [S, ..., in] → [max(S, G), ..., their outputs]."""
@@ -122,12 +119,10 @@ class GroupedAttention(nn.Module):
         self.head_width, self.dropout = head_width, dropout
 
     def forward(self, x: Tensor, mask: Tensor | None, first: bool = False, gate: Tensor | None = None) -> Tensor:
-        """[S, B, T, d] → [M, B, T, d].
+        """[S, B, T, d] → [M, B, T, d], or [M, B, 1, d] where the first token alone asks.
 
-        Args:
-            mask: boolean [B, 1, 1, T], true where a key may be seen.
-            first: whether the first token alone asks, which gives [M, B, 1, d].
-            gate: what each head's output is multiplied by, [V, h]: V streams of one.
+        ``mask`` is true where a key may be seen, [B, 1, 1, T]; heads' outputs are multiplied by ``gate`` [V, h], V
+        streams of one.
         """
         heads_out = self._heads(x, mask, first)
         if gate is not None:

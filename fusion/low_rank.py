@@ -86,8 +86,7 @@ def choose_forms(
         layer = int(name.split(".")[1])
         if not plan.same_heads(layer):
             raise InputError(
-                f"members keep different heads in layer {layer}, so {name} has no weight that they share; "
-                "leave low_rank='keep' or the plan out"
+                f"members keep different heads in layer {layer}, so they share no {name}; leave low_rank out"
             )
     return merge | {name: {"rank": ranks[name], "low_rank": True} for name in attention}
 
@@ -108,7 +107,6 @@ def _rounded(exact: Tensor, adapter: Adapter, name: str) -> Tensor:
     found = exact.float()
     if not bool(torch.isfinite(found).all()):
         raise InputError(
-            f"adapter {adapter.name} changes {name} by more than float32 holds, at scale "
-            f"{adapter.updates[name].scale:g}; tune it again with a smaller lora_alpha"
+            f"adapter {adapter.name} changes {name} by more than float32 holds; tune it again with a smaller lora_alpha"
         )
     return found

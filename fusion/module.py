@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ..bundle.architecture import PROJECTIONS, Architecture
-from ..bundle.density import Density
 from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..errors import InputError
@@ -30,13 +29,8 @@ class FusedClassifier(Ensemble):
     tensors that a bundle stores.
 
     Args:
-        architecture: of the original model.
-        plan: the heads each member keeps.
         weights: fused tensors (``fusion.ensemble``), each with a leading group axis.
-        labels: class names in class order.
-        temperature: softmax temperature T of all members.
-        label_temperatures: T of each label of a multi-label model, in place of it.
-        density: what the distance is computed with, once it was fitted.
+        fitted: what :class:`Ensemble` is told beside the others.
     """
 
     def __init__(
@@ -45,17 +39,11 @@ class FusedClassifier(Ensemble):
         plan: HeadPlan,
         weights: Weights,
         labels: list[str],
-        temperature: float = 1.0,
-        provenance: Mapping[str, Any] | None = None,
-        density: Density | None = None,
-        label_temperatures: Sequence[float] | None = None,
+        **fitted: Any,
     ) -> None:
-        super().__init__(architecture, plan, labels, temperature, provenance, density, label_temperatures)
-        self.embeddings: TextEmbeddings | PatchEmbeddings = (
-            TextEmbeddings(architecture, weights)
-            if architecture.modality == "text"
-            else PatchEmbeddings(architecture, weights)
-        )
+        super().__init__(architecture, plan, labels, **fitted)
+        kind = TextEmbeddings if architecture.modality == "text" else PatchEmbeddings
+        self.embeddings: TextEmbeddings | PatchEmbeddings = kind(architecture, weights)
         self.layers = nn.ModuleList(FusedLayer(architecture, weights, layer) for layer in range(architecture.layers))
         self.final_norm = _norm(architecture, weights, "final_norm") if architecture.ends_with_norm else None
         self.pooler = _linear(weights, "pooler") if architecture.pooling != "none" else None
@@ -80,16 +68,9 @@ class FusedClassifier(Ensemble):
     ) -> Output:
         """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
 
-        Of tokens everything has an axis T behind B; what stands at padding says nothing.
-
-        Args:
-            input_ids: [B, T] int64 (text).
-            attention_mask: [B, T], 1 where a token counts; default all ones.
-            token_type_ids: [B, T] int64; default zeros. Ignored by families without token types.
-            pixel_values: [B, channels, height, width] float (images).
-
-        Raises:
-            InputError: the inputs of the other modality were given, or their shape does not fit.
+        Of tokens everything has an axis T behind B; what stands at padding says nothing. Of texts, int64 [B, T], the
+        mask is 1 where a token counts, by default everywhere; token types are 0 by default, and ignored by families
+        without any. Images are [B, channels, height, width].
         """
         given = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "pixel_values": pixel_values}
         logits, features, _ = self._run(self.taps, input_ids=input_ids, **given)
@@ -249,10 +230,10 @@ class FusedLayer(nn.Module):
         own = x[:, :, :1] if first else x
         attended = self.attention(self.attention_norm(x) if self.pre_norm else x, mask, first, gate)
         x = own + _dropout(attended, self.attention_output_dropout, self.training)
-        if self.pre_norm:
-            return x + self._drop(self._mlp(self.mlp_norm(x)))
-        x = self.attention_norm(x)
-        return self.mlp_norm(x + self._drop(self._mlp(x)))
+        if not self.pre_norm:
+            x = self.attention_norm(x)
+        x = x + _dropout(self._mlp(self.mlp_norm(x) if self.pre_norm else x), self.dropout, self.training)
+        return x if self.pre_norm else self.mlp_norm(x)
 
     def _mlp(self, x: Tensor) -> Tensor:
         hidden = self.mlp["up"](x)
@@ -260,9 +241,6 @@ class FusedLayer(nn.Module):
             inner, gate = hidden.chunk(2, dim=-1)
             return self.mlp["down"](self.activation(inner) * gate)
         return self.mlp["down"](self.activation(hidden))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return _dropout(x, self.dropout, self.training)
 
 
 class TextEmbeddings(nn.Module):

@@ -51,9 +51,8 @@ def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: S
         elif difference := first_difference(mine, its):
             place, one, other = difference
             raise InputError(
-                f"{first} and {name} prepare their inputs differently: {place} is {cut(one, 60)} in the first and "
-                f"{cut(other, 60)} in the second; members read one input, so expected the same preprocessing in all: "
-                "tune them alike, or save the right tokenizer or image processor into both"
+                f"{first} and {name} prepare their inputs differently: {place} is {cut(one, 60)} and {cut(other, 60)}; "
+                "expected the same in all: save the right tokenizer or image processor into both"
             )
     return next(iter(known.values()), None)
 
@@ -100,9 +99,6 @@ TOLERANCE = 1e-3
 """Largest difference of logits, as a share of the largest logit (at least 1); rounding in float32 stays below 1e-4."""
 
 PIXEL_TOLERANCE = 1e-4
-
-KEPT = 5
-"""Probabilities that are recorded of each input."""
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Tensors of a batch → logits [B, C], or [B, T, C] of a model that answers for each token."""
@@ -172,8 +168,7 @@ def _check_tensors(item: Any, found: Mapping[str, np.ndarray], expected: Mapping
                 shown = f"by up to {np.abs(one - other).max():.1e}"
             raise UnsupportedModelError(
                 f"hydrant and transformers prepare {_named(item)} differently: {name} differs, {shown}; nothing was "
-                "written. Make the bundle without a processor (--no-processor) and give ready tensors, or save the "
-                "tokenizer or image processor again with transformers 5"
+                "written. Leave the processor out (--no-processor), or save it again with transformers 5"
             )
 
 
@@ -223,7 +218,7 @@ def _probabilities(logits: np.ndarray, spec: InputSpec) -> dict[str, float]:
     if len(row) == 1:
         return {"score": round(float(row[0]), 6)}
     several = getattr(spec, "task", "classification") == "multi_label"
-    values, classes = (torch.sigmoid(row) if several else torch.softmax(row, 0)).topk(min(KEPT, len(row)))
+    values, classes = (torch.sigmoid(row) if several else torch.softmax(row, 0)).topk(min(5, len(row)))
     return {str(index): round(value, 6) for index, value in zip(classes.tolist(), values.tolist(), strict=True)}
 
 

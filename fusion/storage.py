@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
 from ..bundle.density import Density
@@ -21,8 +20,8 @@ from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import CHECKPOINT, Traced
 from ..bundle.weights import check_fused
 from ..data.processor import load_processor, save_processor
-from ..errors import BundleError, InputError
-from ..tracing.stored import load_original
+from ..errors import InputError
+from ..tracing.stored import load_original, load_weights
 from ..version import __version__
 from .module import FusedClassifier
 from .traced_ensemble import TracedClassifier
@@ -107,12 +106,7 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         BundleError: a file is missing, altered, or inconsistent with the others.
     """
     bundle = resolve(bundle)
-    try:
-        weights = load_file(bundle.file(WEIGHTS))
-    except SafetensorError as error:
-        raise BundleError(
-            f"{bundle.path / WEIGHTS} is not a safetensors file ({error}); make the bundle again"
-        ) from error
+    weights = load_weights(bundle)
     architecture, plan = bundle.architecture(), bundle.plan()
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)

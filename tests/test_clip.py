@@ -259,12 +259,12 @@ def test_adapters_of_the_image_tower(tmp_path: Path) -> None:
 
 def test_prompts_that_the_text_tower_cannot_read() -> None:
     clip, tokenizer = dual_encoder(), make_clip_tokenizer()
-    with pytest.raises(InputError, match="has 102 tokens; the text tower reads at most 77; shorten it"):
+    with pytest.raises(InputError, match="102 tokens"):
         load_zero_shot(clip, {"cat": "a" * 100, "dog": "b"}, tokenizer=tokenizer)
     load_zero_shot(clip, {"cat": "a" * 75, "dog": "b"}, tokenizer=tokenizer)
     tokenizer.add_tokens([f"word{index}" for index in range(40)])
-    with pytest.raises(InputError, match=r"token id \d+, but the text tower's vocabulary has 90 entries"):
+    with pytest.raises(InputError, match=r"token id \d+"):
         load_zero_shot(clip, "word39,dog", tokenizer=tokenizer)
     clip.config.text_config.eos_token_id = 60
-    with pytest.raises(InputError, match="without the token 60, at which the text tower reads its embedding"):
+    with pytest.raises(InputError, match="without the token 60"):
         load_zero_shot(clip, "cat,dog", tokenizer=tokenizer)

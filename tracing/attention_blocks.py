@@ -70,8 +70,7 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
         found = any(not event.name for event in events)
         what = "its attention heads were not understood" if found else "it has no attention"
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: {what} (no linear map reads the heads' outputs side by side); "
-            "take a model whose heads end in an output projection"
+            f"{type(model).__name__} cannot be traced: {what}; take a model whose heads end in an output projection"
         )
     return tuple(blocks.values())
 
@@ -207,10 +206,16 @@ def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Seq
     """Whether a token classifier's hidden state n + 1 is the output of block n, for each token."""
     real = inputs["attention_mask"].bool()
     for place, block in enumerate(blocks):
+        spoil = model.get_submodule(block.output).register_forward_pre_hook(
+            lambda _, arguments: (torch.full_like(arguments[0], torch.nan),)
+        )
         try:
-            states = _spoilt(model, inputs, block)
+            with torch.no_grad():
+                states = tuple(model(**inputs, **HIDDEN_STATES).hidden_states)
         except Exception:  # whatever a model raises that hands out none, or does not take NaN
             return False
+        finally:
+            spoil.remove()
         if any(not isinstance(each, Tensor) or each.shape != (*real.shape, width) for each in states):
             return False
         whole = [bool(torch.isfinite(each[real]).all()) for each in states]
@@ -219,17 +224,3 @@ def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Seq
         if whole != expected or none != [not each for each in expected]:
             return False
     return True
-
-
-def _spoilt(model: nn.Module, inputs: Mapping[str, Tensor], block: Block) -> tuple[Any, ...]:
-    """The hidden states of a model one of whose blocks gives NaN."""
-
-    def spoil(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor]:
-        return (torch.full_like(arguments[0], torch.nan),)
-
-    handle = model.get_submodule(block.output).register_forward_pre_hook(spoil)
-    try:
-        with torch.no_grad():
-            return tuple(model(**inputs, **HIDDEN_STATES).hidden_states)
-    finally:
-        handle.remove()

@@ -81,7 +81,7 @@ def trace(model: Any, processor: Any = None) -> Traced:
         if another and not _equal(run(model, inputs[-1]), logits):
             raise UnsupportedModelError(
                 f"{type(model).__name__} cannot be traced: the installed transformers computes something else than "
-                "hydrant's own form of it; install a version that hydrant was tested with"
+                "hydrant's form of it; install a version that hydrant was tested with"
             )
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
@@ -145,10 +145,7 @@ def _padding_remedy(config: Any) -> str:
     padding, end = getattr(text, "pad_token_id", None), getattr(text, "eos_token_id", None)
     if padding is not None and 0 <= padding < getattr(text, "vocab_size", 0):
         return ""
-    return (
-        f"; its pad_token_id is {padding}: set it in config.json (model.config.pad_token_id) to the id of its "
-        f"tokenizer's padding token, or of its end-of-text token{f' ({end})' if type(end) is int else ''}"
-    )
+    return f"; its pad_token_id is {padding}: set it in config.json to its tokenizer's, or to eos_token_id ({end})"
 
 
 def check_plan(plan: HeadPlan, architecture: Traced) -> None:
@@ -159,7 +156,7 @@ def check_plan(plan: HeadPlan, architecture: Traced) -> None:
             if kept[-1] >= block.heads:
                 raise PlanError(
                     f"member {member}, layer {layer} of the plan keeps head {kept[-1]}, but that block has "
-                    f"{block.heads} heads; make a plan for this model with `hydrant plan --traced`"
+                    f"{block.heads} heads; plan with --traced"
                 )
 
 

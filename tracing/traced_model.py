@@ -100,9 +100,8 @@ def modality_of(class_name: str) -> Modality:
         if class_name in WRAPPERS:
             raise UnsupportedModelError(f"{class_name} is a wrapper around a model; {WRAPPERS[class_name]}")
         raise UnsupportedModelError(
-            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} …ForSequenceClassification, "
-            "…ForTokenClassification, …ForImageClassification and …ForAudioClassification classes of the installed "
-            "transformers"
+            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} classifiers of the installed "
+            "transformers: …ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification"
         )
     return known[class_name]
 
@@ -133,7 +132,7 @@ def described(model: Any, processor: Any = None) -> Traced:
         **answers(model),
         "width": 0,
         "classifier": "",
-        "blocks": (_NONE,),
+        "blocks": (Block("unknown", "", 1, 1, 1, (), False),),
     }
     if modality == "audio":
         name, shape = _spectrogram(config)
@@ -145,8 +144,7 @@ def described(model: Any, processor: Any = None) -> Traced:
     needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")
     if missing := [tensor for tensor in needed if tensor not in parameters]:
         raise UnsupportedModelError(
-            f"{name} cannot be traced: it reads no {' and no '.join(missing)}, and these are what hydrant makes of "
-            f"{modality}s"
+            f"{name} cannot be traced: it reads no {' and no '.join(missing)}, which hydrant makes of {modality}s"
         )
     if modality == "image":
         height, width = pair(_image_size(config) or SIDE)
@@ -155,8 +153,7 @@ def described(model: Any, processor: Any = None) -> Traced:
     vocabulary = getattr(config.get_text_config(), "vocab_size", None)
     if not vocabulary:
         raise UnsupportedModelError(
-            f"{name} cannot be traced: its configuration names no vocabulary (vocab_size), so that token ids cannot be "
-            "checked"
+            f"{name} cannot be traced: its configuration names no vocab_size, so that token ids cannot be checked"
         )
     given = "token_type_ids" in (getattr(processor, "model_input_names", None) or ())
     types = getattr(config, "type_vocab_size", vocabulary if given else 0) or 0
@@ -169,10 +166,6 @@ def described(model: Any, processor: Any = None) -> Traced:
         token_types=types if reads_types else 0,
         padding_token=getattr(config.get_text_config(), "pad_token_id", None) or 0,
     )
-
-
-_NONE = Block("unknown", "", 1, 1, 1, (), False)
-"""Stands for blocks that were not looked for yet."""
 
 
 def _spectrogram(config: Any) -> tuple[str, tuple[int, ...]]:
@@ -190,8 +183,8 @@ def _shortest(model: Any) -> int:
     kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length, and hydrant makes "
-            "waveforms of sounds, or spectrograms of one size; take a model such as Wav2Vec2, HuBERT, AST or Whisper"
+            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length; take a model of waveforms, "
+            "or of spectrograms of one size, such as Wav2Vec2, HuBERT, AST or Whisper"
         )
     samples = max(2, getattr(model.config, "squeeze_factor", 1))
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
