@@ -25,13 +25,10 @@ OPERATIONS_PER_BYTE = 10
 
 @dataclass(frozen=True)
 class Figures:
-    """Cost of one run.
+    """Cost of one run: of all products the operations in floating point, and the bytes read and written, each once.
 
-    Attributes:
-        flops: floating-point operations of all products.
-        parameters: numbers that the float32 graph stores, each once: what members share, and in the fork layer the
-            heads that several of them keep. This is the one count of parameters that hydrant gives.
-        bytes: read and written by the products: both operands and the result, each once.
+    Parameters are the numbers that the float32 graph stores, each once: what members share, and in the fork layer the
+    heads that several of them keep. This is the one count of parameters that hydrant gives.
     """
 
     flops: int

@@ -157,12 +157,10 @@ STORED = {
 
 LOADERS = {
     "text": ("transformers", "AutoTokenizer", "tokenizer"),
-    "audio": ("transformers", "AutoFeatureExtractor", "feature extractor (preprocessor_config.json)"),
-    "image": (  # by the name at the top, older releases ask for torchvision
-        "transformers.models.auto.image_processing_auto", "AutoImageProcessor",
-        "image processor (preprocessor_config.json)",
-    ),
-}  # fmt: skip
+    "audio": ("transformers", "AutoFeatureExtractor", "feature extractor"),
+    "image": ("transformers.models.auto.image_processing_auto", "AutoImageProcessor", "image processor"),
+}
+"""Of image processors by the name at the top, older releases ask for torchvision."""
 
 
 def find_processor(source: str | Path, modality: str) -> Any:

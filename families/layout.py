@@ -68,9 +68,8 @@ class Layout:
 
     def scale_of(self, canonical: str) -> str | None:
         """State-dict name of the scale [out] that belongs to a weight or bias of a layer, or ``None``."""
-        pieces = canonical.split(".")
-        own = self.scales.get(".".join(pieces[2:-1])) if pieces[0] == "layers" else None
-        return own and f"{self.layer.format(l=pieces[1])}.{own}"
+        own = self.scales.get(_part(canonical)) if canonical.startswith("layers.") else None
+        return own and f"{self.layer.format(l=canonical.split('.')[1])}.{own}"
 
     def output_projection(self, layer: int) -> str:
         """Module name of a layer's output projection; its input is the heads' outputs, side by side."""

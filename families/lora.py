@@ -81,9 +81,12 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
             update = replace(found[name], up=layout.rows_of(canonical, found[name].up))
             updates[canonical] = _scaled(update, layout.scale_of(canonical), model)
     _check_complete(config, names, halves, replaced, folder)
-    base = _writable(Path(config.base_model_name_or_path or "").name) or None
+    own, base = (  # in characters that any file can hold
+        path.name.encode(errors="replace").decode()
+        for path in (folder.resolve(), Path(config.base_model_name_or_path or ""))
+    )
     whole = {names[name]: tensor for name, tensor in replaced.items()}
-    return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base, updates, whole)
+    return Adapter(own, sha256_of(folder / WEIGHTS), base or None, updates, whole)
 
 
 def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int, set[str]]:
@@ -100,11 +103,6 @@ def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int,
         classes = len(tensors[bias])
         brought.append(set(tensors))
     return classes, set.intersection(*brought)
-
-
-def _writable(name: str) -> str:
-    """A name in characters that any file can hold."""
-    return name.encode(errors="replace").decode()
 
 
 class AdapterConfig(msgspec.Struct, frozen=True):

@@ -90,9 +90,6 @@ def rewritten(module: str, names: Iterable[str]) -> str:
 POINTER = b"version https://git-lfs.github.com/spec/"
 """First bytes of the small file that stands for a large one until ``git lfs pull``."""
 
-READ = ".safetensors", ".json", ".txt", ".model"
-"""Ends of the names of files that are read from a checkpoint."""
-
 PREFIX = re.compile(r"(_orig_mod\.|module\.|base_model\.model\.)+")
 """Prefixes that torch.compile, DataParallel and PEFT add to every name of a model inside."""
 
@@ -107,7 +104,7 @@ CONVERT = (
 def check_pulled(folder: Path) -> None:
     """Refuse a folder in which git-lfs pointers stand for the files."""
     for file in sorted(folder.iterdir()):
-        if file.suffix in READ and file.is_file():
+        if file.suffix in (".safetensors", ".json", ".txt", ".model") and file.is_file():
             with file.open("rb") as stream:
                 if stream.read(len(POINTER)) == POINTER:
                     raise InputError(
@@ -170,15 +167,10 @@ def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, A
             "checkpoint folder with --safe_serialization, or save again with stage3_gather_16bit_weights_on_model_save"
         )
     else:
-        sizes = next(((one, other) for one, other in zip(stored, expected, strict=False) if one != other), (0, 0))
-        settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, sizes[1])
-        cause = (
-            f"likely cause: {listing(settings, 3)} = {sizes[1]} in config.json, where the weights have {sizes[0]}; "
-            "correct it, or take the config.json that was saved with these weights"
-            if settings
-            else "likely cause: config.json, or a size such as image_size in it, is of another checkpoint; take the "
-            "config.json that was saved with these weights"
-        )
+        one, other = next((pair for pair in zip(stored, expected, strict=False) if pair[0] != pair[1]), (0, 0))
+        settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, other)
+        setting = f"{listing(settings, 3)} = {other} in it, where the weights have {one}" if settings else "image_size"
+        cause = f"likely cause: {setting}; correct it, or take the config.json that was saved with these weights"
     return InputError(
         f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}{more}; "
         f"{cause}"

@@ -145,10 +145,9 @@ def _facts(models: Sequence[Any]) -> dict[str, Any]:
 def whole_model(model: Any, device: str = "cpu") -> FusedClassifier:
     """A classifier of transformers as a module of one member that keeps every head, for inference."""
     module = _whole(model, read_weights(model)).requires_grad_(False).to(device)
-    if device == "cpu":
-        for each in module.modules():
-            if isinstance(each, GroupedLinear):
-                each.pack()
+    for each in module.modules():
+        if device == "cpu" and isinstance(each, GroupedLinear):
+            each.pack()
     return module
 
 

@@ -133,6 +133,5 @@ def check_merged(
         f"{report.change:.1%} of the {what}; expected at most {MAX_CHANGE:.0%}. "
         f"{' and '.join(parts[: min(enough, 2)])} cost most. Keep them separate "
         f"(--keep-separate {','.join(part for part in PARTS if part in separate)}: {ratio:.2f} × the operations of one "
-        "model), or tune adapters on one base (--adapter); measure on your own inputs with --data; --force writes it "
-        "all the same"
+        "model), or tune adapters on one base (--adapter); measure with --data; --force writes it all the same"
     )

@@ -206,9 +206,7 @@ def _padding_matters(
         logits = dict(zip(places, model(**tensors).logits.float().numpy(), strict=True))
     matters = _worst(logits, {place: expected[place] for place in places}) is not None
     if matters:
-        log.warning(
-            "the model's answers depend on padding, in transformers too: a text in a batch is answered otherwise"
-        )
+        log.warning("the model's answers depend on padding, in transformers too: a batch is answered otherwise")
     return matters
 
 

@@ -53,11 +53,8 @@ def save_bundle(
         InputError: the folder exists, the processor does not fit, or weights are not finite.
     """
     if processor is None and not tensors_only:
-        log.warning(
-            "bundle %s gets no processor: it takes ready tensors only, and cannot read %ss; if it should, give the "
-            "checkpoint's tokenizer, image processor or feature extractor as processor=…",
-            path, ensemble.architecture.modality,
-        )  # fmt: skip
+        modality = ensemble.architecture.modality
+        log.warning("bundle %s takes ready tensors only; for it to read %ss, give a processor=…", path, modality)
     elif processor is not None and tensors_only:
         raise InputError("tensors_only is given with a processor; leave one of them out")
     check = None if processor is None else ensemble.checked_with(processor)

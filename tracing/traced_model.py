@@ -244,8 +244,7 @@ def _check_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 DRAWING = "normal_", "uniform_", "erfinv_"
-"""What drawing functions are called, or end in (``kaiming_uniform_``), in PyTorch and in transformers, which has some
-of its own; the inverse error function is of truncated normal numbers."""
+"""Ends of the names of drawing functions, in PyTorch and in transformers; the last is of truncated normal numbers."""
 
 
 class SkipInit(TorchFunctionMode):
