@@ -66,8 +66,7 @@ def layout_of(model: Any) -> Layout:
     for layout in LAYOUTS:
         if name == (layout.wrapper or layout.model_class):
             older = OLDER.get(name)
-            modules = () if older is None else dict(model.named_modules())
-            return older if older is not None and older.output_projection(0) in modules else layout
+            return older if older and older.output_projection(0) in dict(model.named_modules()) else layout
     if name == CLIP.model_class:
         raise without_classes("the model")
     raise unsupported(

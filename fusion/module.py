@@ -42,8 +42,8 @@ class FusedClassifier(Ensemble):
         **fitted: Any,
     ) -> None:
         super().__init__(architecture, plan, labels, **fitted)
-        kind = TextEmbeddings if architecture.modality == "text" else PatchEmbeddings
-        self.embeddings: TextEmbeddings | PatchEmbeddings = kind(architecture, weights)
+        embeddings = {"text": TextEmbeddings, "image": PatchEmbeddings}[architecture.modality]
+        self.embeddings: Any = embeddings(architecture, weights)
         self.layers = nn.ModuleList(FusedLayer(architecture, weights, layer) for layer in range(architecture.layers))
         self.final_norm = _norm(architecture, weights, "final_norm") if architecture.ends_with_norm else None
         self.pooler = _linear(weights, "pooler") if architecture.pooling != "none" else None

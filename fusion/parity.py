@@ -51,8 +51,8 @@ def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: S
         elif difference := first_difference(mine, its):
             place, one, other = difference
             raise InputError(
-                f"{first} and {name} prepare their inputs differently: {place} is {cut(one, 60)} and {cut(other, 60)}; "
-                "expected the same in all: save the right tokenizer or image processor into both"
+                f"{first} and {name} prepare their inputs differently: {place} is {cut(one, 60)} in the first and "
+                f"{cut(other, 60)} in the second; expected the same in all: save the right one into both"
             )
     return next(iter(known.values()), None)
 

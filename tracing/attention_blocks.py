@@ -70,7 +70,8 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
         found = any(not event.name for event in events)
         what = "its attention heads were not understood" if found else "it has no attention"
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: {what}; take a model whose heads end in an output projection"
+            f"{type(model).__name__} cannot be traced: {what} (no linear map reads the heads' outputs side by side); "
+            "take a model whose heads end in an output projection"
         )
     return tuple(blocks.values())
 

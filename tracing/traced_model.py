@@ -144,7 +144,8 @@ def described(model: Any, processor: Any = None) -> Traced:
     needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")
     if missing := [tensor for tensor in needed if tensor not in parameters]:
         raise UnsupportedModelError(
-            f"{name} cannot be traced: it reads no {' and no '.join(missing)}, which hydrant makes of {modality}s"
+            f"{name} cannot be traced: it reads no {' and no '.join(missing)}, and these are what hydrant makes of "
+            f"{modality}s"
         )
     if modality == "image":
         height, width = pair(_image_size(config) or SIDE)
@@ -153,7 +154,8 @@ def described(model: Any, processor: Any = None) -> Traced:
     vocabulary = getattr(config.get_text_config(), "vocab_size", None)
     if not vocabulary:
         raise UnsupportedModelError(
-            f"{name} cannot be traced: its configuration names no vocab_size, so that token ids cannot be checked"
+            f"{name} cannot be traced: its configuration names no vocabulary (vocab_size), so that token ids cannot be "
+            "checked"
         )
     given = "token_type_ids" in (getattr(processor, "model_input_names", None) or ())
     types = getattr(config, "type_vocab_size", vocabulary if given else 0) or 0
@@ -183,8 +185,8 @@ def _shortest(model: Any) -> int:
     kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length; take a model of waveforms, "
-            "or of spectrograms of one size, such as Wav2Vec2, HuBERT, AST or Whisper"
+            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length, and hydrant makes "
+            "waveforms of sounds, or spectrograms of one size; take a model such as Wav2Vec2, HuBERT, AST or Whisper"
         )
     samples = max(2, getattr(model.config, "squeeze_factor", 1))
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
