@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,7 +22,7 @@ from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
 from ..families.vit import drop_path_of
 from .grouped import GroupedLinear, mean_of_members, stack_heads
-from .low_rank import FORMS, choose_forms, kept_updates, merged
+from .low_rank import choose_forms, kept_updates, merged
 from .module import FusedClassifier
 from .parity import common_processor, compare_with_original
 from .traced_ensemble import TracedClassifier, fuse_traced
@@ -248,8 +248,8 @@ def _check_options(
         )
     if not adapters and low_rank != "auto":
         raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it out")
-    if low_rank not in FORMS:
-        raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(FORMS)}")
+    if low_rank not in get_args(LowRank):
+        raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(get_args(LowRank))}")
     if adapters and models > 1:
         raise InputError(
             f"adapters were given with {models} models; expected the one base model that they were tuned on"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,10 +14,8 @@ from ..bundle.plan import HeadPlan
 from ..cost.estimate import cheaper_forms
 from ..cost.sharing import Forms
 from ..errors import InputError
-from ..families.lora import Adapter, LowRank, Update
+from ..families.lora import Adapter, Update
 from .grouped import stack_heads
-
-FORMS: tuple[str, ...] = get_args(LowRank)
 
 
 def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] = ()) -> dict[str, Tensor]:

@@ -87,9 +87,6 @@ def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_
             np.testing.assert_allclose(predictor.predict(TEXTS).probabilities, expected["probabilities"], atol=1e-5)
 
 
-# First token beside the mean, layer scale, registers
-
-
 def test_registers_have_no_position(tmp_path: Path) -> None:
     family, registers = "dinov2_with_registers", 2
     models = [make_model(family, seed=seed, num_register_tokens=registers) for seed in (1, 2, 3)]
