@@ -52,7 +52,7 @@ def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: S
             place, one, other = difference
             raise InputError(
                 f"{first} and {name} prepare their inputs differently: {place} is {cut(one, 60)} in the first and "
-                f"{cut(other, 60)} in the second; expected the same in all: save the right one into both"
+                f"{cut(other, 60)} in the second; tune them alike, or save the right one into both"
             )
     return next(iter(known.values()), None)
 
