@@ -15,7 +15,7 @@ from typing import Any
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..errors import InputError, PlanError, cut, is_whole, literal
+from ..errors import InputError, cut, is_whole, literal
 from .graph_counts import attention, parameters, products
 from .sharing import Forms, Sharing
 
@@ -25,13 +25,10 @@ OPERATIONS_PER_BYTE = 10
 
 @dataclass(frozen=True)
 class Figures:
-    """Cost of one run.
+    """Cost of one run: of all products the operations in floating point, and the bytes read and written, each once.
 
-    Attributes:
-        flops: floating-point operations of all products.
-        parameters: numbers that the float32 graph stores, each once: what members share, and in the fork layer the
-            heads that several of them keep. This is the one count of parameters that hydrant gives.
-        bytes: read and written by the products: both operands and the result, each once.
+    Parameters are the numbers that the float32 graph stores, each once: what members share, and in the fork layer the
+    heads that several of them keep. This is the one count of parameters that hydrant gives.
     """
 
     flops: int
@@ -82,20 +79,14 @@ def cost_of(
     sequence: int | None = None,
     precision: str = "fp32",
 ) -> Cost:
-    """Estimate what fusing a model by a plan costs, without running anything.
-
-    Returns:
-        The figures, as counted in the exported graph (unrolled lowering: no padded heads).
-    """
-    if plan is not None and not isinstance(plan, HeadPlan):
-        raise PlanError(f"plan is a {type(plan).__name__}; expected a HeadPlan, such as HeadPlan.load reads")
+    """What fusing a model by a plan costs, as counted in the exported graph (unrolled lowering: no padded heads)."""
     ensemble = _sharing(model, plan)
     architecture, plan = ensemble.architecture, ensemble.plan
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if not is_whole(batch, 1):
         raise InputError(f"batch is {literal(batch)}; expected a whole number, 1 or more")
-    longest = architecture.max_sequence
-    tokens = longest if architecture.modality == "image" else min(128, longest) if sequence is None else sequence
+    longest, usual = architecture.max_sequence, _tokens(architecture)
+    tokens = usual if sequence is None or architecture.modality == "image" else sequence
     if not is_whole(tokens, 1, longest):
         raise InputError(f"sequence is {literal(sequence)}; expected a whole number of tokens, 1 to {longest}")
     batch, tokens = int(batch), int(tokens)  # NumPy's overflow
@@ -109,9 +100,14 @@ def cost_of(
     return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())
 
 
+def _tokens(architecture: Architecture) -> int:
+    """Tokens of a usual input: 128, or what the model reads."""
+    return architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
+
+
 def separate_ratio(architecture: Architecture, plan: HeadPlan, separate: Collection[str]) -> float:
     """Operations of one checkpoint a member with some parts kept separate ÷ those of the single model."""
-    tokens = architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
+    tokens = _tokens(architecture)
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     single = _figures(Sharing(architecture, whole, 1, frozenset(), exact=False), 1, tokens, 4)
     members = Sharing(architecture, plan, len(plan.members), frozenset(separate), exact=True)
@@ -127,8 +123,7 @@ def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, sepa
     2009). So updates are kept in the fork layer, where one product of the shared input serves all members, and
     merged behind it, unless texts are so short that reading M weights takes longer than computing.
     """
-    chosen = dict(forms)
-    tokens = architecture.max_sequence if architecture.modality == "image" else min(128, architecture.max_sequence)
+    chosen, tokens = dict(forms), _tokens(architecture)
     for layer in range(plan.layers):
         if not plan.same_heads(layer):
             continue  # no weight is shared that could be kept
@@ -159,18 +154,11 @@ def _figures(model: Sharing, batch: int, tokens: int, size: int) -> Figures:
 
 
 def _sharing(model: Bundle | Architecture, plan: HeadPlan | None) -> Sharing:
-    """What the members share."""
-    if isinstance(model, Bundle):
-        fusion: Mapping[str, Any] = model.manifest.get("fusion", {})
-        return Sharing(
-            model.architecture(),
-            plan or model.plan(),
-            fusion.get("checkpoints", 1),
-            frozenset(fusion.get("separate", [])),
-            exact=True,
-            forms=fusion.get("adapted", {}),
-            tuned="tuned" in fusion,
-        )
-    if plan is None:
-        raise InputError("a model has no plan of its own; give one, as made by plan_heads")
-    return Sharing(model, plan, 1, frozenset(), exact=True)
+    if not isinstance(model, Bundle):
+        if plan is None:
+            raise InputError("a model has no plan of its own; give one, as made by plan_heads")
+        return Sharing(model, plan, 1, frozenset(), exact=True)
+    fusion: Mapping[str, Any] = model.manifest.get("fusion", {})
+    checkpoints, separate = fusion.get("checkpoints", 1), frozenset(fusion.get("separate", []))
+    forms, tuned = fusion.get("adapted", {}), "tuned" in fusion
+    return Sharing(model.architecture(), plan or model.plan(), checkpoints, separate, True, forms, tuned)

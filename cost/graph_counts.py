@@ -63,11 +63,7 @@ def products(model: Sharing, batch: int, tokens: int) -> Iterable[Product]:
 
 def _linear(groups: int, streams: int, rows: int, inner: int, columns: int) -> Iterable[Product]:
     """A linear map of S streams: one product, or one for each group."""
-    if groups == 1:
-        yield Product(1, streams * rows, inner, columns)
-    else:
-        for _ in range(groups):
-            yield Product(1, rows, inner, columns)
+    return [Product(1, rows if groups > 1 else streams * rows, inner, columns)] * groups
 
 
 def attention(model: Sharing, layer: int, streams: int, batch: int, tokens: int, pooled: bool) -> Iterable[Product]:
@@ -217,9 +213,7 @@ def _joint_parameters(model: Sharing, layer: int, has_biases: bool) -> int:
     """Weights, updates and biases of attention whose projections are shared, merged or updated, each for itself."""
     arch, d = model.architecture, model.architecture.width
     inner = len(model.plan.members[0][layer]) * arch.head_width
-    by_norm = {
-        kind: model.members if arch.pre_norm and model.differs(layer, kind) else 1 for kind in ("query", "key", "value")
-    }
+    by_norm = {kind: model.members if arch.pre_norm and model.differs(layer, kind) else 1 for kind in PROJECTIONS[:3]}
     by_value = max(by_norm["value"], model.members if model.differs(layer, "output") else 1)
     output_bias = d * (by_value if has_biases else 1) * _has_output_bias(model, layer)
     if model.absorbed(layer) and model.absorbed_apart(layer):  # merged, a weight for each member

@@ -25,14 +25,10 @@ class Sharing:
         forms: Forms | None = None,
         tuned: bool = False,
     ) -> None:
-        self.architecture = architecture
-        self.plan = plan
-        self.exact = exact
-        self.members = len(plan.members)
-        self.one_checkpoint = checkpoints == 1
-        self.tuned = tuned
+        self.architecture, self.plan, self._separate = architecture, plan, separate
+        self.members, self.one_checkpoint = len(plan.members), checkpoints == 1
+        self.exact, self.tuned = exact, tuned
         self.forms = _parted(forms or {}) if tuned else forms or {}
-        self._separate = separate
 
     def groups(self, part: str) -> int:
         """G of a part other than attention."""
@@ -88,11 +84,11 @@ class Sharing:
         if not self.one_checkpoint:
             return 0
         layers = range(self.plan.layers)
-        mlps = [
-            max(self.linear_groups(f"layers.{layer}.mlp.{linear}") for linear in ("up", "down")) for layer in layers
-        ]
-        differs = (layer for layer in layers if not self.shared_heads(layer) or mlps[layer] > 1)
+        differs = (layer for layer in layers if not self.shared_heads(layer) or self._mlp_groups(layer) > 1)
         return next(differs, self.plan.layers)
+
+    def _mlp_groups(self, layer: int) -> int:
+        return max(self.linear_groups(f"layers.{layer}.mlp.{linear}") for linear in ("up", "down"))
 
     def pooled(self, layer: int) -> bool:
         """Whether a layer computes the query of the first token alone."""
@@ -114,12 +110,8 @@ class Sharing:
         normed = arch.first_norm and (arch.pre_norm or arch.modality == "text")
         parts = ["embeddings", *(["norms"] if normed else [])]
         before = [1 if self.shared_heads(index) else self.members for index in range(layer)]
-        before += [
-            self.linear_groups(f"layers.{index}.mlp.{linear}") for index in range(layer) for linear in ("up", "down")
-        ]
-        if layer:
-            parts += ["norms"]
-        return max([*before, *(self.groups(part) for part in parts)])
+        before += [self._mlp_groups(index) for index in range(layer)]
+        return max([*before, *map(self.groups, parts + ["norms"] * (layer > 0))])
 
 
 def _parted(forms: Forms) -> Forms:

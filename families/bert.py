@@ -6,6 +6,8 @@ narrower than its layers. DistilBERT has no token types, and ReLU for tanh.
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture, Pooling
@@ -75,66 +77,44 @@ BERT = Layout(
     architecture=_architecture,
 )
 
+ROBERTA = Layout(
+    family="roberta",
+    model_class="RobertaForSequenceClassification",
+    layer="roberta.encoder.layer.{l}",
+    layer_names=LAYER_NAMES,
+    other_names={
+        **_embeddings("roberta.embeddings"),
+        **linear("pooler", "classifier.dense"),
+        **linear("classifier", "classifier.out_proj"),
+    },
+    architecture=lambda config: _architecture(config, position_padding=config.pad_token_id),
+)
 
-def _roberta(family: str, model_class: str) -> Layout:
-    return Layout(
-        family=family,
-        model_class=model_class,
-        layer="roberta.encoder.layer.{l}",
-        layer_names=LAYER_NAMES,
-        other_names={
-            **_embeddings("roberta.embeddings"),
-            **linear("pooler", "classifier.dense"),
-            **linear("classifier", "classifier.out_proj"),
-        },
-        architecture=lambda config: _architecture(config, position_padding=config.pad_token_id),
-    )
+XLM_ROBERTA = replace(ROBERTA, family="xlm-roberta", model_class="XLMRobertaForSequenceClassification")
 
+CAMEMBERT = replace(ROBERTA, family="camembert", model_class="CamembertForSequenceClassification")
 
-ROBERTA = _roberta("roberta", "RobertaForSequenceClassification")
-
-XLM_ROBERTA = _roberta("xlm-roberta", "XLMRobertaForSequenceClassification")
-
-CAMEMBERT = _roberta("camembert", "CamembertForSequenceClassification")
-
-ELECTRA = Layout(
+ELECTRA = replace(
+    ROBERTA,
     family="electra",
     model_class="ElectraForSequenceClassification",
     layer="electra.encoder.layer.{l}",
-    layer_names=LAYER_NAMES,
     other_names={
+        **ROBERTA.other_names,
         **_embeddings("electra.embeddings"),
         **linear("embeddings.projection", "electra.embeddings_project"),
-        **linear("pooler", "classifier.dense"),
-        **linear("classifier", "classifier.out_proj"),
     },
     architecture=lambda config: _architecture(config, pooling="gelu"),
 )
 
 
 def _distilbert(config: Any) -> Architecture:
-    encoder_only(config)
-    return Architecture(
-        family=config.model_type,
-        modality="text",
-        layers=config.n_layers,
-        heads=config.n_heads,
-        head_width=head_width(config, config.dim, config.n_heads),
-        width=config.dim,
-        mlp_width=config.hidden_dim,
-        activation=activation(config, config.activation),
-        pre_norm=False,
-        norm_eps=1e-12,  # fixed in the transformers class
-        qkv_bias=True,
-        pooling="relu",
-        classes=classes(config),
-        hidden_dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        classifier_dropout=config.seq_classif_dropout,
-        vocabulary=config.vocab_size,
-        positions=config.max_position_embeddings,
-        padding_token=config.pad_token_id or 0,
-    )
+    own = copy(config)
+    own.intermediate_size, own.hidden_act = config.hidden_dim, config.activation
+    own.hidden_dropout_prob, own.attention_probs_dropout_prob = config.dropout, config.attention_dropout
+    own.classifier_dropout = config.seq_classif_dropout
+    own.type_vocab_size, own.layer_norm_eps = 0, 1e-12  # fixed in the transformers class
+    return _architecture(own, pooling="relu")
 
 
 DISTILBERT = Layout(

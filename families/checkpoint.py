@@ -74,8 +74,7 @@ def load_dual_encoder(source: str | Path) -> Any:
     class_name = _class_name(config)
     if class_name != CLIP.model_class:
         raise InputError(
-            f"{name} is a {class_name}, which has classes of its own; class names and prompts are for CLIP; "
-            "leave them out"
+            f"{name} is a {class_name}, which has classes of its own; prompts are for CLIP; leave them out"
         )
     return load_weights(name, config, class_name)
 
@@ -88,7 +87,7 @@ def is_dual_encoder(source: str | Path) -> bool:
 
 def load_weights(name: str, config: Any, class_name: str, brought: Collection[str] = ()) -> Any:
     """A model of a class of transformers, with all the weights of a checkpoint, in evaluation mode."""
-    check_not_quantised(name, config, class_name)
+    check_not_quantised(name, config)
     torch, transformers = require("torch", *READS), require("transformers", *READS)
     load = partial(
         getattr(transformers, class_name).from_pretrained, name, config=config, dtype=torch.float32,
@@ -103,7 +102,7 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
         except Exception as error:  # transformers and safetensors raise many kinds; all mean an unusable checkpoint
             if all((Path(name) / file).is_file() for file in ("model.safetensors", "adapter_config.json")):
                 raise _with_adapter(name, f" ({_first_line(error)})") from error  # as where PEFT is of another time
-            raise unread(name, _folder(name), class_name, _first_line(error)) from error
+            raise unread(name, _folder(name), _first_line(error)) from error
     if info["mismatched_keys"]:  # they are random, too
         raise other_shape(name, config, info["mismatched_keys"])
     if missing := set(info["missing_keys"]) - set(brought):
@@ -126,8 +125,8 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
 
 def _with_adapter(name: str, said: str = "") -> InputError:
     return InputError(
-        f"checkpoint {name} holds an adapter beside its weights, which transformers adds to them{said}; expected "
-        "weights alone: give a folder without adapter_config.json, and the adapter's with --adapter (adapters=[…])"
+        f"checkpoint {name} holds an adapter beside its weights{said}; expected weights alone: give the adapter's "
+        "folder with --adapter (adapters=[…]), and another without adapter_config.json"
     )
 
 
@@ -135,22 +134,16 @@ def _fit(model: Any, name: str) -> None:
     """Bring a model that reads images of any size to the size that its own processor makes."""
     named = type(model).__name__
     resize = next((layout.resize for layout in LAYOUTS if layout.model_class == named), None)
-    processor = None if resize is None else find_processor(name, "image")
-    if resize is None or processor is None:
-        return
-    config = processor.to_dict()
-    steps = {"crop_size": "do_center_crop", "size": "do_resize"}
-    size = next((config.get(key) or {} for key, step in steps.items() if config.get(step)), {})
-    if size.get("height") and size.get("height") == size.get("width"):
-        resize(model, int(size["height"]))
+    if resize is not None and (processor := find_processor(name, "image")) is not None:
+        config = processor.to_dict()
+        steps = {"crop_size": "do_center_crop", "size": "do_resize"}
+        size = next((config.get(key) or {} for key, step in steps.items() if config.get(step)), {})
+        if size.get("height") and size.get("height") == size.get("width"):
+            resize(model, int(size["height"]))
 
 
 def load_processor(source: str | Path, modality: str) -> Any:
-    """The tokenizer (``"text"``), image processor (``"image"``) or feature extractor (``"audio"``) of a checkpoint.
-
-    Raises:
-        InputError: the checkpoint has none, or it cannot be read.
-    """
+    """The tokenizer (``"text"``), image processor (``"image"``) or feature extractor (``"audio"``) of a checkpoint."""
     return _load_processor(checked_source(source), modality)
 
 
@@ -160,6 +153,14 @@ STORED = {
     "audio": ("preprocessor_config.json", "processor_config.json"),
 }
 """Files of which a folder with a processor has some."""
+
+
+LOADERS = {
+    "text": ("transformers", "AutoTokenizer", "tokenizer"),
+    "audio": ("transformers", "AutoFeatureExtractor", "feature extractor"),
+    "image": ("transformers.models.auto.image_processing_auto", "AutoImageProcessor", "image processor"),
+}
+"""Of image processors by the name at the top, older releases ask for torchvision."""
 
 
 def find_processor(source: str | Path, modality: str) -> Any:
@@ -175,10 +176,7 @@ def find_processor(source: str | Path, modality: str) -> Any:
 
 
 def own_processor(source: Any, modality: str) -> Any:
-    """The processor of a checkpoint, or of where a model in memory was loaded from; ``None`` if there is none to use.
-
-    For a model in memory nothing is downloaded.
-    """
+    """The processor of a checkpoint, or of where a model in memory was loaded from, without a download; or ``None``."""
     with suppress(InputError):
         if isinstance(source, str | Path):
             return find_processor(source, modality)
@@ -190,14 +188,8 @@ def own_processor(source: Any, modality: str) -> Any:
 
 
 def _load_processor(name: str, modality: str, **how: Any) -> Any:
-    if modality == "text":
-        loader = require("transformers", *READS).AutoTokenizer
-    elif modality == "audio":
-        loader = require("transformers", *READS).AutoFeatureExtractor
-    else:  # by the name at the top, older releases ask for torchvision
-        loader = require("transformers.models.auto.image_processing_auto", *READS).AutoImageProcessor
-    kinds = {"text": "tokenizer", "audio": "feature extractor (preprocessor_config.json)"}
-    kind = kinds.get(modality, "image processor (preprocessor_config.json)")
+    module, loaded, kind = LOADERS[modality]
+    loader = getattr(require(module, *READS), loaded)
     with quiet():
         try:
             found = loader.from_pretrained(name, trust_remote_code=False, **how)
@@ -218,8 +210,7 @@ def model_labels(config: Any) -> list[str]:
     names = {int(index): str(label) for index, label in given.items()}
     if sorted(names) != list(range(config.num_labels)):
         raise InputError(
-            f"configuration has id2label for {listing(sorted(names))}; expected one name for each of the "
-            f"{config.num_labels} classes"
+            f"configuration has id2label for {listing(sorted(names))}; expected 0 to {config.num_labels - 1}"
         )
     ordered = [names[index] for index in range(config.num_labels)]
     unique = unique_names(ordered)
@@ -245,21 +236,15 @@ def load_config(name: str) -> Any:
         kinds = require("transformers.models.auto.configuration_auto", *READS).CONFIG_MAPPING
         if isinstance(kind := raw.get("model_type"), str) and kind not in kinds:
             raise unknown_to_transformers(f"model_type {cut(kind)} of {name}", bool(raw.get("auto_map"))) from error
+        hub = f"there is no folder {name}, and from the hub " * (not Path(name).is_dir())
         raise InputError(
-            f"there is no folder {name}, and no model configuration of that name could be read from the hub: "
-            f"{_first_line(error)}; expected a Hugging Face folder with config.json, or a hub name"
-            if not Path(name).is_dir()
-            else f"cannot read a model configuration from {name}: {_first_line(error)}; expected a Hugging Face folder "
-            "with config.json"
+            f"{hub}cannot read a model configuration from {name}: {_first_line(error)}; expected a Hugging Face folder "
+            "with config.json, or a hub name"
         ) from error
 
 
 def without_remote_code(config: Any) -> Any:
-    """The same configuration, by which nothing is looked for elsewhere.
-
-    Of the attention that it names it is freed: that may be code of a hub, which would be run. timm's models may name a
-    hub, and files of weights, which may be pickles.
-    """
+    """The same configuration, by which no code of a hub is run as attention, and timm reads no hub and no pickles."""
     config._attn_implementation = None
     if config.model_type != "timm_wrapper":
         return config
@@ -272,10 +257,7 @@ def without_remote_code(config: Any) -> Any:
 
 
 def check_supported(source: str | Path, adapters: Sequence[str | Path] = ()) -> None:
-    """Refuse a local checkpoint whose ``config.json`` names an unsupported class, before anything large is imported.
-
-    Whatever else may be wrong with it, :func:`load_model` says; so it does of a hub name.
-    """
+    """Refuse a local checkpoint whose ``config.json`` names an unsupported class, before anything large is imported."""
     file = Path(str(source)) / CONFIG
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
@@ -329,17 +311,16 @@ def checked_source(source: str | Path) -> str:
             remedy = "; give its base model, and this folder with --adapter (adapters=[…])" if adapter else ""
             raise InputError(f"{source} holds no {CONFIG}; expected a Hugging Face checkpoint folder{remedy}")
         check_pulled(path)
-    elif path.exists() or isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
+    elif isinstance(source, Path) or path.exists() or not HUB_NAME.fullmatch(str(source)):
         what = "is not a folder" if path.exists() else "does not exist"
-        raise InputError(f"model {cut(source, 120)} {what}; expected a Hugging Face checkpoint folder or hub name")
-    elif str(source).endswith(("/", "\\")):
         raise InputError(
-            f"model {cut(source, 120)} does not exist; expected a Hugging Face checkpoint folder, or a hub name "
-            "(owner/name)"
+            f"model {cut(source, 120)} {what}; expected a Hugging Face checkpoint folder or hub name (owner/name)"
         )
-    elif str(source).count("/") > 1 or not str(source).strip():
-        raise InputError(f"model {cut(source, 120)} is neither a folder nor a hub name (owner/name)")
     return str(source)
+
+
+HUB_NAME = re.compile(r"[^./~\\\s][^/\\]*(/[^/\\]+)?")
+"""What may be a name on the hub, and no path."""
 
 
 def _first_line(error: BaseException) -> str:

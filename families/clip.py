@@ -51,19 +51,6 @@ def _tower(config: Any) -> Architecture:
     )
 
 
-LAYER = "vision_model.encoder.layers.{l}"
-
-LAYER_NAMES = (
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "self_attn.out_proj",
-    "layer_norm1",
-    "mlp.fc1",
-    "mlp.fc2",
-    "layer_norm2",
-)
-
 EMBEDDINGS = {
     "embeddings.patch.weight": "vision_model.embeddings.patch_embedding.weight",
     "embeddings.first_token": "vision_model.embeddings.class_embedding",
@@ -74,8 +61,17 @@ EMBEDDINGS = {
 CLIP = Layout(
     family="clip",
     model_class="CLIPModel",
-    layer=LAYER,
-    layer_names=LAYER_NAMES,
+    layer="vision_model.encoder.layers.{l}",
+    layer_names=(
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.out_proj",
+        "layer_norm1",
+        "mlp.fc1",
+        "mlp.fc2",
+        "layer_norm2",
+    ),
     other_names={
         **EMBEDDINGS,
         **linear("final_norm", "vision_model.post_layernorm"),
@@ -86,20 +82,18 @@ CLIP = Layout(
     wrapper="ZeroShotClassifier",
 )
 
-CLIP_CLASSIFIER = Layout(
-    family="clip",
+CLIP_CLASSIFIER = replace(
+    CLIP,
     model_class="CLIPForImageClassification",
-    layer=LAYER,
-    layer_names=LAYER_NAMES,
     other_names={**EMBEDDINGS, **linear("classifier", "classifier")},
     architecture=lambda config: replace(_tower(config), token_pooling="mean", final_norm=False),
+    wrapper=None,
 )
 
-SIGLIP = Layout(
+SIGLIP = replace(
+    CLIP_CLASSIFIER,
     family="siglip",
     model_class="SiglipForImageClassification",
-    layer=LAYER,
-    layer_names=LAYER_NAMES,
     other_names={
         **linear("embeddings.patch", "vision_model.embeddings.patch_embedding"),
         "embeddings.position": "vision_model.embeddings.position_embedding.weight",

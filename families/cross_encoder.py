@@ -43,8 +43,7 @@ def with_activation(config: Any, source: str | Path) -> Any:
     if prompt:
         shown = f"default_prompt_name = {cut(name)} in {MAIN}"
         raise UnsupportedModelError(
-            f"{source} has {shown}: sentence-transformers puts {str(prompt)[:80]!r} "
-            "before the first text of a pair, hydrant does not; set it to null, and put the prompt into your texts"
+            f"{source} has {shown}, which puts {str(prompt)[:80]!r} before texts; set it to null, and put it there"
         )
     _module(source)
     default = "activation.Sigmoid" if config.num_labels == 1 else "linear.Identity"
@@ -66,8 +65,7 @@ def check_adapter(folder: Path, config: Any) -> None:
     own, base = (task_of(each).get("score_activation") for each in (with_activation(copy(config), folder), config))
     if own != base:
         raise InputError(
-            f"adapter {folder} has the activation {own} in {MAIN}, and its base model {base}; expected the same: copy "
-            f"{MAIN} into the base model's folder"
+            f"adapter {folder} has the activation {own}, its base model {base}; expected the same: copy {MAIN} there"
         )
 
 
@@ -82,16 +80,14 @@ def _module(source: str | Path) -> dict[str, Any]:
     types = [str(module.get("type") if isinstance(module, dict) else module) for module in _read(source, MODULES, list)]
     if len(types) > 1 or not all(fullmatch(r"sentence_transformers\..*\bTransformer", name) for name in types):
         raise UnsupportedModelError(
-            f"{source} has {listing(types, 5)} in {MODULES}; expected one Transformer of sentence-transformers, which "
-            "holds the classifier"
+            f"{source} has {listing(types, 5)} in {MODULES}; expected one Transformer of sentence-transformers"
         )
     module = dict(_flat(_read(source, MODULE, dict)))
     for key, value in module.items():
         unused = value is None or key in LENGTHS or key.partition(".")[0] in UNUSED
         if not unused and value not in EXPECTED.get(key, ()):
             raise UnsupportedModelError(
-                f"{source} has {key} = {cut(value)} in {MODULE}, which hydrant does not support; expected a "
-                "CrossEncoder without it"
+                f"{source} has {key} = {cut(value)} in {MODULE}, which hydrant does not support; leave it out"
             )
     return module
 

@@ -40,11 +40,7 @@ POOLERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def pooled_tokens(architecture: Architecture, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The vector that the classifier reads, by ``Architecture.token_pooling``: [..., B, T, d] → [..., B, d or 2·d].
-
-    Args:
-        mask: boolean [B, 1, 1, T], true for real tokens; ``None`` for all.
-    """
+    """The vector that the classifier reads: [..., B, T, d], a mask [B, 1, 1, T] of real tokens → [..., B, d or 2·d]."""
     first = x[..., 0, :]
     if architecture.first_token_only:
         return first
@@ -67,14 +63,9 @@ def turned(x: Tensor, base: float | None) -> Tensor:
 
 
 def seen(mask: Tensor | None, tokens: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Which keys each query may see.
+    """Which keys each query may see, [B or 1, 1, T, T]; the mask [B, 1, 1, T] itself without a window.
 
-    Args:
-        mask: boolean [B, 1, 1, T], true for real tokens; ``None`` for all.
-
-    Returns:
-        ``mask`` without a window; otherwise [B or 1, 1, T, T], where every token sees itself, so that padding far from
-        the text, which sees nothing else, stays finite.
+    Every token sees itself, so that padding far from the text, which sees nothing else, stays finite.
     """
     if window is None:
         return mask

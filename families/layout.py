@@ -25,8 +25,7 @@ class Layout:
     """Where one family keeps its weights.
 
     Attributes:
-        family: the ``model_type`` of its transformers configuration.
-        model_class: name of the supported transformers class.
+        family, model_class: of transformers: the ``model_type`` and the class.
         layer: prefix of layer ``{l}`` in the state dict.
         layer_names: for each of :data:`LAYER_PARTS`, its module name below that prefix.
         other_names: canonical tensor name → state-dict name, for tensors outside the layers; those count that a
@@ -34,10 +33,8 @@ class Layout:
         architecture: reads a transformers configuration; raises for unsupported settings.
         wrapper: our own class that the model is loaded as, where the transformers class is no classifier;
             state-dict names are its.
-        scales: for linear maps of a layer whose output is scaled channel by channel (layer scale), such as
-            ``mlp.down``: the scale's name below the layer's prefix.
-        stacked: whether query, key and value are one linear map [3·H·d_h, d], one below the other; then they have one
-            name.
+        scales: linear map of a layer, such as ``mlp.down`` → the scale of its outputs (layer scale), below the prefix.
+        stacked: whether query, key and value are one linear map [3·H·d_h, d], of one name.
         resize: brings a model's positions to square images of another side, for a family whose models read any size.
     """
 
@@ -71,9 +68,8 @@ class Layout:
 
     def scale_of(self, canonical: str) -> str | None:
         """State-dict name of the scale [out] that belongs to a weight or bias of a layer, or ``None``."""
-        pieces = canonical.split(".")
-        own = self.scales.get(".".join(pieces[2:-1])) if pieces[0] == "layers" else None
-        return own and f"{self.layer.format(l=pieces[1])}.{own}"
+        own = self.scales.get(_part(canonical)) if canonical.startswith("layers.") else None
+        return own and f"{self.layer.format(l=canonical.split('.')[1])}.{own}"
 
     def output_projection(self, layer: int) -> str:
         """Module name of a layer's output projection; its input is the heads' outputs, side by side."""
@@ -141,13 +137,10 @@ def head_width(config: Any, width: int, heads: int) -> int:
 
 def encoder_only(config: Any) -> None:
     """Refuse decoders, cross-attention and relative positions."""
-    if getattr(config, "is_decoder", False):
-        raise refuse(config, "is_decoder", True, "is_decoder = False (an encoder)")
-    if getattr(config, "add_cross_attention", False):
-        raise refuse(config, "add_cross_attention", True, "add_cross_attention = False (self-attention only)")
-    positions = getattr(config, "position_embedding_type", None)
-    if positions not in (None, "absolute"):
-        raise refuse(config, "position_embedding_type", positions, "'absolute'")
+    usual = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+    for setting, value in usual.items():
+        if (found := getattr(config, setting, None)) not in (None, value):
+            raise refuse(config, setting, found, f"{value!r} (an encoder)")
 
 
 def pair(value: Any) -> tuple[int, int]:
@@ -189,20 +182,13 @@ def _activation(config: Any, task: str) -> str:
 
 
 def activation_path(config: Any) -> str | None:
-    """The path of the activation class of PyTorch that sentence-transformers stores in a configuration.
-
-    The key is ``sentence_transformers.activation_fn``, and was ``sbert_ce_default_activation_function`` before its
-    version 4; ``families.cross_encoder`` brings the one of version 5.4 and newer here.
-    """
+    """The path of the activation class of PyTorch in a configuration, of sentence-transformers from 4 on, or before."""
     stored = getattr(config, "sentence_transformers", None)
     path = stored.get("activation_fn") if isinstance(stored, Mapping) else None
     return path or getattr(config, "sbert_ce_default_activation_function", None)
 
 
 def problem_of(config: Any) -> dict[str, str]:
-    """What a checkpoint of one output says of itself, where it says that it is a regression.
-
-    Pipelines of transformers show the logit of such a checkpoint, and of any other of one output its sigmoid.
-    """
+    """Of a regression that it is one: pipelines of transformers show its logit, of others of one output the sigmoid."""
     regression = config.num_labels == 1 and getattr(config, "problem_type", None) == "regression"
     return {"problem_type": "regression"} if regression else {}

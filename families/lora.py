@@ -38,25 +38,13 @@ MAX_CONFIG_BYTES = 2**20
 
 PREFIX = "base_model.model."
 
-LINEAR_PARTS = ("attention", "mlp", "pooler", "classifier")
-"""Parts whose linear maps may have an update."""
-
-REPLACED_PARTS = ("pooler", "classifier")
-"""Parts that an adapter may bring whole (``modules_to_save``)."""
-
-PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
-"""Values of ``init_lora_weights`` that leave the base model's weights as they are."""
+LINEAR_PARTS, REPLACED_PARTS = ("attention", "mlp", "pooler", "classifier"), ("pooler", "classifier")
+"""Parts whose linear maps may have an update, and those that an adapter may bring whole (``modules_to_save``)."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """``scale · up @ down`` is added to a weight [out, in].
-
-    Attributes:
-        down: A, [r, in] float32.
-        up: B, [out, r] float32.
-        scale: s.
-    """
+    """``scale · up @ down`` is added to a weight [out, in]: s, B [out, r] and A [r, in], in float32."""
 
     down: Tensor
     up: Tensor
@@ -65,15 +53,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Adapter:
-    """One member, as it differs from the base model.
-
-    Attributes:
-        name: of the folder.
-        sha256: digest of its weights.
-        base: name of the model that it was tuned on, as its configuration says, or ``None``.
-        updates: canonical weight → its update.
-        replaced: canonical tensor → the one that stands in its place, float32.
-    """
+    """One member, as it differs from the base model; keys are canonical names, ``base`` is what its files name."""
 
     name: str
     sha256: str
@@ -95,13 +75,18 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     halves, replaced = _sorted(tensors, names, shapes, folder)
     found = {f"{module}.weight": _update(module, pair, config, shapes, folder) for module, pair in halves.items()}
-    updates = {canonical: replace(found[name], up=layout.rows_of(canonical, found[name].up))
-               for canonical, name in stored.items() if name in found}  # fmt: skip
-    updates = {canonical: _scaled(update, layout.scale_of(canonical), model) for canonical, update in updates.items()}
+    updates = {}
+    for canonical, name in stored.items():
+        if name in found:
+            update = replace(found[name], up=layout.rows_of(canonical, found[name].up))
+            updates[canonical] = _scaled(update, layout.scale_of(canonical), model)
     _check_complete(config, names, halves, replaced, folder)
-    base = _writable(Path(config.base_model_name_or_path or "").name)
-    return Adapter(_writable(folder.resolve().name), sha256_of(folder / WEIGHTS), base or None, updates,
-                   {names[name]: tensor for name, tensor in replaced.items()})  # fmt: skip
+    own, base = (  # in characters that any file can hold
+        path.name.encode(errors="replace").decode()
+        for path in (folder.resolve(), Path(config.base_model_name_or_path or ""))
+    )
+    whole = {names[name]: tensor for name, tensor in replaced.items()}
+    return Adapter(own, sha256_of(folder / WEIGHTS), base or None, updates, whole)
 
 
 def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int, set[str]]:
@@ -113,17 +98,11 @@ def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int,
         tensors = {key.removeprefix(PREFIX): tensor for key, tensor in _tensors(folder).items()}
         if bias not in tensors:
             raise InputError(
-                f"adapter {folder} brings no {bias}, which its base model lacks too; expected an adapter with its "
-                "classifier, as PEFT saves it for task_type SEQ_CLS or modules_to_save"
+                f"adapter {folder} brings no {bias}, which its base model lacks too; save it with modules_to_save"
             )
         classes = len(tensors[bias])
         brought.append(set(tensors))
     return classes, set.intersection(*brought)
-
-
-def _writable(name: str) -> str:
-    """A name in characters that any file can hold."""
-    return name.encode(errors="replace").decode()
 
 
 class AdapterConfig(msgspec.Struct, frozen=True):
@@ -149,12 +128,10 @@ class AdapterConfig(msgspec.Struct, frozen=True):
 def _config(folder: Path) -> AdapterConfig:
     """The configuration of an adapter that is merged exactly."""
     file = folder / CONFIG
-    if not file.is_file():
+    if not file.is_file() or file.stat().st_size > MAX_CONFIG_BYTES:
         raise InputError(
-            f"adapter {cut(folder, 120)} is not a folder with {CONFIG}, as PEFT's save_pretrained writes it"
+            f"adapter {cut(folder, 120)} holds no {CONFIG} of at most {MAX_CONFIG_BYTES} bytes, as PEFT writes it"
         )
-    if file.stat().st_size > MAX_CONFIG_BYTES:
-        raise InputError(f"{file} is larger than {MAX_CONFIG_BYTES} bytes; this is no configuration of PEFT's")
     content = file.read_bytes()
     config = decode(content, AdapterConfig, file, InputError)
     _check_method(config, decode(content, dict[str, Any], file, InputError), folder)
@@ -168,23 +145,15 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
     file = folder / WEIGHTS
     if not file.is_file():
-        pickled = sorted(path.name for path in folder.glob("*.bin"))
-        found = f"only {pickled[0]}, a pickle, which may run code" if pickled else "no weights"
-        raise InputError(f"adapter {folder} holds {found}; expected {WEIGHTS}: save it with safe_serialization=True")
+        raise InputError(f"adapter {folder} holds no {WEIGHTS}; save it with safe_serialization=True, as no pickle")
     try:
         tensors: dict[str, Tensor] = load_file(file)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{file} is not a whole safetensors file ({error}); save the adapter again") from error
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise InputError(f"adapter {folder}: {name} holds {tensor.dtype}; expected floating-point numbers")
-        try:
-            tensors[name] = tensor.to(torch.float32)
-        except (NotImplementedError, RuntimeError) as error:  # two numbers in a byte
-            raise InputError(
-                f"adapter {folder}: {name} holds {tensor.dtype}, of which PyTorch makes no other numbers; expected "
-                "floating-point numbers of 8 bits or more"
-            ) from error
+        if not tensor.is_floating_point() or "float4" in str(tensor.dtype):
+            raise InputError(f"adapter {folder}: {name} holds {tensor.dtype}; expected floats of 8 bits or more")
+        tensors[name] = tensor.to(torch.float32)
         if not bool(torch.isfinite(tensors[name]).all()):
             raise InputError(f"adapter {folder}: {name} holds non-finite values (NaN or infinity); tune it again")
     return tensors
@@ -196,7 +165,7 @@ def _check_method(config: AdapterConfig, every: Mapping[str, Any], folder: Path)
         "peft_type": ("LORA",),
         "task_type": (None, "SEQ_CLS", "FEATURE_EXTRACTION"),
         "bias": ("none",),
-        "init_lora_weights": PLAIN_STARTS,
+        "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),  # they leave the base model as it is
     }
     found = {name: getattr(config, name) for name in expected if getattr(config, name) not in expected[name]}
     for name, value in every.items():
@@ -246,11 +215,7 @@ def _sorted(
 
 
 def _update(
-    module: str,
-    pair: Mapping[str, Tensor],
-    config: AdapterConfig,
-    shapes: Mapping[str, Sequence[int]],
-    folder: Path,
+    module: str, pair: Mapping[str, Tensor], config: AdapterConfig, shapes: Mapping[str, Sequence[int]], folder: Path
 ) -> Update:
     """The update of one module, its shapes held against the base model and the configuration."""
     if set(pair) != {"A", "B"}:
@@ -277,30 +242,21 @@ def _scaled(update: Update, scale: str | None, model: Any) -> Update:
 
 def _number(value: float, patterns: Mapping[str, float] | None, name: str, module: str, folder: Path) -> float:
     """A setting of one module; the first pattern that matches the end of its name decides, as in PEFT."""
-    _check_patterns(patterns := patterns or {}, name, folder)
+    keys = list(patterns := patterns or {})
+    slow = [key for key in keys if len(CHOICE.findall(key)) > MOST_CHOICES or REPEATED_GROUP.search(key)]
+    if slow or len(keys) > MOST_PATTERNS or sum(bool(CHOICE.search(key)) for key in keys) > MOST_REPEATING:
+        raise InputError(
+            f"adapter {folder} has {cut((slow or keys)[0], 100)} and others, {len(keys)} entries in {name}, which may "
+            f"take without end to match; expected {MOST_PATTERNS} names of modules at most, {MOST_REPEATING} of them "
+            f"with {MOST_CHOICES} of *, +, ?, {{ and | at most, and none of these behind a group"
+        )
     try:
         return next((own for key, own in patterns.items() if _pattern(key).match(module)), value)
     except (re.error, OverflowError, RecursionError) as error:
         raise InputError(f"adapter {folder} has {name} = {cut(patterns)}; expected names and numbers") from error
 
 
-def _check_patterns(patterns: Mapping[str, Any], name: str, folder: Path) -> None:
-    """Refuse regular expressions that could take without end: PEFT reads names of modules as such."""
-    if len(patterns) > MOST_PATTERNS or sum(bool(CHOICE.search(key)) for key in patterns) > MOST_REPEATING:
-        raise InputError(
-            f"adapter {folder} has {len(patterns)} entries in {name}; expected {MOST_PATTERNS} at most, and "
-            f"{MOST_REPEATING} with something repeated or left open"
-        )
-    for key in patterns:
-        if len(CHOICE.findall(key)) > MOST_CHOICES or REPEATED_GROUP.search(key):
-            raise InputError(
-                f"adapter {folder} has {cut(key, 100)} in {name}, which may take without end to match; expected names "
-                f"of modules, with {MOST_CHOICES} of *, +, ?, {{ and | at most, and none of them behind a group"
-            )
-
-
 MOST_PATTERNS, MOST_REPEATING, MOST_CHOICES = 1000, 20, 3
-"""Entries of a pattern, those among them that match in several ways, and choices in one of these."""
 
 CHOICE, REPEATED_GROUP = re.compile(r"[*+{|]|(?<!\()\?"), re.compile(r"\)[*+?{]")
 """What lets a regular expression match in several ways; a group that is repeated takes exponential time."""
@@ -323,28 +279,17 @@ def _check_complete(
     if not halves:
         raise InputError(f"adapter {folder} holds no LoRA tensors (lora_A, lora_B); expected at least one update")
     saved = tuple(config.modules_to_save or ())
-    lacking = [
-        name
-        for name, canonical in names.items()
-        if part_of(canonical) in REPLACED_PARTS and _saved(name, saved) and name not in replaced
-    ]
+    whole = [name for name, canonical in names.items() if part_of(canonical) in REPLACED_PARTS and _saved(name, saved)]
+    lacking = [name for name in whole if name not in replaced]
     targets = config.target_modules
-    some = any(
-        given not in (None, []) for given in (config.layers_to_transform, config.layers_pattern, config.exclude_modules)
-    )
-    if isinstance(targets, list) and not some:
+    narrower = (config.layers_to_transform, config.layers_pattern, config.exclude_modules)
+    if isinstance(targets, list) and all(given in (None, []) for given in narrower):
         ends = tuple(f".{target}" for target in targets)
         modules = [name.removesuffix(".weight") for name in names if name.endswith(".weight")]
-        lacking += [
-            f"{module}.lora_A"
-            for module in modules
-            if f".{module}".endswith(ends) and module not in halves and f"{module}.weight" not in replaced
-        ]
+        named = [module for module in modules if f".{module}".endswith(ends) and f"{module}.weight" not in replaced]
+        lacking += [f"{module}.lora_A" for module in named if module not in halves]
     if lacking:
-        raise InputError(
-            f"adapter {folder} lacks {listing(lacking, 3)}, which its configuration names; it would be a half-tuned "
-            "member: save it again"
-        )
+        raise InputError(f"adapter {folder} lacks {listing(lacking, 3)}, which its configuration names; save it again")
 
 
 def _saved(name: str, modules: tuple[str, ...]) -> bool:

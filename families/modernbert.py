@@ -13,7 +13,6 @@ from ..bundle.architecture import Architecture, Pooling, TokenPooling
 from .layout import Layout, activation, classes, head_width, linear, refuse
 
 POOLINGS: dict[str, Pooling] = {"gelu": "gelu", "tanh": "tanh", "relu": "relu"}
-"""Functions of the dense layer before the classifier."""
 
 TOKENS: dict[str, TokenPooling] = {"cls": "first", "mean": "mean"}
 

@@ -22,13 +22,7 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Prompts:
-    """What stands for each class.
-
-    Attributes:
-        classes: names, in class order.
-        templates: in which ``{}`` stands for the name; empty when the texts were given as they are.
-        texts: of each class, one or more.
-    """
+    """What stands for each class: texts, made of templates, or given as they are where there are no templates."""
 
     classes: tuple[str, ...]
     templates: tuple[str, ...]
@@ -77,16 +71,13 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
 def _from_file(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8-sig")
+        if path.suffix.lower() != ".json":
+            return [line for line in text.splitlines() if line.strip()]
+        return json.loads(text, object_pairs_hook=_unrepeated)
     except OSError as error:
         raise InputError(f"cannot read classes {path}: {error.strerror or error}; expected {FORMS}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"classes {path} is not a text file in UTF-8; expected {FORMS}") from error
-    if path.suffix.lower() != ".json":
-        return [line for line in text.splitlines() if line.strip()]
-    try:
-        return json.loads(text, object_pairs_hook=_unrepeated)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"classes {path} cannot be used as JSON ({error}); expected {FORMS}") from error
+    except (ValueError, RecursionError) as error:  # no text in UTF-8, or no JSON
+        raise InputError(f"classes {path} cannot be used ({error}); expected {FORMS}") from error
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,7 +129,6 @@ def _checked(
         other = seen.setdefault(frozenset(own), name)
         if other != name:
             raise InputError(
-                f"{where} give {cut(other)} and {cut(name)} the same prompts, so nothing could tell them apart; "
-                "expected prompts of their own"
+                f"{where} give {cut(other)} and {cut(name)} the same prompts; expected prompts of their own"
             )
     return Prompts(names, templates, tuple(texts))

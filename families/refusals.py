@@ -71,17 +71,12 @@ def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
     """The error for a model that the installed transformers lacks."""
     code = ", but is code of the checkpoint's own (auto_map), which hydrant never runs" if own_code else ""
     return UnsupportedModelError(
-        f"{what} is not part of the installed transformers{code}; install a newer transformers if that has it, or "
-        "fine-tune a classifier that transformers has (such as RobertaForSequenceClassification)"
+        f"{what} is not part of the installed transformers{code}; install a newer one, or give another classifier"
     )
 
 
 def rewritten(module: str, names: Iterable[str]) -> str:
-    """Why a module lacks a weight, and what to do, by what it holds instead; nothing where there is no such module.
-
-    >>> rewritten("head", ["head.weight_mask", "head.weight_orig"])
-    'it is under a mask of torch.nn.utils.prune: put the weight back with prune.remove'
-    """
+    """Why a module lacks a weight, and what to do, by what it holds instead; nothing where there is no such module."""
     below = [name.removeprefix(f"{module}.") for name in names if name.startswith(f"{module}.")]
     if not below:
         return ""
@@ -95,9 +90,6 @@ def rewritten(module: str, names: Iterable[str]) -> str:
 POINTER = b"version https://git-lfs.github.com/spec/"
 """First bytes of the small file that stands for a large one until ``git lfs pull``."""
 
-READ = ".safetensors", ".json", ".txt", ".model"
-"""Ends of the names of files that are read from a checkpoint."""
-
 PREFIX = re.compile(r"(_orig_mod\.|module\.|base_model\.model\.)+")
 """Prefixes that torch.compile, DataParallel and PEFT add to every name of a model inside."""
 
@@ -108,20 +100,15 @@ CONVERT = (
 )
 """Python that writes the tensors of pickles as safetensors: ``weights_only`` runs no code of theirs."""
 
-FRAMEWORKS = {"tf_model*.h5": ("TensorFlow", "from_tf", "tensorflow tf-keras"),
-              "flax_model*.msgpack": ("Flax", "from_flax", "flax")}  # fmt: skip
-"""Weights of other frameworks → name, the option that reads them in transformers 4, and what that needs."""
-
 
 def check_pulled(folder: Path) -> None:
     """Refuse a folder in which git-lfs pointers stand for the files."""
     for file in sorted(folder.iterdir()):
-        if file.suffix in READ and file.is_file():
+        if file.suffix in (".safetensors", ".json", ".txt", ".model") and file.is_file():
             with file.open("rb") as stream:
                 if stream.read(len(POINTER)) == POINTER:
                     raise InputError(
-                        f"{file} is a git-lfs pointer, not the file itself; download the files: "
-                        f"git -C {shlex.quote(str(folder))} lfs pull"
+                        f"{file} is a git-lfs pointer, not the file; run git -C {shlex.quote(str(folder))} lfs pull"
                     )
 
 
@@ -137,62 +124,36 @@ def wrapper_prefix(folder: Path) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def check_not_quantised(name: str, config: Any, class_name: str) -> None:
+def check_not_quantised(name: str, config: Any) -> None:
     """Refuse a checkpoint of quantised weights."""
     settings = getattr(config, "quantization_config", None)
-    if settings is None:
-        return
-    method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
-    undo = ""
-    if method == "bitsandbytes":
-        program = (
-            f"import sys; from transformers import {class_name} as M; M.from_pretrained(sys.argv[1]).dequantize()."
-            "save_pretrained(sys.argv[2], save_original_format=False)"
+    if settings is not None:
+        method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
+        raise UnsupportedModelError(
+            f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: "
+            "give the checkpoint from which it was made, or save what dequantize() of the model gives"
         )
-        undo = (
-            f", or write its weights as floating-point numbers where bitsandbytes is installed: "
-            f"{_python(program, name, Path(name).name + '-float')} (and copy the tokenizer there)"
-        )
-    raise UnsupportedModelError(
-        f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: give "
-        f"the checkpoint from which it was made{undo}"
-    )
 
 
-def unread(name: str, folder: Path, class_name: str, reason: str) -> InputError:
+def unread(name: str, folder: Path, reason: str) -> InputError:
     """The error for weights that could not be read."""
     if any(folder.glob("model*.safetensors*")):
         return InputError(
-            f"cannot load the weights of {name}: {reason}; expected a complete Hugging Face checkpoint: copy, download "
-            "or save it again"
+            f"cannot load the weights of {name}: {reason}; expected a complete checkpoint: download or save it again"
         )
     if not Path(name).is_dir():
         return InputError(
-            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors. If it has "
-            f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder: hydrant "
-            "then shows how to convert them"
+            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors; if it has "
+            f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder"
         )
     found = f"checkpoint {name} has no model.safetensors, but"
     if any(folder.glob("pytorch_model*.bin")):
-        return InputError(f"{found} pytorch_model.bin, a pickle, which may run code; convert it without running any: "
-                          f"{_python(CONVERT, name)}")  # fmt: skip
-    for pattern, (framework, option, needed) in FRAMEWORKS.items():
-        if any(folder.glob(pattern)):
-            program = (
-                f"import sys; from transformers import {class_name} as M; "
-                f"M.from_pretrained(sys.argv[1], {option}=True).save_pretrained(sys.argv[1])"
-            )
-            return InputError(
-                f"{found} weights of {framework}, which transformers 5 does not read; convert them in another "
-                f"environment: pip install transformers==4.49.0 torch {needed} && {_python(program, name)}"
-            )
+        command = shlex.join(["python", "-c", CONVERT, name])
+        return InputError(
+            f"{found} pytorch_model.bin, a pickle, which may run code; convert it without running any: {command}"
+        )
     files = listing(sorted(file.name for file in folder.iterdir()))
-    return InputError(f"{found} {files}; expected the weights: save the model there with save_pretrained")
-
-
-def _python(program: str, *arguments: str) -> str:
-    """A command of one line."""
-    return shlex.join(["python", "-c", program, *arguments])
+    return InputError(f"{found} {files}; expected the weights of PyTorch: save the model there with save_pretrained")
 
 
 def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, Any]]) -> InputError:
@@ -206,15 +167,10 @@ def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, A
             "checkpoint folder with --safe_serialization, or save again with stage3_gather_16bit_weights_on_model_save"
         )
     else:
-        sizes = next(((one, other) for one, other in zip(stored, expected, strict=False) if one != other), (0, 0))
-        settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, sizes[1])
-        cause = (
-            f"likely cause: {listing(settings, 3)} = {sizes[1]} in config.json, where the weights have {sizes[0]}; "
-            "correct it, or take the config.json that was saved with these weights"
-            if settings
-            else "likely cause: config.json, or a size such as image_size in it, is of another checkpoint; take the "
-            "config.json that was saved with these weights"
-        )
+        one, other = next((pair for pair in zip(stored, expected, strict=False) if pair[0] != pair[1]), (0, 0))
+        settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, other)
+        setting = f"{listing(settings, 3)} = {other} in it, where the weights have {one}" if settings else "image_size"
+        cause = f"likely cause: {setting}; correct it, or take the config.json that was saved with these weights"
     return InputError(
         f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}{more}; "
         f"{cause}"

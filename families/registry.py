@@ -24,21 +24,16 @@ if TYPE_CHECKING:
 
 
 def _tokens(layout: Layout, dropout: Callable[[Any], float] | None = None, pooler: bool = False) -> Layout:
-    """The layout of a family's token classifier: one linear map on every token.
-
-    No pooler comes before it; ModernBERT alone keeps its dense layer and the LayerNorm behind it, on every token.
-    """
+    """The layout of a family's token classifier: one linear map on every token; of ModernBERT a pooler before it."""
 
     def architecture(config: Any) -> Architecture:
         if config.num_labels < 2:
             raise refuse(config, "num_labels", config.num_labels, "2 or more (classes of a token)")
         found = replace(layout.architecture(config), task="tokens", token_pooling="first")
-        if not pooler:
-            found = replace(found, pooling="none")
+        found = found if pooler else replace(found, pooling="none")
         return found if dropout is None else replace(found, classifier_dropout=dropout(config))
 
-    left_out = () if pooler else ("pooler",)
-    names = {key: name for key, name in layout.other_names.items() if key.partition(".")[0] not in left_out}
+    names = {key: name for key, name in layout.other_names.items() if pooler or not key.startswith("pooler.")}
     return replace(
         layout,
         model_class=layout.model_class.removesuffix("ForSequenceClassification") + "ForTokenClassification",
@@ -71,7 +66,7 @@ def layout_of(model: Any) -> Layout:
     for layout in LAYOUTS:
         if name == (layout.wrapper or layout.model_class):
             older = OLDER.get(name)
-            return older if older is not None and _has(model, older.output_projection(0)) else layout
+            return older if older and older.output_projection(0) in dict(model.named_modules()) else layout
     if name == CLIP.model_class:
         raise without_classes("the model")
     raise unsupported(
@@ -79,24 +74,15 @@ def layout_of(model: Any) -> Layout:
     )
 
 
-def _has(model: Any, module: str) -> bool:
-    """Whether a model has a module of this name."""
-    return any(name == module for name, _ in model.named_modules())
-
-
 def without_classes(name: str) -> InputError:
     """The error for a CLIP model that was given no classes."""
     return InputError(
-        f"{name} is a {CLIP.model_class}, which has no classes of its own; name them with --classes "
-        "(in Python: hydrant.load_zero_shot)"
+        f"{name} is a {CLIP.model_class}, without classes of its own; name them with --classes (hydrant.load_zero_shot)"
     )
 
 
 def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
-    """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ; or nothing.
-
-    ``families.prompts.read_prompts`` reads an entry again.
-    """
+    """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ."""
     found = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
     if not found:
         return {}
@@ -125,24 +111,17 @@ def check_weights(model: Any) -> None:
     """Refuse what is no model, and a model whose weights were never loaded."""
     if not hasattr(model, "named_parameters"):
         raise InputError(
-            f"a model is {cut(type(model).__name__)}; expected one classifier of transformers, or the folder or hub "
-            "name of one"
+            f"a model is {cut(type(model).__name__)}; expected a classifier of transformers, or its folder"
         )
     name = next((name for name, weight in model.named_parameters() if weight.is_meta), None)
     if name is not None:
         raise InputError(
-            f"weight {name} lies on the device meta, which holds no numbers; expected a model with its weights: load "
-            "it with from_pretrained, outside torch.device('meta') and init_empty_weights"
+            f"weight {name} lies on the device meta, which holds no numbers; load the model with from_pretrained"
         )
 
 
 def read_weights(model: Any) -> dict[str, Any]:
-    """The model's tensors under canonical names, float32 on the CPU, detached.
-
-    Returns:
-        ``layers.{l}.attention.query.weight`` [H·d_h, d], … as torch tensors; linear weights are
-        [out, in] as in torch, times the scale behind them where there is one (``Layout.scales``).
-    """
+    """Tensors under canonical names, float32 on the CPU; linear weights [out, in], times ``Layout.scales``."""
     import torch
 
     layout = layout_of(model)
@@ -154,9 +133,10 @@ def read_weights(model: Any) -> dict[str, Any]:
         scale = layout.scale_of(canonical)
         for name in (source, scale):
             if name is not None and name not in state:
-                raise _lacking(layout, name, state)
+                why = rewritten(name.rpartition(".")[0], state) or "expected the layout of transformers 5.12 and newer"
+                raise UnsupportedModelError(f"{layout.model_class} has no weight {name}; {why}")
         _check_numbers(source, state[source])
-        _check_shape(source, canonical, tuple(state[source].shape), shapes[canonical])
+        _check_shape(source, tuple(state[source].shape), shapes[canonical])
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
         if scale is not None:  # of every output channel: exact, but for one rounding
             factor = state[scale].detach().cpu().double()
@@ -168,13 +148,6 @@ def read_weights(model: Any) -> dict[str, Any]:
     return weights
 
 
-def _lacking(layout: Layout, name: str, names: Iterable[str]) -> UnsupportedModelError:
-    """The error for a weight that a model has not."""
-    found = rewritten(name.rpartition(".")[0], names)
-    found = found or "hydrant reads the layout of transformers 5.12 and newer"
-    return UnsupportedModelError(f"{layout.model_class} has no weight {name}; {found}")
-
-
 def _check_layers(layout: Layout, architecture: Architecture, names: Collection[str]) -> None:
     """Refuse a model from which layers were taken, or to which some were added, past its configuration."""
     found = 0
@@ -183,7 +156,7 @@ def _check_layers(layout: Layout, architecture: Architecture, names: Collection[
     if found not in (0, architecture.layers):  # 0: it has other names, and the first weight is told
         raise InputError(
             f"the model has {found} layers, and its configuration says {architecture.layers}; expected the same: set "
-            f"num_hidden_layers of its configuration to {found}, or load the checkpoint again"
+            f"num_hidden_layers to {found}, or load the checkpoint again"
         )
 
 
@@ -192,28 +165,18 @@ def _check_numbers(source: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
         raise InputError(
             f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}, as quantised models do; expected "
-            "float32, float16 or bfloat16: give the model before it was quantised, and quantise the bundle "
-            "(`hydrant export --precision int8`)"
+            "float32, float16 or bfloat16: give the model before it was quantised"
         )
 
 
-SETTINGS = {
-    "classifier": "num_labels and id2label",
-    "embeddings.word": "vocab_size",
-    "embeddings.position": "the number of positions, or image_size",
-}
-"""Canonical name of a part → what a configuration says of its shape, where that is often left as it was."""
-
-
-def _check_shape(source: str, canonical: str, found: Shape, expected: Shape) -> None:
+def _check_shape(source: str, found: Shape, expected: Shape) -> None:
     """Refuse a weight of another shape than the configuration tells, axes of one left aside."""
     plain = tuple(size for size in found if size > 1)
     if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
-        named = next((words for part, words in SETTINGS.items() if canonical.startswith(part)), "")
-        set_it = f"set {named} of the configuration to the model's, or " if named else ""
         raise InputError(
             f"weight {source} has shape {list(found)}, and the configuration of the model asks for {list(expected)}; "
-            f"expected the same: {set_it}load the checkpoint again"
+            "expected the same: correct the configuration (num_labels and id2label, vocab_size, image_size), or load "
+            "the checkpoint again"
         )
 
 

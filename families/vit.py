@@ -8,13 +8,14 @@ Touvron et al. 2021); each scale is multiplied into the linear map before it whe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..bundle.architecture import Architecture
 from .layout import Layout, activation, classes, head_width, linear, pair, refuse
 
 
-def _architecture(config: Any, prefix_tokens: int) -> Architecture:
+def _architecture(config: Any, prefix_tokens: int, mlp_width: int | None = None) -> Architecture:
     height, width = pair(config.image_size)
     patch_height, patch_width = pair(config.patch_size)
     if height < patch_height or width < patch_width:
@@ -28,7 +29,7 @@ def _architecture(config: Any, prefix_tokens: int) -> Architecture:
         heads=heads,
         head_width=own_width or head_width(config, config.hidden_size, heads),
         width=config.hidden_size,
-        mlp_width=config.intermediate_size,
+        mlp_width=mlp_width or config.intermediate_size,
         activation=activation(config, config.hidden_act),
         pre_norm=True,
         norm_eps=config.layer_norm_eps,
@@ -46,84 +47,50 @@ def _architecture(config: Any, prefix_tokens: int) -> Architecture:
     )
 
 
-def _layout(family: str, model_class: str, prefix_tokens: int) -> Layout:
-    prefix = {"embeddings.first_token": f"{family}.embeddings.cls_token"}
-    if prefix_tokens == 2:
-        prefix["embeddings.distillation_token"] = f"{family}.embeddings.distillation_token"
+ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
+
+
+def _names(family: str, *tokens: tuple[str, str]) -> dict[str, str]:
+    """Names outside the layers, with prefix tokens: canonical names, and their own."""
+    return {
+        **linear("embeddings.patch", f"{family}.embeddings.patch_embeddings.projection"),
+        "embeddings.first_token": f"{family}.embeddings.cls_token",
+        **{f"embeddings.{canonical}": f"{family}.embeddings.{name}" for canonical, name in tokens},
+        "embeddings.position": f"{family}.embeddings.position_embeddings",
+        **linear("final_norm", f"{family}.layernorm"),
+        **linear("classifier", "classifier"),
+    }
+
+
+def _layout(family: str, model_class: str, *tokens: tuple[str, str]) -> Layout:
     return Layout(
         family=family,
         model_class=model_class,
         layer=f"{family}.layers.{{l}}",
-        layer_names=(
-            "attention.q_proj",
-            "attention.k_proj",
-            "attention.v_proj",
-            "attention.o_proj",
-            "layernorm_before",
-            "mlp.fc1",
-            "mlp.fc2",
-            "layernorm_after",
-        ),
-        other_names={
-            **linear("embeddings.patch", f"{family}.embeddings.patch_embeddings.projection"),
-            **prefix,
-            "embeddings.position": f"{family}.embeddings.position_embeddings",
-            **linear("final_norm", f"{family}.layernorm"),
-            **linear("classifier", "classifier"),
-        },
-        architecture=lambda config: _architecture(config, prefix_tokens),
+        layer_names=(*ATTENTION, "layernorm_before", "mlp.fc1", "mlp.fc2", "layernorm_after"),
+        other_names=_names(family, *tokens),
+        architecture=lambda config: _architecture(config, 1 + len(tokens)),
     )
 
 
-VIT = _layout("vit", "ViTForImageClassification", prefix_tokens=1)
+VIT = _layout("vit", "ViTForImageClassification")
 
-DEIT = _layout("deit", "DeiTForImageClassification", prefix_tokens=2)
+DEIT = _layout("deit", "DeiTForImageClassification", ("distillation_token", "distillation_token"))
 
 
 def _dinov2(config: Any) -> Architecture:
-    registers = _registers(config)
+    registers = getattr(config, "num_register_tokens", 0)
+    if registers < (config.model_type == "dinov2_with_registers"):
+        raise refuse(config, "num_register_tokens", registers, "1 or more (Dinov2ForImageClassification has none)")
     height, width = pair(config.image_size)
-    patch_height, patch_width = pair(config.patch_size)
-    if height != width or height < patch_height or width < patch_width:
-        raise refuse(config, "image_size", config.image_size, "a square of one patch or more")
+    if height != width:
+        raise refuse(config, "image_size", config.image_size, "a square")
     if config.use_swiglu_ffn:
         raise refuse(config, "use_swiglu_ffn", True, "use_swiglu_ffn = False (an MLP without a gate)")
     if config.hidden_dropout_prob:
         raise refuse(config, "hidden_dropout_prob", config.hidden_dropout_prob, "0.0, as DINOv2 was trained")
-    heads = config.num_attention_heads
-    own_width = getattr(config, "head_dim", None)
-    return Architecture(
-        family=config.model_type,
-        modality="image",
-        layers=config.num_hidden_layers,
-        heads=heads,
-        head_width=own_width or head_width(config, config.hidden_size, heads),
-        width=config.hidden_size,
-        mlp_width=int(config.hidden_size * config.mlp_ratio),
-        activation=activation(config, config.hidden_act),
-        pre_norm=True,
-        norm_eps=config.layer_norm_eps,
-        qkv_bias=config.qkv_bias,
-        pooling="none",
-        classes=classes(config),
-        attention_dropout=config.attention_probs_dropout_prob,
-        image_height=height,
-        image_width=width,
-        channels=config.num_channels,
-        patch_height=patch_height,
-        patch_width=patch_width,
-        prefix_tokens=1 + registers,
-        token_pooling="first_and_mean",
-        registers=registers,
-    )
-
-
-def _registers(config: Any) -> int:
-    """How many there are; a family without has none."""
-    count = getattr(config, "num_register_tokens", None)
-    if count is not None and count < 1:
-        raise refuse(config, "num_register_tokens", count, "1 or more (Dinov2ForImageClassification has none)")
-    return count or 0
+    found = _architecture(config, 1 + registers, int(config.hidden_size * config.mlp_ratio))
+    return replace(found, token_pooling="first_and_mean", registers=registers)
 
 
 def resize(model: Any, side: int) -> None:
@@ -143,15 +110,10 @@ def resize(model: Any, side: int) -> None:
 
 
 def drop_path_of(config: Any) -> dict[str, float]:
-    """What a checkpoint says of stochastic depth, whole branches that training drops at random, where it has some.
-
-    No member drops any, which changes nothing but tuning; there it is said.
-    """
+    """What a checkpoint says of stochastic depth, which no member has; tuning says so."""
     rate = getattr(config, "drop_path_rate", 0.0)
     return {"drop_path_rate": float(rate)} if rate else {}
 
-
-ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
 
 OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "attention.attention.value",
                    "attention.output.dense")  # fmt: skip
@@ -159,21 +121,12 @@ OLDER_ATTENTION = ("attention.attention.query", "attention.attention.key", "atte
 
 
 def _dinov2_layout(family: str, model_class: str, attention: tuple[str, ...] = ATTENTION) -> Layout:
-    registers = family.endswith("registers")
-    own = {"embeddings.registers": f"{family}.embeddings.register_tokens"} if registers else {}
     return Layout(
         family=family,
         model_class=model_class,
         layer=f"{family}.encoder.layer.{{l}}",
         layer_names=(*attention, "norm1", "mlp.fc1", "mlp.fc2", "norm2"),
-        other_names={
-            **linear("embeddings.patch", f"{family}.embeddings.patch_embeddings.projection"),
-            "embeddings.first_token": f"{family}.embeddings.cls_token",
-            **own,
-            "embeddings.position": f"{family}.embeddings.position_embeddings",
-            **linear("final_norm", f"{family}.layernorm"),
-            **linear("classifier", "classifier"),
-        },
+        other_names=_names(family, *[("registers", "register_tokens")] * family.endswith("registers")),
         architecture=_dinov2,
         scales={"attention.output": "layer_scale1.lambda1", "mlp.down": "layer_scale2.lambda1"},
         resize=resize,

@@ -25,11 +25,7 @@ BATCH = 64
 
 
 class ZeroShotClassifier(nn.Module):
-    """The image tower of a ``CLIPModel`` with a frozen classifier of its classes; it shares the tower's parameters.
-
-    Args:
-        embeddings: of the classes, [C, P], unit length.
-    """
+    """The image tower of a ``CLIPModel``, whose parameters it shares, with a frozen classifier of embeddings [C, P]."""
 
     def __init__(self, clip: Any, embeddings: Tensor, prompts: Prompts) -> None:
         super().__init__()
@@ -117,20 +113,18 @@ def _token_ids(clip: Any, tokenizer: Any, texts: Sequence[str]) -> list[list[int
     with quiet():
         rows: list[list[int]] = tokenizer(list(texts)).input_ids
     for text, row in zip(texts, rows, strict=True):
-        if len(row) > config.max_position_embeddings:
+        longest, vocabulary = config.max_position_embeddings, config.vocab_size
+        if len(row) > longest:
+            raise InputError(f"prompt {cut(text)} has {len(row)} tokens; the text tower reads {longest}; shorten it")
+        if max(row) >= vocabulary:
             raise InputError(
-                f"prompt {cut(text)} has {len(row)} tokens; the text tower reads at most "
-                f"{config.max_position_embeddings}; shorten it"
-            )
-        if max(row) >= config.vocab_size:
-            raise InputError(
-                f"tokenizer gives token id {max(row)}, but the text tower's vocabulary has "
-                f"{config.vocab_size} entries; use the tokenizer the model was trained with"
+                f"tokenizer gives token id {max(row)}, but the text tower's vocabulary has {vocabulary} entries; use "
+                "the tokenizer the model was trained with"
             )
         if config.eos_token_id != 2 and config.eos_token_id not in row:  # 2: old files, which mean the largest id
             raise InputError(
-                f"tokenizer ends prompt {cut(text)} without the token {config.eos_token_id}, at which the text tower "
-                "reads its embedding; use the tokenizer the model was trained with"
+                f"tokenizer ends prompt {cut(text)} without the token {config.eos_token_id}; use the tokenizer the "
+                "model was trained with"
             )
     return rows
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,7 +22,7 @@ from ..families.lora import Adapter, LowRank, read_adapter
 from ..families.registry import architecture_of, prompts_of, read_weights
 from ..families.vit import drop_path_of
 from .grouped import GroupedLinear, mean_of_members, stack_heads
-from .low_rank import FORMS, choose_forms, kept_updates, merged
+from .low_rank import choose_forms, kept_updates, merged
 from .module import FusedClassifier
 from .parity import common_processor, compare_with_original
 from .traced_ensemble import TracedClassifier, fuse_traced
@@ -45,14 +45,7 @@ def fuse(
 
 @overload
 def fuse(
-    models: Any,
-    plan: HeadPlan | None = None,
-    *,
-    members: int | None = None,
-    keep_separate: Iterable[str] = (),
-    adapters: Sequence[str | Path] = (),
-    low_rank: LowRank = "auto",
-    traced: Literal[True],
+    models: Any, plan: HeadPlan | None = None, *, members: int | None = None, traced: Literal[True]
 ) -> TracedClassifier: ...
 
 
@@ -105,12 +98,18 @@ def fuse(
         raise InputError("fuse was given no model; expected one checkpoint, or one for each member")
     adapters = [adapters] if isinstance(adapters, str | Path) else adapters
     separate = check_parts(keep_separate)
-    if members is not None:
-        _check_members(members, len(sources), plan, adapters)
+    if members is not None and (members < 1 or plan is not None or adapters or len(sources) > 1):
+        raise InputError(
+            f"members is {members}; expected 1 or more, beside no plan, no adapters and no other models, from which "
+            "their number follows; leave members (--members) out"
+        )
+    if adapters or separate or low_rank != "auto":
+        _check_options(len(sources), adapters, low_rank, separate, traced)
     if traced:
-        return _fuse_traced(sources, plan, members, [*adapters, *separate, *([low_rank] if low_rank != "auto" else [])])
-    if adapters or low_rank != "auto":
-        _check_adapters(len(sources), adapters, low_rank, separate)
+        ensemble = fuse_traced(sources, plan, members)
+        keeps = ensemble.plan.members
+        _tell_alike(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
+        return ensemble
     loaded = [load_model(source, adapters) if isinstance(source, str | Path) else source for source in sources]
     architecture, labels = _common(loaded)
     named = [source for source in sources if isinstance(source, str | Path)]
@@ -125,8 +124,7 @@ def fuse(
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if len(loaded) not in (1, len(plan.members)):
         raise InputError(
-            f"{len(loaded)} models for a plan of {len(plan.members)} members; "
-            "expected one model, or one for each member in the plan's order"
+            f"{len(loaded)} models for a plan of {len(plan.members)} members; expected one, or one for each member"
         )
     if separate and len(loaded) == 1:
         raise InputError("keep_separate needs one checkpoint for each member; one checkpoint has nothing to separate")
@@ -134,9 +132,9 @@ def fuse(
     checked = _original_check(sources[0], loaded[0], read[0])
     weights = fuse_weights(architecture, plan, read, separate)
     provenance = {"checkpoints": len(loaded), "separate": sorted(separate), **_facts(loaded)}
-    ensemble = FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
-    ensemble.original_check = checked
-    return _told(ensemble, planned)
+    fused = FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
+    fused.original_check = checked
+    return _told(fused, planned)
 
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:
@@ -166,12 +164,10 @@ def _original_check(source: Any, model: Any, weights: dict[str, Tensor]) -> Orig
         _CHECKED[model] = None
         whole = _whole(model, weights)
         if (processor := own_processor(source, whole.architecture.modality)) is not None:
-
-            def run(inputs: Mapping[str, Tensor]) -> Tensor:
-                return whole.features((), **inputs)[0][0]
-
             try:
-                _CHECKED[model] = compare_with_original(model, processor, whole.architecture, run)
+                _CHECKED[model] = compare_with_original(
+                    model, processor, whole.architecture, lambda inputs: whole.features((), **inputs)[0][0]
+                )
             except InputError as error:
                 log.info("not compared with transformers on raw inputs, whose processor does not fit: %s", error)
     return _CHECKED[model]
@@ -181,27 +177,12 @@ _CHECKED: WeakKeyDictionary[Any, OriginalCheck | None] = WeakKeyDictionary()
 """Models that were compared already: plans of one model are tried one after the other."""
 
 
-def _fuse_traced(
-    sources: Sequence[Any], plan: HeadPlan | None, members: int | None, others: Sequence[Any]
-) -> TracedClassifier:
-    """Traced members, for which the other options mean nothing."""
-    if others:
-        raise InputError(
-            "traced members are prunings of one checkpoint; leave adapters (--adapter), low_rank and "
-            "keep_separate (--keep-separate) out"
-        )
-    ensemble = fuse_traced(sources, plan, members)
-    keeps = ensemble.plan.members
-    _tell_alike(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
-    return ensemble
-
-
 def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
     """The same ensemble; the log says which members are alike, and what one lacks where nobody planned it."""
     if ensemble.members == 1 and not planned:
         log.warning(
-            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; for an "
-            "ensemble make a plan of several members (hydrant plan), or give several checkpoints or adapters"
+            "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; make a "
+            "plan of several members (hydrant plan), or give several checkpoints or adapters"
         )
     remedy = "other checkpoints, adapters or heads"
     if ensemble.provenance["checkpoints"] == 1 and "adapters" not in ensemble.provenance:
@@ -215,14 +196,10 @@ def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
 
 def _tell_alike(members: int, same: Callable[[int, int], bool], remedy: str) -> None:
     """Say in the log which members are one and the same."""
-    groups: list[list[int]] = []
+    groups: dict[int, list[int]] = {}
     for member in range(members):
-        group = next((group for group in groups if same(group[0], member)), None)
-        if group is None:
-            groups.append([member])
-        else:
-            group.append(member)
-    for *first, last in (group for group in groups if len(group) > 1):
+        groups.setdefault(next((one for one in groups if same(one, member)), member), []).append(member)
+    for *first, last in (group for group in groups.values() if len(group) > 1):
         log.warning(
             "members %s have the same heads and weights; they cannot disagree until something tells them apart: %s",
             f"{', '.join(map(str, first))} and {last}", remedy,
@@ -239,13 +216,12 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
     if len(adapters) != len(plan.members):
         raise InputError(
-            f"{len(adapters)} adapters for a plan of {len(plan.members)} members; "
-            "expected one adapter for each member in the plan's order"
+            f"{len(adapters)} adapters for a plan of {len(plan.members)} members; expected one for each, in its order"
         )
     changed = {part_of(name) for adapter in adapters for name in (*adapter.updates, *adapter.replaced)}
     separate = frozenset(changed - {"attention"}) if len(adapters) > 1 else frozenset()
-    named, own = sorted({adapter.base for adapter in adapters if adapter.base}), model.config.name_or_path
-    own = Path(str(own or "")).name
+    named = sorted({adapter.base for adapter in adapters if adapter.base})
+    own = Path(str(model.config.name_or_path or "")).name
     if len(named) > 1 or (named and own and named != [own]):
         tuned = cut(" and ".join(named), 120)
         log.warning("the adapters say that they were tuned on %s; the base model is %s", tuned, own or "not named")
@@ -253,31 +229,32 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
     weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
     weights |= kept_updates(architecture, plan, adapters, kept)
-    provenance = {"checkpoints": 1, "separate": sorted(separate), "adapters": sources, "adapted": forms}
-    provenance |= _facts([model])
+    provenance = {
+        "checkpoints": 1,
+        "separate": sorted(separate),
+        "adapters": sources,
+        "adapted": forms,
+        **_facts([model]),
+    }
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
 
 
-def _check_members(members: int, models: int, plan: HeadPlan | None, adapters: Sequence[str | Path]) -> None:
-    if members < 1:
-        raise InputError(f"members is {members}; expected a whole number, 1 or more")
-    others = {"a plan": plan is not None, "adapters": bool(adapters), f"{models} models": models > 1}
-    for name in [name for name, given in others.items() if given]:
+def _check_options(
+    models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str], traced: bool
+) -> None:
+    if traced:
         raise InputError(
-            f"members is {members} beside {name}, from which their number follows; leave members (--members) out"
+            "traced members are prunings of one checkpoint; leave --adapter, low_rank and --keep-separate out"
         )
-
-
-def _check_adapters(models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str]) -> None:
-    if not adapters:
+    if not adapters and low_rank != "auto":
         raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it out")
-    if low_rank not in FORMS:
-        raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(FORMS)}")
-    if models > 1:
+    if low_rank not in get_args(LowRank):
+        raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(get_args(LowRank))}")
+    if adapters and models > 1:
         raise InputError(
             f"adapters were given with {models} models; expected the one base model that they were tuned on"
         )
-    if separate:
+    if adapters and separate:
         raise InputError("keep_separate was given with adapters; what they change is separate by itself: leave it out")
 
 
@@ -289,10 +266,9 @@ def fuse_weights(
 ) -> dict[str, Tensor]:
     """Fused tensors from canonical ones (``families.registry.read_weights``).
 
-    Returns:
-        Tensors with a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables
-        [G, rows, d]; attention as ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 in the trunk below the
-        fork of one checkpoint, and where several have the very same tensors and members the same heads.
+    They have a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d]; attention as
+    ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 in the trunk below the fork of one checkpoint, and
+    where several have the very same tensors and members the same heads.
     """
     fused = {}
     for name, tensor in checkpoints[0].items():
@@ -303,7 +279,7 @@ def fuse_weights(
             stacked = mean_of_members(stacked)
         fused[name] = _grouped_form(name, tensor, stacked).contiguous()
     for layer in range(architecture.layers):
-        fused.update(_fuse_attention(architecture, plan, checkpoints, layer))
+        fused |= _fuse_attention(architecture, plan, checkpoints, layer)
     return fused
 
 
@@ -349,30 +325,19 @@ def _fuse_attention(
     if len(checkpoints) == 1 and layer < plan.fork:
         keeps = keeps[:1]  # the trunk, stored once
     slots = max(map(len, keeps))
-    qkv_weight, qkv_bias, output_weight, output_bias = [], [], [], []
     projections = [f"{prefix}.{name}" for name in PROJECTIONS]
+    found: dict[str, list[Tensor]] = {}
     for weights, heads in _members(checkpoints, keeps, *projections[:3]):
-
-        def kept(name: str, weights: dict[str, Tensor] = weights, heads: tuple[int, ...] = heads) -> Tensor:
-            return stack_heads(weights[name], heads, width, slots)
-
-        qkv_weight.append(torch.cat([kept(f"{name}.weight") for name in projections[:3]]).T)  # [d, 3·h·d_h]
-        if architecture.qkv_bias:
-            qkv_bias.append(torch.cat([kept(f"{name}.bias") for name in projections[:3]])[None])  # [1, 3·h·d_h]
+        for kind in ("weight", "bias") if architecture.qkv_bias else ("weight",):
+            rows = torch.cat([stack_heads(weights[f"{name}.{kind}"], heads, width, slots) for name in projections[:3]])
+            form = rows.T if kind == "weight" else rows[None]  # [d, 3·h·d_h], [1, 3·h·d_h]
+            found.setdefault(f"{prefix}.qkv.{kind}", []).append(form)
     for weights, heads in _members(checkpoints, keeps, projections[3]):
         columns = weights[f"{prefix}.output.weight"].T  # [H·d_h, d]
-        output_weight.append(stack_heads(columns, heads, width, slots))
+        found.setdefault(f"{prefix}.output.weight", []).append(stack_heads(columns, heads, width, slots))
         if f"{prefix}.output.bias" in weights:
-            output_bias.append(weights[f"{prefix}.output.bias"][None])
-    fused = {
-        f"{prefix}.qkv.weight": torch.stack(qkv_weight),
-        f"{prefix}.output.weight": torch.stack(output_weight),
-    }
-    if output_bias:
-        fused[f"{prefix}.output.bias"] = torch.stack(output_bias)
-    if qkv_bias:
-        fused[f"{prefix}.qkv.bias"] = torch.stack(qkv_bias)
-    return fused
+            found.setdefault(f"{prefix}.output.bias", []).append(weights[f"{prefix}.output.bias"][None])
+    return {name: torch.stack(each) for name, each in found.items()}
 
 
 def _members(

@@ -13,17 +13,9 @@ from torch import Tensor, nn
 
 from ..families.functions import seen, turned
 
-PACKED_ROWS = 1024
-"""Rows that the layout of packed weights is chosen for; any number works."""
-
 
 class GroupedLinear(nn.Module):
-    """``x @ weight[g] + bias[g]`` for every group.
-
-    Args:
-        weight: [G, in, out].
-        bias: [G, 1, out], or ``None``.
-    """
+    """``x @ weight[g] + bias[g]`` for every group: [G, in, out] and [G, 1, out]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -42,8 +34,8 @@ class GroupedLinear(nn.Module):
     def pack(self) -> None:
         """Lay the weight out for oneDNN, in which products on a CPU take half the time; for inference alone."""
         there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        if there and len(self.weight) == 1:  # as torch's own compiler lays it out for linear layers
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight[0].T.contiguous(), PACKED_ROWS)
+        if there and len(self.weight) == 1:  # as torch's own compiler lays it out for linear layers, of about 1024 rows
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight[0].T.contiguous(), 1024)
 
     def maps(self, x: Tensor, chosen: slice, count: int) -> Tensor:
         """Of ``count`` maps side by side the chosen ones: [S, ..., in] → [max(S, G), ..., their outputs]."""
@@ -69,12 +61,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class LowRank(nn.Module):
-    """``x @ down[g] @ up[g]`` for every group: what an adapter adds to a linear map.
-
-    Args:
-        down: [G, in, r].
-        up: [G, r, out].
-    """
+    """``x @ down[g] @ up[g]`` for every group: what an adapter adds to a linear map; [G, in, r] and [G, r, out]."""
 
     def __init__(self, down: Tensor, up: Tensor) -> None:
         super().__init__()
@@ -88,12 +75,7 @@ class LowRank(nn.Module):
 
 
 class GroupedNorm(nn.Module):
-    """LayerNorm over the last axis with one affine map per group.
-
-    Args:
-        weight: [G, 1, d].
-        bias: [G, 1, d], or ``None``.
-    """
+    """LayerNorm over the last axis with one affine map per group, [G, 1, d]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, eps: float) -> None:
         super().__init__()
@@ -118,10 +100,6 @@ class GroupedAttention(nn.Module):
 
     Where the first token alone asks, on a CPU its query is multiplied into the key weights, and the sum of ``x`` by the
     attention into the value weights: no token's key or value is computed.
-
-    Args:
-        qkv: [G, d, 3·h·d_h], query, key and value side by side.
-        output: [G, h·d_h, d].
     """
 
     def __init__(
@@ -135,21 +113,16 @@ class GroupedAttention(nn.Module):
         window: int | None = None,
     ) -> None:
         super().__init__()
-        self.rotary = rotary
-        self.window = window
+        self.rotary, self.window = rotary, window
         self.low_rank = nn.ModuleDict(low_rank or {})
-        self.qkv = qkv
-        self.output = output
-        self.head_width = head_width
-        self.dropout = dropout
+        self.qkv, self.output = qkv, output
+        self.head_width, self.dropout = head_width, dropout
 
     def forward(self, x: Tensor, mask: Tensor | None, first: bool = False, gate: Tensor | None = None) -> Tensor:
-        """[S, B, T, d] → [M, B, T, d].
+        """[S, B, T, d] → [M, B, T, d], or [M, B, 1, d] where the first token alone asks.
 
-        Args:
-            mask: boolean [B, 1, 1, T], true where a key may be seen.
-            first: whether the first token alone asks, which gives [M, B, 1, d].
-            gate: what each head's output is multiplied by, [V, h]: V streams of one.
+        ``mask`` is true where a key may be seen, [B, 1, 1, T]; heads' outputs are multiplied by ``gate`` [V, h], V
+        streams of one.
         """
         heads_out = self._heads(x, mask, first)
         if gate is not None:
@@ -217,8 +190,7 @@ class GroupedAttention(nn.Module):
         """Queries (of the first token alone, if ``first``), keys and values, [1 or M, B, T, h·d_h], with updates."""
         read = [x[:, :, :1] if first else x, x, x]
         if first:
-            query, rest = self.qkv.maps(read[0], slice(0, 1), 3), self.qkv.maps(x, slice(1, 3), 3)
-            parts = [query, *rest.chunk(2, dim=-1)]
+            parts = [self.qkv.maps(read[0], slice(0, 1), 3), *self.qkv.maps(x, slice(1, 3), 3).chunk(2, dim=-1)]
         else:
             parts = list(self.qkv(x).chunk(3, dim=-1))
         for index, name in enumerate(("query", "key", "value")):
@@ -234,11 +206,7 @@ def mean_of_members(stacked: Tensor) -> Tensor:
 
 
 def stack_heads(weight: Tensor, heads: tuple[int, ...], head_width: int, slots: int) -> Tensor:
-    """Rows of ``weight`` [H·d_h, ...] that belong to ``heads``, zero-padded to ``slots`` heads.
-
-    Returns:
-        [slots·d_h, ...].
-    """
+    """Rows of ``weight`` [H·d_h, ...] that belong to ``heads``, zero-padded: [slots·d_h, ...]."""
     blocks = weight.unflatten(0, (-1, head_width))  # [H, d_h, ...]
     kept = weight.new_zeros((slots, *blocks.shape[1:]))
     kept[: len(heads)] = blocks[list(heads)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, get_args
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +14,18 @@ from ..bundle.plan import HeadPlan
 from ..cost.estimate import cheaper_forms
 from ..cost.sharing import Forms
 from ..errors import InputError
-from ..families.lora import Adapter, LowRank, Update
+from ..families.lora import Adapter, Update
 from .grouped import stack_heads
-
-FORMS: tuple[str, ...] = get_args(LowRank)
 
 
 def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] = ()) -> dict[str, Tensor]:
     """A member's canonical tensors: W + s · B A in float64, rounded once; what it does not change is ``base``'s own."""
-    names = [name for name in adapter.updates if name.rpartition(".")[0] not in kept]
-    return {**base, **{name: _sum(base[name], adapter, name) for name in names}, **adapter.replaced}
+    sums = {
+        name: _rounded(base[name].double() + _product(update), adapter, name)
+        for name, update in adapter.updates.items()
+        if name.rpartition(".")[0] not in kept
+    }
+    return {**base, **sums, **adapter.replaced}
 
 
 def kept_updates(
@@ -30,9 +33,8 @@ def kept_updates(
 ) -> dict[str, Tensor]:
     """Fused tensors of the updates that are not merged, for the heads that stay.
 
-    Returns:
-        ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out], the scale in ``up``, and
-        both of one size, by a power of two for each rank; members of lower rank are padded with zeros.
+    ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out] hold the scale in ``up``, and
+    are of one size, by a power of two for each rank; members of lower rank are padded with zeros.
     """
     tensors: dict[str, Tensor] = {}
     for module, rank in modules.items():
@@ -65,37 +67,26 @@ def choose_forms(
     separate: Collection[str],
     low_rank: str,
 ) -> Forms:
-    """Every module that updates change and no member replaces, its largest rank, and whether it stays low-rank.
-
-    Returns:
-        Module → ``{"rank": r, "low_rank": bool}``, as a bundle's manifest holds it and ``cost`` reads it.
-    """
+    """Every module that updates change and no member replaces → its largest rank, and whether it stays low-rank."""
     whole = {name.rpartition(".")[0] for adapter in adapters for name in adapter.replaced}
-    names = sorted({name.rpartition(".")[0] for adapter in adapters for name in adapter.updates} - whole)
-    ranks = {name: max(_rank(adapter, name) for adapter in adapters) for name in names}
+    ranks: dict[str, int] = {}
+    for name, update in sorted((item for adapter in adapters for item in adapter.updates.items()), key=itemgetter(0)):
+        module = name.rpartition(".")[0]
+        if module not in whole:
+            ranks[module] = max(ranks.get(module, 0), len(update.down))
     merge: dict[str, dict[str, Any]] = {name: {"rank": rank, "low_rank": False} for name, rank in ranks.items()}
     if low_rank == "merge":
         return merge
     if low_rank == "auto":
         return cheaper_forms(architecture, plan, merge, separate)
-    attention = [name for name in names if part_of(name) == "attention"]
+    attention = [name for name in ranks if part_of(name) == "attention"]
     for name in attention:
         layer = int(name.split(".")[1])
         if not plan.same_heads(layer):
             raise InputError(
-                f"members keep different heads in layer {layer}, so {name} has no weight that they share; "
-                "leave low_rank='keep' or the plan out"
+                f"members keep different heads in layer {layer}, so they share no {name}; leave low_rank out"
             )
     return merge | {name: {"rank": ranks[name], "low_rank": True} for name in attention}
-
-
-def _rank(adapter: Adapter, module: str) -> int:
-    update = adapter.updates.get(f"{module}.weight")
-    return 0 if update is None else int(update.down.shape[0])
-
-
-def _sum(weight: Tensor, adapter: Adapter, name: str) -> Tensor:
-    return _rounded(weight.double() + _product(adapter.updates[name]), adapter, name)
 
 
 def _powers(down: Tensor, factors: Tensor) -> Tensor:
@@ -114,7 +105,6 @@ def _rounded(exact: Tensor, adapter: Adapter, name: str) -> Tensor:
     found = exact.float()
     if not bool(torch.isfinite(found).all()):
         raise InputError(
-            f"adapter {adapter.name} changes {name} by more than float32 holds, at scale "
-            f"{adapter.updates[name].scale:g}; tune it again with a smaller lora_alpha"
+            f"adapter {adapter.name} changes {name} by more than float32 holds; tune it again with a smaller lora_alpha"
         )
     return found

@@ -27,13 +27,10 @@ class MergeReport:
 
     Attributes:
         examples: number of inputs compared, or of tokens.
-        max_abs_logit_difference: max |Δ member logits|.
-        mean_abs_logit_difference: mean |Δ member logits|.
         label_changes: share of inputs whose ensemble label differs, or of tokens, or of decisions about single labels
             (probability above one half); ``None`` for a model of one output.
         score_change: mean |Δ member logits| of a model of one output, as a share of the logits' standard deviation.
-        accuracy: accuracy of the merged ensemble, or ``None`` without labels and for any other model.
-        unmerged_accuracy: accuracy of the unmerged ensemble, or ``None``.
+        accuracy, unmerged_accuracy: of the ensembles, or ``None`` without labels and for any other model.
     """
 
     examples: int
@@ -90,10 +87,9 @@ def measure_merge_error(
     examples = sum(each.shape[1] for each in differences)
     every = torch.cat([each.flatten() for each in differences]) if examples else torch.zeros(1)
     mean = float(every.mean(dtype=torch.float64))
-    labelled = [each for each in hits if each is not None]
     accuracies = [None, None]
-    if labelled and len(labelled) == len(hits) and examples:
-        accuracies = torch.cat(labelled, dim=1).double().mean(dim=1).tolist()
+    if hits and examples and all(each is not None for each in hits):
+        accuracies = torch.cat(hits, dim=1).double().mean(dim=1).tolist()  # type: ignore[arg-type]
     return MergeReport(
         examples=examples,
         max_abs_logit_difference=float(every.max()),
@@ -137,6 +133,5 @@ def check_merged(
         f"{report.change:.1%} of the {what}; expected at most {MAX_CHANGE:.0%}. "
         f"{' and '.join(parts[: min(enough, 2)])} cost most. Keep them separate "
         f"(--keep-separate {','.join(part for part in PARTS if part in separate)}: {ratio:.2f} × the operations of one "
-        "model), or tune adapters on one base (--adapter); measure on your own inputs with --data; --force writes it "
-        "all the same"
+        "model), or tune adapters on one base (--adapter); measure with --data; --force writes it all the same"
     )

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ..bundle.architecture import PROJECTIONS, Architecture
-from ..bundle.density import Density
 from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..errors import InputError
@@ -30,13 +29,8 @@ class FusedClassifier(Ensemble):
     tensors that a bundle stores.
 
     Args:
-        architecture: of the original model.
-        plan: the heads each member keeps.
         weights: fused tensors (``fusion.ensemble``), each with a leading group axis.
-        labels: class names in class order.
-        temperature: softmax temperature T of all members.
-        label_temperatures: T of each label of a multi-label model, in place of it.
-        density: what the distance is computed with, once it was fitted.
+        fitted: what :class:`Ensemble` is told beside the others.
     """
 
     def __init__(
@@ -45,17 +39,11 @@ class FusedClassifier(Ensemble):
         plan: HeadPlan,
         weights: Weights,
         labels: list[str],
-        temperature: float = 1.0,
-        provenance: Mapping[str, Any] | None = None,
-        density: Density | None = None,
-        label_temperatures: Sequence[float] | None = None,
+        **fitted: Any,
     ) -> None:
-        super().__init__(architecture, plan, labels, temperature, provenance, density, label_temperatures)
-        self.embeddings: TextEmbeddings | PatchEmbeddings = (
-            TextEmbeddings(architecture, weights)
-            if architecture.modality == "text"
-            else PatchEmbeddings(architecture, weights)
-        )
+        super().__init__(architecture, plan, labels, **fitted)
+        embeddings = {"text": TextEmbeddings, "image": PatchEmbeddings}[architecture.modality]
+        self.embeddings: Any = embeddings(architecture, weights)
         self.layers = nn.ModuleList(FusedLayer(architecture, weights, layer) for layer in range(architecture.layers))
         self.final_norm = _norm(architecture, weights, "final_norm") if architecture.ends_with_norm else None
         self.pooler = _linear(weights, "pooler") if architecture.pooling != "none" else None
@@ -66,9 +54,10 @@ class FusedClassifier(Ensemble):
     @property
     def trunk(self) -> int:
         """Layers, counted from the input, that are the same for all members; L where members never differ."""
-        states = [self.embeddings.state_dict(), *(layer.state_dict() for layer in self.layers)]
-        same = [all(bool((part == part[:1]).all()) for part in state.values()) for state in states]
-        return same.index(False) - 1 if False in same[1:] and same[0] else len(self.layers) if same[0] else 0
+        for index, part in enumerate([self.embeddings, *self.layers]):
+            if not all(bool((tensor == tensor[:1]).all()) for tensor in part.state_dict().values()):
+                return max(index - 1, 0)
+        return len(self.layers)
 
     def forward(
         self,
@@ -79,49 +68,20 @@ class FusedClassifier(Ensemble):
     ) -> Output:
         """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
 
-        Of tokens everything has an axis T behind B; what stands at padding says nothing.
-
-        Args:
-            input_ids: [B, T] int64 (text).
-            attention_mask: [B, T], 1 where a token counts; default all ones.
-            token_type_ids: [B, T] int64; default zeros. Ignored by families without token types.
-            pixel_values: [B, channels, height, width] float (images).
-
-        Raises:
-            InputError: the inputs of the other modality were given, or their shape does not fit.
+        Of tokens everything has an axis T behind B; what stands at padding says nothing. Of texts, int64 [B, T], the
+        mask is 1 where a token counts, by default everywhere; token types are 0 by default, and ignored by families
+        without any. Images are [B, channels, height, width].
         """
-        logits, features, _ = self._run(
-            self.taps,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            pixel_values=pixel_values,
-        )
+        given = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "pixel_values": pixel_values}
+        logits, features, _ = self._run(self.taps, input_ids=input_ids, **given)
         return self.answer(logits, features)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
-
-        Of tokens both have T behind B.
-
-        Args:
-            taps: K names.
-            inputs: as of :meth:`forward`.
-
-        Raises:
-            InputError: as of :meth:`forward`.
-        """
+        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d]; of tokens with T."""
         return self._run(taps, **inputs)[:2]
 
     def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and what the members' classifiers, or the poolers before them, read [M, B, d or 2·d].
-
-        Args:
-            inputs: as of :meth:`forward`.
-
-        Raises:
-            InputError: as of :meth:`forward`.
-        """
+        """Member logits [M, B, C] and what members' classifiers, or the poolers before them, read [M, B, d or 2·d]."""
         logits, _, last = self._run((), **inputs)
         return logits, last
 
@@ -143,12 +103,9 @@ class FusedClassifier(Ensemble):
     def through(
         self, layer: int, x: Tensor, mask: Tensor | None, gate: Tensor | None = None, whole: bool = False
     ) -> Tensor:
-        """One layer: [S, B, T, d] → [M, B, T, d], or behind the last one the tokens that are read, [M, B, 1, d].
+        """One layer: [S, B, T, d] → [M, B, T, d], or behind the last one those that are read, unless ``whole``.
 
-        Args:
-            mask: boolean [B, 1, 1, T], true where a key may be seen; ``None`` for everywhere.
-            gate: what each head's output is multiplied by, [V, h]: V streams of one.
-            whole: give all tokens behind the last layer, too.
+        ``mask`` and ``gate`` are those of :class:`GroupedAttention`.
         """
         first = self.architecture.first_token_only and layer == len(self.layers) - 1 and not whole
         found: Tensor = self.layers[layer](x, mask, first, gate)
@@ -160,12 +117,7 @@ class FusedClassifier(Ensemble):
 
     @torch.no_grad()
     def trunk_output(self, layers: int, **inputs: Tensor) -> Tensor:
-        """What the first layers give, [B, T, d], without dropout and gradients; they must be the same for all members.
-
-        Args:
-            layers: at least 1, at most :attr:`trunk`.
-            inputs: as of :meth:`forward`.
-        """
+        """What the first layers of the trunk give, [B, T, d], without dropout and gradients."""
         training = self.training
         self.eval()
         x, mask = self.embedded(**inputs)
@@ -175,13 +127,7 @@ class FusedClassifier(Ensemble):
         return x[0]
 
     def above(self, layers: int, hidden: Tensor, real: Tensor) -> Tensor:
-        """Member logits [M, B, C] from what the first layers gave.
-
-        Args:
-            layers: that ran already.
-            hidden: [B, T, d].
-            real: [B, T] bool, which tokens count.
-        """
+        """Member logits [M, B, C] from what the first layers gave, [B, T, d], of real tokens [B, T]."""
         mask = real[:, None, None, :] if self.architecture.modality == "text" else None
         x = hidden[None]
         for layer in range(layers, len(self.layers)):
@@ -284,10 +230,10 @@ class FusedLayer(nn.Module):
         own = x[:, :, :1] if first else x
         attended = self.attention(self.attention_norm(x) if self.pre_norm else x, mask, first, gate)
         x = own + _dropout(attended, self.attention_output_dropout, self.training)
-        if self.pre_norm:
-            return x + self._drop(self._mlp(self.mlp_norm(x)))
-        x = self.attention_norm(x)
-        return self.mlp_norm(x + self._drop(self._mlp(x)))
+        if not self.pre_norm:
+            x = self.attention_norm(x)
+        x = x + _dropout(self._mlp(self.mlp_norm(x) if self.pre_norm else x), self.dropout, self.training)
+        return x if self.pre_norm else self.mlp_norm(x)
 
     def _mlp(self, x: Tensor) -> Tensor:
         hidden = self.mlp["up"](x)
@@ -295,9 +241,6 @@ class FusedLayer(nn.Module):
             inner, gate = hidden.chunk(2, dim=-1)
             return self.mlp["down"](self.activation(inner) * gate)
         return self.mlp["down"](self.activation(hidden))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return _dropout(x, self.dropout, self.training)
 
 
 class TextEmbeddings(nn.Module):

@@ -37,21 +37,10 @@ from ..tasks import ScoreActivation
 
 @dataclass(frozen=True)
 class FusedOutput:
-    """What the fused module returns: member logits and the fields of a ``Prediction`` as tensors.
+    """What the fused module returns: logits [M, B, C] before the temperature, and a ``Prediction``'s fields as tensors.
 
-    Of a model of tokens everything has an axis T behind B; ``member_probabilities`` are [B, M, T, C].
-
-    Attributes:
-        member_logits: [M, B, C], before the temperature.
-        probabilities: [B, C].
-        label: [B] int64, argmax of ``probabilities``.
-        confidence: [B], max of ``probabilities``.
-        predictive_entropy, expected_entropy, mutual_information: [B], nats.
-        disagreement: [B] in [0, 1].
-        energy: [B], nats.
-        member_probabilities: [B, M, C].
-        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
-        abstain, out_of_distribution: always ``None`` here; thresholds belong to the runtime.
+    Those are [B], but for probabilities, [B, C] and [B, M, C]; of a model of tokens everything has an axis T behind B.
+    The distance is ``None`` until fitted, what thresholds decide always: they belong to the runtime.
     """
 
     member_logits: Tensor
@@ -71,15 +60,7 @@ class FusedOutput:
 
 @dataclass(frozen=True)
 class ScoreOutput:
-    """What the fused module of a score returns.
-
-    Attributes:
-        member_logits: [M, B, 1], before the activation.
-        score: [B], mean over members.
-        score_variance: [B], ≥ 0, of the members' scores around their mean.
-        member_scores: [B, M].
-        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
-    """
+    """What the fused module of a score returns: logits [M, B, 1] before the activation, and scores [B] and [B, M]."""
 
     member_logits: Tensor
     score: Tensor
@@ -90,16 +71,9 @@ class ScoreOutput:
 
 @dataclass(frozen=True)
 class LabelOutput:
-    """What the fused module of a multi-label model returns.
+    """What the fused module of a multi-label model returns: as of classes, and nats of each label, [B, C].
 
-    Attributes:
-        member_logits: [M, B, C], before the temperatures.
-        probabilities: [B, C], mean over members.
-        label_entropy, label_mutual_information: [B, C], nats.
-        predictive_entropy, expected_entropy, mutual_information: [B], nats, summed over the labels.
-        energy: [B], nats.
-        member_probabilities: [B, M, C].
-        distance: [B], of the features from the training data (``fusion.output_heads``); ``None`` until fitted.
+    The other entropies are sums over the labels.
     """
 
     member_logits: Tensor
@@ -232,7 +206,13 @@ class FeatureDistance(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """What fused and traced ensembles have in common: a plan, class names, temperatures, and perhaps a distance."""
+    """What fused and traced ensembles have in common: a plan, class names, temperatures, and perhaps a distance.
+
+    Args:
+        temperature: softmax temperature T of all members.
+        label_temperatures: T of each label of a multi-label model, in place of it.
+        density: what the distance is computed with, once it was fitted.
+    """
 
     architecture: Any
 
@@ -241,10 +221,10 @@ class Ensemble(nn.Module):
         architecture: AnyArchitecture,
         plan: HeadPlan,
         labels: list[str],
-        temperature: float,
-        provenance: Mapping[str, Any] | None,
-        density: Density | None,
-        label_temperatures: Sequence[float] | None,
+        temperature: float = 1.0,
+        provenance: Mapping[str, Any] | None = None,
+        density: Density | None = None,
+        label_temperatures: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         self.architecture, self.plan, self.labels, self.temperature = architecture, plan, labels, temperature

@@ -10,7 +10,7 @@ import inspect
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,9 @@ log = logging.getLogger(__name__)
 
 
 def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: Sequence[str | Path] = ()) -> Any:
-    """The tokenizer or image processor of several checkpoints, after comparing those that are stored with them.
+    """The first tokenizer or image processor that checkpoints bring, or ``None``, after comparing all of them.
 
     ``fuse`` does so for checkpoints that it is given by name. Call it for models that are in memory already.
-
-    Returns:
-        The first processor, of transformers; ``None`` where there is none.
     """
     found = {str(source): find_processor(source, spec.modality) for source in (*sources, *adapters)}
     known = {name: processor for name, processor in found.items() if processor is not None}
@@ -55,18 +52,13 @@ def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: S
             place, one, other = difference
             raise InputError(
                 f"{first} and {name} prepare their inputs differently: {place} is {cut(one, 60)} in the first and "
-                f"{cut(other, 60)} in the second; members read one input, so expected the same preprocessing in all: "
-                "tune them alike, or save the right tokenizer or image processor into both"
+                f"{cut(other, 60)} in the second; tune them alike, or save the right one into both"
             )
     return next(iter(known.values()), None)
 
 
 def settings(processor: Any, spec: InputSpec, name: str = "the processor") -> dict[str, Any]:
-    """Every setting of a transformers processor that decides which tensors the model gets.
-
-    Raises:
-        InputError: it does not fit the model.
-    """
+    """Every setting of a transformers processor that decides which tensors the model gets."""
     with tempfile.TemporaryDirectory() as folder:
         save_processor(processor, Path(folder))
         try:
@@ -79,30 +71,26 @@ def settings(processor: Any, spec: InputSpec, name: str = "the processor") -> di
 
 
 def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """Where two JSON values first differ, and what stands there; ``None`` for equal ones.
-
-    >>> first_difference({"a": {"b": 1}}, {"a": {"b": 2}})
-    ('a.b', 1, 2)
-    """
+    """Where two JSON values first differ, such as ``a.0.b``, and what stands there; ``None`` for equal ones."""
     if _nested(one) and _nested(other):
         one, other = dict(enumerate(one)), dict(enumerate(other))
     if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
-        return None if _plain(one) == _plain(other) else (place, one, other)
-    inner = (
-        first_difference(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
-        for key in {**one, **other}
-    )
-    return next((difference for difference in inner if difference), None)
+        same = one == other or (one in EMPTY and other in EMPTY)
+        return None if same else (place, one, other)
+    for key in {**one, **other}:
+        found = first_difference(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
+        if found:
+            return found
+    return None
+
+
+EMPTY = None, "", [], {}
+"""Values that mean the same to tokenizers."""
 
 
 def _nested(value: Any) -> bool:
     """Whether a value is a list too long, or of too much, to be shown whole."""
     return isinstance(value, list) and (len(value) > 8 or any(isinstance(item, dict | list) for item in value))
-
-
-def _plain(value: Any) -> Any:
-    """An empty value as none at all, as tokenizers treat them."""
-    return None if value in ("", [], {}) else value
 
 
 BATCH = 4
@@ -112,67 +100,46 @@ TOLERANCE = 1e-3
 
 PIXEL_TOLERANCE = 1e-4
 
-KEPT = 5
-"""Probabilities that are recorded of each input."""
-
 Run = Callable[[Mapping[str, Tensor]], Tensor]
 """Tensors of a batch → logits [B, C], or [B, T, C] of a model that answers for each token."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What transformers makes of one raw input: tensors without the batch axis, and logits [C] or [T, C]."""
-
-    tensors: Mapping[str, np.ndarray]
-    logits: np.ndarray
-
-
 def compare_with_original(model: Any, processor: Any, spec: InputSpec, run: Run) -> OriginalCheck:
-    """Compare hydrant with transformers on fixed raw inputs.
-
-    Returns:
-        The settings compared, and the inputs that transformers takes with its tensors and answers.
-    """
+    """Compare hydrant with transformers on those of fixed raw inputs that transformers takes."""
     ready = from_transformers(processor, spec)
     longest = getattr(ready, "max_tokens", None)
-    asked = [(item, _ask(model, processor, item, longest)) for item in check_inputs(spec, getattr(ready, "rate", 0))]
-    answers = [(item, answer) for item, answer in asked if answer is not None]
-    if not answers:
+    items, prepared, expected, checked = [], {}, {}, []
+    for item in check_inputs(spec, getattr(ready, "rate", 0)):
+        try:
+            with quiet(), torch.no_grad():
+                given = _encode(model, processor, [item], longest)
+                logits = model(**given).logits[0].float().numpy()
+        except Exception:  # noqa: S112 - whatever a class raises for an input that it does not take
+            continue
+        own = tensors = None
+        with suppress(InputError):  # what hydrant rejects, as it does empty texts
+            own = ready.encode([item])[0]
+        if own is not None:
+            prepared[len(items)], expected[len(items)] = own, logits
+            tensors = {name: array[0] for name, array in ready.collate([own]).items()}
+            _check_tensors(item, tensors, {name: tensor[0].numpy() for name, tensor in given.items()})
+        items.append(item)
+        checked.append(CheckedInput(item, tensors, _probabilities(logits, spec)))
+    if not items:
         log.warning("transformers answers none of hydrant's check inputs with this checkpoint; nothing was compared")
-    prepared = {
-        place: found for place, (item, _) in enumerate(answers) if (found := _prepared(ready, item)) is not None
-    }
-    checked = []
-    for place, (item, answer) in enumerate(answers):
-        tensors = None if place not in prepared else _row(ready, prepared[place])
-        if tensors is not None:
-            _check_tensors(item, tensors, answer.tensors)
-        checked.append(CheckedInput(item, tensors, _probabilities(answer.logits, spec)))
-    expected = {place: answers[place][1].logits for place in prepared}
     worst = _worst(_logits(ready, prepared, run, BATCH if spec.modality == "text" else 1), expected)
     if worst and _worst(_logits(ready, prepared, run, 1), expected) is None:
-        texts = {place: answers[place][0] for place in prepared if isinstance(answers[place][0], str)}
+        texts = {place: items[place] for place in prepared if isinstance(items[place], str)}
         if _padding_matters(model, processor, texts, expected, longest):
             worst = None
     if worst:
         place, difference = worst
         raise UnsupportedModelError(
-            f"hydrant and transformers disagree on this checkpoint: logits of {_named(answers[place][0])} differ by "
+            f"hydrant and transformers disagree on this checkpoint: logits of {_named(items[place])} differ by "
             f"{difference:.1e}; expected at most {TOLERANCE:g} of the largest logit. Nothing was written. "
             "Give the folder or hub name instead of a model in memory; if you did, please report the model class"
         )
     return OriginalCheck(settings(processor, spec), checked)
-
-
-def _ask(model: Any, processor: Any, item: Any, longest: int | None) -> Answer | None:
-    """The answer of transformers to one raw input; ``None`` where it takes no such input."""
-    try:
-        with quiet(), torch.no_grad():
-            tensors = _encode(model, processor, [item], longest)
-            logits = model(**tensors).logits[0]
-    except Exception:  # whatever a class raises for an input that it does not take: there is nothing to compare with
-        return None
-    return Answer({name: tensor[0].numpy() for name, tensor in tensors.items()}, logits.float().numpy())
 
 
 def _encode(model: Any, processor: Any, items: Sequence[Any], longest: int | None) -> dict[str, Tensor]:
@@ -192,19 +159,6 @@ def _encode(model: Any, processor: Any, items: Sequence[Any], longest: int | Non
     return {name: tensor for name, tensor in given.items() if name in names}
 
 
-def _prepared(ready: Processor, item: Any) -> Any:
-    """One raw input prepared by hydrant; ``None`` for one that it rejects, as it does empty texts."""
-    try:
-        return ready.encode([item])[0]
-    except InputError:
-        return None
-
-
-def _row(ready: Processor, prepared: Any) -> dict[str, np.ndarray]:
-    """Hydrant's tensors of one prepared input, without the batch axis."""
-    return {name: array[0] for name, array in ready.collate([prepared]).items()}
-
-
 def _check_tensors(item: Any, found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
     for name in [name for name in found if name in expected]:
         one, other = found[name], expected[name]
@@ -214,8 +168,7 @@ def _check_tensors(item: Any, found: Mapping[str, np.ndarray], expected: Mapping
                 shown = f"by up to {np.abs(one - other).max():.1e}"
             raise UnsupportedModelError(
                 f"hydrant and transformers prepare {_named(item)} differently: {name} differs, {shown}; nothing was "
-                "written. Make the bundle without a processor (--no-processor) and give ready tensors, or save the "
-                "tokenizer or image processor again with transformers 5"
+                "written. Leave the processor out (--no-processor), or save it again with transformers 5"
             )
 
 
@@ -253,9 +206,7 @@ def _padding_matters(
         logits = dict(zip(places, model(**tensors).logits.float().numpy(), strict=True))
     matters = _worst(logits, {place: expected[place] for place in places}) is not None
     if matters:
-        log.warning(
-            "the model's answers depend on padding, in transformers too: a text in a batch is answered otherwise"
-        )
+        log.warning("the model's answers depend on padding, in transformers too: a batch is answered otherwise")
     return matters
 
 
@@ -265,7 +216,7 @@ def _probabilities(logits: np.ndarray, spec: InputSpec) -> dict[str, float]:
     if len(row) == 1:
         return {"score": round(float(row[0]), 6)}
     several = getattr(spec, "task", "classification") == "multi_label"
-    values, classes = (torch.sigmoid(row) if several else torch.softmax(row, 0)).topk(min(KEPT, len(row)))
+    values, classes = (torch.sigmoid(row) if several else torch.softmax(row, 0)).topk(min(5, len(row)))
     return {str(index): round(value, 6) for index, value in zip(classes.tolist(), values.tolist(), strict=True)}
 
 

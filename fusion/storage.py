@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
 from ..bundle.density import Density
@@ -21,8 +20,8 @@ from ..bundle.strict_json import to_json_bytes
 from ..bundle.traced import CHECKPOINT, Traced
 from ..bundle.weights import check_fused
 from ..data.processor import load_processor, save_processor
-from ..errors import BundleError, InputError
-from ..tracing.stored import load_original
+from ..errors import InputError
+from ..tracing.stored import load_original, load_weights
 from ..version import __version__
 from .module import FusedClassifier
 from .traced_ensemble import TracedClassifier
@@ -54,11 +53,8 @@ def save_bundle(
         InputError: the folder exists, the processor does not fit, or weights are not finite.
     """
     if processor is None and not tensors_only:
-        log.warning(
-            "bundle %s gets no processor: it takes ready tensors only, and cannot read %ss; if it should, give the "
-            "checkpoint's tokenizer, image processor or feature extractor as processor=…",
-            path, ensemble.architecture.modality,
-        )  # fmt: skip
+        modality = ensemble.architecture.modality
+        log.warning("bundle %s takes ready tensors only; for it to read %ss, give a processor=…", path, modality)
     elif processor is not None and tensors_only:
         raise InputError("tensors_only is given with a processor; leave one of them out")
     check = None if processor is None else ensemble.checked_with(processor)
@@ -107,12 +103,7 @@ def load_ensemble(bundle: Bundle | str | Path) -> FusedClassifier:
         BundleError: a file is missing, altered, or inconsistent with the others.
     """
     bundle = resolve(bundle)
-    try:
-        weights = load_file(bundle.file(WEIGHTS))
-    except SafetensorError as error:
-        raise BundleError(
-            f"{bundle.path / WEIGHTS} is not a safetensors file ({error}); make the bundle again"
-        ) from error
+    weights = load_weights(bundle)
     architecture, plan = bundle.architecture(), bundle.plan()
     shapes = {name: tensor.shape for name, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)

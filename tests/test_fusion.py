@@ -210,7 +210,7 @@ def test_unreadable_checkpoints(tmp_path: Path, bert_checkpoint: Path) -> None:
         fuse(str(tmp_path / "absent"))
     with pytest.raises(HydrantError, match=r"model 'nowhere/' does not exist; expected a Hugging Face checkpoint"):
         fuse("nowhere/")
-    with pytest.raises(HydrantError, match=r"there is no folder nowhere, and no model .* from the hub"):
+    with pytest.raises(HydrantError, match=r"there is no folder nowhere, and .*from the hub"):
         fuse("nowhere")
     with pytest.raises(HydrantError, match="is not a folder; expected a Hugging Face checkpoint"):
         fuse(bert_checkpoint / "config.json")

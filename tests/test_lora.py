@@ -124,6 +124,20 @@ def test_members_are_those_of_peft(family: str, tmp_path: Path) -> None:
         assert all(torch.equal(weights[name], tensor) for name, tensor in base.items() if "attention." not in name)
 
 
+def test_one_adapter_is_kept_and_members_are_exported_in_half_precision(tmp_path: Path) -> None:
+    folders, inputs = (
+        [make_adapter("bert", tmp_path / f"a{member}", member) for member in range(2)],
+        make_inputs("bert"),
+    )
+    assert_parity("bert", folders[:1], tmp_path / "one", None, FORMS[:1], low_rank="keep")
+    for low_rank in LOW_RANKS[:2]:
+        bundle = save_bundle(fuse(make_model("bert"), adapters=folders, low_rank=low_rank), tmp_path / low_rank)
+        found = run_onnx(export_onnx(bundle, "fp16", GraphForm(member_outputs=True)), inputs)["member_probabilities"]
+        np.testing.assert_allclose(
+            found.swapaxes(0, 1), oracle.softmax(peft_logits("bert", folders, inputs)), atol=3e-3
+        )
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "vit"])
 def test_adapters_bring_the_classifier_of_a_base_model_without_one(family: str, tmp_path: Path) -> None:
     model: Any = make_model(family)

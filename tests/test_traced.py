@@ -178,8 +178,8 @@ def test_heads_that_are_mixed_are_no_heads() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"members": 2}, InputError, "members is 2 beside a plan"),
-        ({"keep_separate": "mlp"}, InputError, "leave adapters"),
+        ({"members": 2}, InputError, "members is 2"),
+        ({"keep_separate": "mlp"}, InputError, "keep-separate"),
         ({"models": 2}, InputError, "2 models were given with traced; expected one"),
         ({"heads": 3}, PlanError, "keeps head 3, but that block has 2 heads"),
         ({"family": "bert"}, PlanError, "'bert' model"),

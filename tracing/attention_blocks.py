@@ -11,9 +11,10 @@ gives, they must be finite up to that block, and NaN from there on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,18 +32,10 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened while the model ran.
+    """A linear map of some name that ran, or attention: its weights' or heads' shape, and the calls before it."""
 
-    Attributes:
-        kind: ``"linear"`` or ``"attention"``.
-        name: of the module, for linear maps.
-        shape: of the input of a linear map; of attention weights, or of the heads' outputs.
-        calls: of attention: how many there were before.
-    """
-
-    kind: str
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
     calls: int = 0
 
 
@@ -59,24 +52,22 @@ def widths(module: nn.Module) -> tuple[int, int]:
 
 def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
     """The attention blocks of a model, in the order in which they run; one that runs several times counts once."""
-    events = _events(model, inputs)
+    events: list[Event] = []
+    with _linear_maps(model, lambda name, *_: events.append(Event(name))), torch.no_grad(), _Attention(events.append):
+        model(**inputs)
     blocks: dict[str, Block] = {}
     since: list[str] = []
-    found = False
-    for place, event in enumerate(events):
-        if event.kind == "linear":
+    for event, after in zip(events, [*events[1:], Event("")], strict=True):
+        if event.name:
             since.append(event.name)
             continue
-        found = True
-        after = next((later for later in events[place + 1 :] if later.kind == "linear"), None)
-        between = next((later for later in events[place + 1 :] if later.kind == "attention"), None)
-        behind = between is not None and after is not None and events.index(between) < events.index(after)
-        if after is not None and after.name not in blocks and not behind:
-            block = _block(model, inputs, event, after, since)
+        if after.name and after.name not in blocks:
+            block = _block(model, inputs, event, after.name, since)
             if block is not None:
                 blocks[after.name] = block
         since = []
     if not blocks:
+        found = any(not event.name for event in events)
         what = "its attention heads were not understood" if found else "it has no attention"
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: {what} (no linear map reads the heads' outputs side by side); "
@@ -85,14 +76,14 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
     return tuple(blocks.values())
 
 
-def _block(model: nn.Module, inputs: Inputs, attention: Event, output: Event, before: Sequence[str]) -> Block | None:
+def _block(model: nn.Module, inputs: Inputs, attention: Event, output: str, before: Sequence[str]) -> Block | None:
     """The block of one softmax and the linear map behind it; ``None`` where no axis of the weights counts heads."""
-    width = widths(model.get_submodule(output.name))[0]
+    width = widths(model.get_submodule(output))[0]
     axes = [-3, -2, *range(-len(attention.shape), -3)] if len(attention.shape) >= 4 else []
     for axis in axes:
         heads = attention.shape[axis]
-        if width % heads == 0 and _is_head_axis(model, inputs, attention.calls, axis, output.name, heads):
-            return _with_inputs(model, output.name, heads, width // heads, before)
+        if width % heads == 0 and _is_head_axis(model, inputs, attention.calls, axis, output, heads):
+            return _with_inputs(model, output, heads, width // heads, before)
     return None
 
 
@@ -170,7 +161,7 @@ class _Attention(TorchFunctionMode):
         out = function(*args, **(kwargs or {}))
         name = getattr(function, "__name__", "")
         if name in ("softmax", "scaled_dot_product_attention") and isinstance(out, Tensor) and out.ndim >= 3:
-            self._note(Event("attention", "", tuple(out.shape), self.calls))
+            self._note(Event("", tuple(out.shape), self.calls))
             if self._silent is not None and self._silent[0] == self.calls:
                 out = out.clone()
                 out.select(self._silent[1], self._silent[2]).zero_()
@@ -178,35 +169,22 @@ class _Attention(TorchFunctionMode):
         return out
 
 
-def _events(model: nn.Module, inputs: Inputs) -> list[Event]:
-    """What happened while the model ran, in order."""
-    events: list[Event] = []
+@contextmanager
+def _linear_maps(model: nn.Module, note: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Within it every linear map that runs is noted, with its output."""
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             if is_linear(module):
-
-                def note(_: nn.Module, arguments: tuple[Tensor, ...], __: Any, name: str = name) -> None:
-                    events.append(Event("linear", name, tuple(arguments[0].shape)))
-
-                hooks.callback(module.register_forward_hook(note).remove)
-        with torch.no_grad(), _Attention(events.append):
-            model(**inputs)
-    return events
+                hook = partial(lambda name, _, __, output: note(name, output), name)
+                hooks.callback(module.register_forward_hook(hook).remove)
+        yield
 
 
 def find_classifier(model: nn.Module, inputs: Inputs) -> tuple[str, int]:
     """Name and input width of the linear map that gives the logits; ``("", 0)`` where none does."""
     last: list[tuple[str, Tensor]] = []
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            if is_linear(module):
-
-                def note(_: nn.Module, __: tuple[Tensor, ...], output: Tensor, name: str = name) -> None:
-                    last.append((name, output))
-
-                hooks.callback(module.register_forward_hook(note).remove)
-        with torch.no_grad():
-            logits = model(**inputs).logits
+    with _linear_maps(model, lambda name, output: last.append((name, output))), torch.no_grad():
+        logits = model(**inputs).logits
     for name, output in reversed(last):
         if output.shape[-1] == logits.shape[-1] and output.ndim in (2, 3) and len(output) == len(logits):
             one = output.ndim > logits.ndim
@@ -229,10 +207,16 @@ def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Seq
     """Whether a token classifier's hidden state n + 1 is the output of block n, for each token."""
     real = inputs["attention_mask"].bool()
     for place, block in enumerate(blocks):
+        spoil = model.get_submodule(block.output).register_forward_pre_hook(
+            lambda _, arguments: (torch.full_like(arguments[0], torch.nan),)
+        )
         try:
-            states = _spoilt(model, inputs, block)
+            with torch.no_grad():
+                states = tuple(model(**inputs, **HIDDEN_STATES).hidden_states)
         except Exception:  # whatever a model raises that hands out none, or does not take NaN
             return False
+        finally:
+            spoil.remove()
         if any(not isinstance(each, Tensor) or each.shape != (*real.shape, width) for each in states):
             return False
         whole = [bool(torch.isfinite(each[real]).all()) for each in states]
@@ -241,17 +225,3 @@ def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Seq
         if whole != expected or none != [not each for each in expected]:
             return False
     return True
-
-
-def _spoilt(model: nn.Module, inputs: Mapping[str, Tensor], block: Block) -> tuple[Any, ...]:
-    """The hidden states of a model one of whose blocks gives NaN."""
-
-    def spoil(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor]:
-        return (torch.full_like(arguments[0], torch.nan),)
-
-    handle = model.get_submodule(block.output).register_forward_pre_hook(spoil)
-    try:
-        with torch.no_grad():
-            return tuple(model(**inputs, **HIDDEN_STATES).hidden_states)
-    finally:
-        handle.remove()

@@ -50,12 +50,8 @@ def run_member(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Logits [B, C] of one member, what its classifier reads [B, d] (of width 0 where it was not found), and layers.
 
-    Of tokens the logits are [B, T, C], and vectors [B, T, d].
-
-    Args:
-        layers: whose vectors to give, [B, T, d] behind each (``architecture.tapped_layers``).
+    Of tokens the logits are [B, T, C], and vectors [B, T, d], also those of ``layers`` (``Traced.tapped_layers``).
     """
-    asked = HIDDEN_STATES if layers else {}
     if not architecture.classifier:
         logits = member(**inputs).logits
         return logits, logits[..., :0], []
@@ -66,7 +62,7 @@ def run_member(
 
     with ExitStack() as hooks:
         hooks.callback(member.get_submodule(architecture.classifier).register_forward_hook(note).remove)
-        answer = member(**inputs, **asked)
+        answer = member(**inputs, **(HIDDEN_STATES if layers else {}))
     (read, rows), logits = seen[-1], answer.logits
     if read.ndim > logits.ndim:  # the classifier runs on every token; the model's logits are those of one
         place = place_of(rows, logits)[:, None, None].expand(-1, 1, read.shape[-1])
@@ -85,7 +81,7 @@ def trace(model: Any, processor: Any = None) -> Traced:
         if another and not _equal(run(model, inputs[-1]), logits):
             raise UnsupportedModelError(
                 f"{type(model).__name__} cannot be traced: the installed transformers computes something else than "
-                "hydrant's own form of it; install a version that hydrant was tested with"
+                "hydrant's form of it; install a version that hydrant was tested with"
             )
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
@@ -111,18 +107,15 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return float((one - other).abs().max()) <= CLOSE * max(1.0, float(other.abs().max()))
 
 
-def probes(read: Traced) -> list[dict[str, Tensor]]:
-    """Synthetic inputs: batches of several sizes, texts padded."""
-    short = replace(read, positions=min(read.positions, 23))
-    batches = synthetic_batches(short, CHECKED, 0)
-    batches = [batch for batch in batches if len(next(iter(batch.values()))) > 1] or batches
+def probes(read: Traced, count: int = CHECKED) -> list[dict[str, Tensor]]:
+    """Synthetic inputs, short ones: batches of several sizes, texts padded."""
+    batches = synthetic_batches(replace(read, positions=min(read.positions, 23)), count, 0)
+    batches = [batch for batch in batches if _size(batch) > 1] or batches
     return [{name: torch.from_numpy(array) for name, array in batch.items()} for batch in batches]
 
 
-def probe(read: Traced) -> dict[str, Tensor]:
-    """One synthetic input, a short one."""
-    batch = synthetic_batches(replace(read, positions=min(read.positions, 23)), 1, 0)[0]
-    return {name: torch.from_numpy(array) for name, array in batch.items()}
+def _size(batch: Mapping[str, Any]) -> int:
+    return len(next(iter(batch.values())))
 
 
 def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -152,10 +145,7 @@ def _padding_remedy(config: Any) -> str:
     padding, end = getattr(text, "pad_token_id", None), getattr(text, "eos_token_id", None)
     if padding is not None and 0 <= padding < getattr(text, "vocab_size", 0):
         return ""
-    return (
-        f"; its pad_token_id is {padding}: set it in config.json (model.config.pad_token_id) to the id of its "
-        f"tokenizer's padding token, or of its end-of-text token{f' ({end})' if type(end) is int else ''}"
-    )
+    return f"; its pad_token_id is {padding}: set it in config.json to its tokenizer's, or to eos_token_id ({end})"
 
 
 def check_plan(plan: HeadPlan, architecture: Traced) -> None:
@@ -166,7 +156,7 @@ def check_plan(plan: HeadPlan, architecture: Traced) -> None:
             if kept[-1] >= block.heads:
                 raise PlanError(
                     f"member {member}, layer {layer} of the plan keeps head {kept[-1]}, but that block has "
-                    f"{block.heads} heads; make a plan for this model with `hydrant plan --traced`"
+                    f"{block.heads} heads; plan with --traced"
                 )
 
 
@@ -179,9 +169,7 @@ def all_heads(architecture: Traced, members: int) -> HeadPlan:
 def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[MemberForm, dict[str, Any]]:
     """The first form whose members give the logits of the original with the same heads silenced by hooks.
 
-    Returns:
-        The form, and what was found: the largest difference, what leaving the heads out changes (largest, too), and
-        why a cheaper form was not taken.
+    Beside it what was found: the largest difference, what leaving the heads out changes, and why not a cheaper form.
     """
     batches = probes(architecture)
     expected, effect, scale = [], 0.0, 1.0
@@ -212,15 +200,8 @@ def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[Memb
             count = sum(map(_size, batches))
             return form, {"difference": worst, "effect": effect, "inputs": count, "not": reasons}
         reasons[form] = f"logits differ by {worst:.1e} from the original with these heads silenced"
-    raise UnsupportedModelError(
-        f"{architecture.model_class} cannot be traced: "
-        + "; ".join(f"{form} members do not work ({why})" for form, why in reasons.items())
-        + "; nothing was written"
-    )
-
-
-def _size(batch: Mapping[str, Tensor]) -> int:
-    return len(next(iter(batch.values())))
+    found = "; ".join(f"{form} members do not work ({why})" for form, why in reasons.items())
+    raise UnsupportedModelError(f"{architecture.model_class} cannot be traced: {found}; nothing was written")
 
 
 def members_of(model: nn.Module, architecture: Traced, plan: HeadPlan) -> list[nn.Module]:

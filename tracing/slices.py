@@ -19,11 +19,7 @@ from ..errors import InputError
 
 
 def sliced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:
-    """A copy whose projections have the kept heads alone.
-
-    Whether it computes what it should is for :func:`tracing.members.agreed` to find out: attention that counts its
-    heads in a way of its own does not.
-    """
+    """A copy whose projections have the kept heads alone; :func:`tracing.members.agreed` finds out whether it works."""
     made = shared_copy(model)
     for block, kept in zip(blocks, keep, strict=True):
         if len(kept) < block.heads:
@@ -81,12 +77,7 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 class Gated(nn.Module):
-    """A linear map that reads its input times a gate.
-
-    Args:
-        linear: [inputs → outputs].
-        columns: the gate, [inputs].
-    """
+    """A linear map that reads its input times a gate."""
 
     def __init__(self, linear: nn.Module, columns: Tensor) -> None:
         super().__init__()
@@ -119,8 +110,7 @@ def _slice(model: nn.Module, block: Block, kept: Sequence[int]) -> None:
         _put(model, name, _linear(linear, outputs=rows))
     owner = model.get_submodule(block.owner)
     _recount(owner, block, len(kept), len(groups))
-    around = model.get_submodule(block.owner.rpartition(".")[0])
-    for scope in (owner, around):
+    for scope in (owner, model.get_submodule(block.owner.rpartition(".")[0])):
         _cut_tables(scope, block.heads, kept)
 
 

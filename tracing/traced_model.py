@@ -67,7 +67,7 @@ def load_traced(source: str | Path) -> Any:
     modality = modality_of(class_name)
     model = load_weights(name, config, class_name)
     processor = find_processor(name, modality)
-    if modality == "image" and processor is not None and not _has_size(config):
+    if modality == "image" and processor is not None and _image_size(config) is None:
         size = processor.to_dict().get("crop_size") or processor.to_dict().get("size") or {}
         config.image_size = size.get("height") or size.get("shortest_edge") or SIDE
     return prepared(model)
@@ -100,9 +100,8 @@ def modality_of(class_name: str) -> Modality:
         if class_name in WRAPPERS:
             raise UnsupportedModelError(f"{class_name} is a wrapper around a model; {WRAPPERS[class_name]}")
         raise UnsupportedModelError(
-            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} …ForSequenceClassification, "
-            "…ForTokenClassification, …ForImageClassification and …ForAudioClassification classes of the installed "
-            "transformers"
+            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} classifiers of the installed "
+            "transformers: …ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification"
         )
     return known[class_name]
 
@@ -119,8 +118,8 @@ def answers(model: Any) -> dict[str, Any]:
 def described(model: Any, processor: Any = None) -> Traced:
     """What a model reads, without its blocks, classifier and form yet.
 
-    Token types are among its inputs if it has a table of them, or if it looks them up in the table of tokens (GPT-2)
-    and its tokenizer gives them: left out they would count as none, and not as zeros.
+    So are token types that it has a table of, or that it looks up in that of tokens (GPT-2) where its tokenizer gives
+    them: left out they would count as none, and not as zeros.
     """
     config, name = model.config, type(model).__name__
     modality = modality_of(name)
@@ -133,13 +132,15 @@ def described(model: Any, processor: Any = None) -> Traced:
         **answers(model),
         "width": 0,
         "classifier": "",
-        "blocks": (_NONE,),
+        "blocks": (Block("unknown", "", 1, 1, 1, (), False),),
     }
     if modality == "audio":
         name, shape = _spectrogram(config)
         if shape and name in parameters:
             return Traced(**common, inputs=(name,), shortest=1, spectrogram=shape)
-        return Traced(**common, inputs=_of_sounds(model), shortest=_shortest(model))
+        # a mask is read where padding behind a sound may change nothing (``tracing.members``)
+        read = ("input_values", *(["attention_mask"] if getattr(config, "feat_extract_norm", None) == "layer" else []))
+        return Traced(**common, inputs=read, shortest=_shortest(model))
     needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")
     if missing := [tensor for tensor in needed if tensor not in parameters]:
         raise UnsupportedModelError(
@@ -147,7 +148,7 @@ def described(model: Any, processor: Any = None) -> Traced:
             f"{modality}s"
         )
     if modality == "image":
-        height, width = pair(_image_size(config))
+        height, width = pair(_image_size(config) or SIDE)
         channels = getattr(_vision(config), "num_channels", 3)
         return Traced(**common, inputs=needed, channels=channels, image_height=height, image_width=width)
     vocabulary = getattr(config.get_text_config(), "vocab_size", None)
@@ -169,10 +170,6 @@ def described(model: Any, processor: Any = None) -> Traced:
     )
 
 
-_NONE = Block("unknown", "", 1, 1, 1, (), False)
-"""Stands for blocks that were not looked for yet."""
-
-
 def _spectrogram(config: Any) -> tuple[str, tuple[int, ...]]:
     """The tensor and its shape, without the batch axis, of a model that reads spectrograms of one size."""
     bands = getattr(config, "num_mel_bins", None)
@@ -181,12 +178,6 @@ def _spectrogram(config: Any) -> tuple[str, tuple[int, ...]]:
     if bands and getattr(config, "max_length", None):  # AST
         return "input_values", (int(config.max_length), int(bands))
     return "", ()
-
-
-def _of_sounds(model: Any) -> tuple[str, ...]:
-    """What a model of waveforms reads: a mask where padding behind a sound may change nothing (``tracing.members``)."""
-    masked = getattr(model.config, "feat_extract_norm", None) == "layer"
-    return ("input_values", "attention_mask") if masked else ("input_values",)
 
 
 def _shortest(model: Any) -> int:
@@ -220,12 +211,8 @@ def _vision(config: Any) -> Any:
     return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
-def _has_size(config: Any) -> bool:
-    return getattr(_vision(config), "image_size", None) is not None
-
-
 def _image_size(config: Any) -> Any:
-    return getattr(_vision(config), "image_size", None) or SIDE
+    return getattr(_vision(config), "image_size", None)
 
 
 def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Any:
@@ -259,8 +246,7 @@ def _check_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 DRAWING = "normal_", "uniform_", "erfinv_"
-"""What drawing functions are called, or end in (``kaiming_uniform_``), in PyTorch and in transformers, which has some
-of its own; the inverse error function is of truncated normal numbers."""
+"""Ends of the names of drawing functions, in PyTorch and in transformers; the last is of truncated normal numbers."""
 
 
 class SkipInit(TorchFunctionMode):
