@@ -10,7 +10,7 @@ import pytest
 import torch
 from hydrant import HeadPlan, Reading, Taylor, plan_heads
 from hydrant.calib.heads.selection import choose_apart, choose_heads, diversify, head_counts, sets_by_score
-from hydrant.calib.heads.taylor import finite, taylor_scores
+from hydrant.calib.heads.taylor import taylor_scores
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hypothesis import given, settings
@@ -253,11 +253,3 @@ def test_random_heads_are_uniform() -> None:
             counts[kept[0]] += 1
     # 450 draws of probability 1/4: standard deviation 9.2
     assert np.abs(counts - 150 * LAYERS / HEADS).max() < 46
-
-
-def test_importance_that_is_not_finite_chooses_no_heads() -> None:
-    scores = np.ones((2, 3, 4), np.float32)
-    assert finite(scores, "bert") is scores
-    scores[1, 2, 3] = np.nan
-    with pytest.raises(InputError, match=r"importance of a head of this 'bert' model is not finite .* --method random"):
-        finite(scores, "bert")

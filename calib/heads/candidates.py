@@ -30,14 +30,7 @@ Search = Callable[[Sequence[int]], tuple[Keep, ...]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that fits the budget.
-
-    Attributes:
-        fork: first layer where members differ; every head stays below.
-        counts: heads that each member keeps, [L].
-        members: their heads.
-        ratio: estimated operations ÷ those of the plain single model.
-    """
+    """A plan: its fork, heads that each member keeps by layer, which ones, and its operations ÷ the single model's."""
 
     fork: int
     counts: tuple[int, ...]
@@ -89,11 +82,7 @@ def find_candidates(
     search: Search | None = None,
     drawn: Collection[int] = (),
 ) -> list[Candidate]:
-    """Plans to try: up to eight for each fork, every one within the budget and with members that differ.
-
-    Args:
-        scores: [M, L, H], one table for each member.
-    """
+    """Plans to try: up to eight for each fork, every one within the budget and with members that differ."""
     cheapest: Candidate | None = None
     found: dict[tuple[Keep, ...], Candidate] = {}
     for fork in forks:
@@ -127,8 +116,6 @@ def few_heads(
 
     What members lose to pruning says little of what they are once tuned, so that nothing is compared here; that few
     heads and an early fork detect best then is what the studies found (docs/findings.md).
-
-    Args and raises as of :func:`find_candidates`.
     """
     cheapest: Candidate | None = None
     for fork in forks:

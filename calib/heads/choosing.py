@@ -34,16 +34,7 @@ Counts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Job:
-    """What heads are chosen for, and on what.
-
-    Attributes:
-        model: the transformers classifier.
-        architecture: its shape, declared or traced.
-        scoring: labelled examples that heads are scored on.
-        unknown: out-of-distribution examples, or ``None``.
-        reading: how many examples run at a time.
-        seed: of everything random.
-    """
+    """What heads are chosen for, and on what: labelled examples, and out-of-distribution ones or ``None``."""
 
     model: Any
     architecture: Any
@@ -180,7 +171,7 @@ class Choice:
         state = None if method.state is None else Path(method.state) / f"search {len(self._states)}"
         found = find_circuits(
             job.model, job.scoring, job.unknown, job.processor, wanted,
-            batch_size=job.reading.batch_size, state=state, keep_state=True, progress=job.progress,
+            batch_size=job.reading.batch_size, state=state, progress=job.progress,
         )  # fmt: skip
         if state is not None:
             self._states.append(state.parent)

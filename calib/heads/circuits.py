@@ -41,17 +41,7 @@ from .selection import choose_heads, deviates, resampled_counts
 
 @dataclass(frozen=True)
 class Settings:
-    """How circuits are searched.
-
-    Attributes:
-        counts: heads to keep, [circuits][layers].
-        objective: one of ``calib.heads.methods.Objective``.
-        diversity: ``"noise"`` or ``"bootstrap"``; a single circuit has neither.
-        noise: standard deviation in units of the scores' spread, for ``"noise"``.
-        average: make one plan member of all circuits.
-        seed: of everything random.
-        masking: heads of earlier layers that are masked while a layer is scored, one of ``methods.Masking``.
-    """
+    """How circuits are searched; ``counts`` of heads to keep are [circuits][layers]."""
 
     counts: Sequence[Sequence[int]]
     objective: str
@@ -64,13 +54,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Circuits:
-    """What a search found.
+    """Heads that each member of the plan keeps, and figures on the validation set before pruning and after.
 
-    Attributes:
-        members: kept heads, one entry for each member of the plan.
-        scores: objective without the head, [circuits][layers][heads]; ``None`` for a layer that keeps all heads.
-        before: figures of the unpruned model on the validation set.
-        after: the same of the plan's members, their probabilities averaged.
+    ``scores`` are the objective without each head, [circuits][layers][heads]; ``None`` for a layer that keeps all.
     """
 
     members: tuple[Keep, ...]
@@ -88,10 +74,9 @@ def find_circuits(
     *,
     batch_size: int = 32,
     state: Path | None = None,
-    keep_state: bool = False,
     progress: Progress = no_progress,
 ) -> Circuits:
-    """Search circuits of one model."""
+    """Search circuits of one model; the folder ``state`` keeps what is found."""
     try:
         search = _Search(model, known, unknown, processor, settings, batch_size, state)
         for _ in progress(search.steps(), search.total(), "searching circuits"):
@@ -104,8 +89,6 @@ def find_circuits(
             f"the GPU has too little free memory for the circuits ({cut(error, 120)}); free some, give smaller "
             "batches, or search on the CPU: CUDA_VISIBLE_DEVICES= before the command"
         ) from error
-    if not keep_state:
-        search.state.remove()
     return result
 
 

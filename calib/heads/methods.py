@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -65,7 +65,7 @@ class Circuit:
             when the search is complete, or its circuits lose too much, it is deleted.
     """
 
-    ood: Any = None
+    ood: Any = field(default=None, compare=False)  # a plan has one at most
     objective: Objective = "separation"
     masking: Masking = "pruned"
     average: bool = False
@@ -172,19 +172,6 @@ def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> li
     return methods
 
 
-def same_method(one: Method, other: Method) -> bool:
-    """Whether two methods are the same, data that they read included: one object, or one path."""
-    if not (isinstance(one, Circuit) and isinstance(other, Circuit)):
-        return one == other
-    named = isinstance(one.ood, str | Path) and isinstance(other.ood, str | Path)
-    same = one.ood is other.ood or (named and Path(one.ood) == Path(other.ood))
-    return (
-        same
-        and replace(one, objective="nll", ood=None) == replace(other, objective="nll", ood=None)
-        and (one.objective == other.objective)
-    )
-
-
 def of_members(methods: Sequence[Method], members: int) -> tuple[Method, ...]:
     """The method of each member: one may stand for all."""
     return tuple(methods) * (members if len(methods) == 1 else 1)
@@ -192,14 +179,10 @@ def of_members(methods: Sequence[Method], members: int) -> tuple[Method, ...]:
 
 def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:
     """Each method with the members that it chooses, and makes differ from each other."""
-    groups: list[tuple[Method, list[int]]] = []
+    groups: dict[Method, list[int]] = {}
     for member, method in enumerate(methods):
-        mates = next((members for other, members in groups if same_method(method, other)), None)
-        if mates is None:
-            groups.append((method, [member]))
-        else:
-            mates.append(member)
-    return groups
+        groups.setdefault(method, []).append(member)
+    return list(groups.items())
 
 
 def check_margin(points: float) -> None:

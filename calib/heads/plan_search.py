@@ -35,11 +35,7 @@ def mean_tokens(examples: Examples, processor: Processor, architecture: Architec
 def plan_within(
     budget: Budget, choice: Choice, members: int, fork: int | None, tokens: int | None, held_out: Examples
 ) -> tuple[tuple[Keep, ...], dict[str, Any]]:
-    """The best plan within a budget, forking at any layer or at the one given.
-
-    Returns:
-        The heads of each member, and what the plan records.
-    """
+    """The heads of the best plan within a budget, forking at any layer or at the one given, and what it records."""
     job, limit = choice.job, budget.ratio
     architecture = job.architecture
     late = architecture.layers - max(1, architecture.layers // 3) if budget.to_tune else 0
@@ -81,11 +77,7 @@ def plan_within(
 def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> tuple[tuple[Keep, ...], dict[str, Any]]:
     """The heads of each member for these counts, or for the first looser ones that keep the accuracy.
 
-    Args:
-        counts: heads to keep, [M][L].
-
-    Returns:
-        The heads, and what the plan records: under ``"margin"`` every attempt.
+    With what the plan records: under ``"margin"`` every attempt.
     """
     job, margin = choice.job, choice.max_accuracy_loss
     attempts: list[dict[str, Any]] = []

@@ -45,9 +45,6 @@ USUAL = Budget()
 EXAMPLES = 2048
 """Calibration examples drawn where no number is given."""
 
-FEWEST_UNKNOWN = 200
-"""Out-of-distribution examples below which circuits are found with a warning."""
-
 
 def plan_heads(
     model: Any,
@@ -145,7 +142,12 @@ def plan_heads(
                     chosen, found = plan_within(keep, choice, members, at, tokens, held_out)
                 else:
                     chosen, found = heads_within_margin(choice, counts, held_out)
-        _warn_of_few(unknown)
+        if unknown is not None and len(unknown) < 200:
+            log.warning(
+                "%s has %d out-of-distribution examples; circuits searched on fewer than 200 fit these and little "
+                "else: give more, or judge the plan on others",
+                unknown.name, len(unknown),
+            )  # fmt: skip
         facts |= {**data_provenance(drawn), **fingerprints(architecture.modality, data=drawn, ood=unknown), **found}
     name = ",".join(map(name_of, methods))
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name)
@@ -183,15 +185,6 @@ def _unknown(
     unknown = synthetic_ood(drawn, architecture.modality, seed) if made else read(asked[0], None)
     check_alike(drawn, unknown)
     return unknown
-
-
-def _warn_of_few(unknown: Examples | None) -> None:
-    if unknown is not None and len(unknown) < FEWEST_UNKNOWN:
-        log.warning(
-            "%s has %d out-of-distribution examples; circuits searched on fewer than %d fit these and little else: "
-            "give more, or judge the plan on others",
-            unknown.name, len(unknown), FEWEST_UNKNOWN,
-        )  # fmt: skip
 
 
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
