@@ -7,7 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-import hydrant
 import numpy as np
 import pytest
 import transformers
@@ -19,7 +18,7 @@ import tasks_data
 import tasks_rows
 from clinc150_domains import DOMAIN_OF
 from hydrant.data.examples import Examples
-from study_rows import DEEP, SINGLE
+from study_rows import DEEP
 from support import make_model
 from tasks_data import Sizes
 
@@ -147,14 +146,3 @@ def test_a_miniature_run_measures_every_row(ran: Path) -> None:
         assert 0 <= row["figures"]["accuracy"]["value"] <= 1
     text = (ran / "tasks.md").read_text()
     assert all(f"| {name} | " in text for name in tasks_rows.NAMES)
-
-
-def test_figures_are_those_of_evaluate(ran: Path, snips: Path) -> None:
-    (one,) = json.loads((ran / "tasks.json").read_text())["measured"]
-    data = tasks_data.slots(snips, study_tasks.SIZES["tagger"].scaled(0.01)).data
-    bundle = ran / "work/tagger/calibrated/single-0/single-0"
-    report = hydrant.evaluate(bundle, data.test, data.ood_test, figures=hydrant.Figures(bootstrap=0))
-    for name in ("accuracy", "nll", "span_f1"):
-        assert one["rows"][SINGLE]["figures"][name]["value"] == pytest.approx(
-            report.models[0].figures[name].value, abs=1e-5
-        )

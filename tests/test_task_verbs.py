@@ -17,7 +17,6 @@ import sklearn.covariance
 import torch
 from hydrant import Budget, Bundle, Circuit, Figures, Grid, Recipe, tasks
 from hydrant.calib.heads.circuits import Settings, find_circuits
-from hydrant.calib.heads.selection import error_kept
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.cli.plan import exploration_text, plan_text
 from hydrant.data.corruptions import typos
@@ -28,7 +27,6 @@ from hydrant.evaluation.metric_names import BASELINES
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.metrics import classification as metrics
-from hydrant.metrics.labels import label_logit_scores
 from hydrant.metrics.spans import find_spans
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place
@@ -59,11 +57,9 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
         reading=case.reading, say=said.append,
     )  # fmt: skip
     assert report.verified
-    bundle, stages = Bundle.open(report.bundle), report.stages
-    assert bundle.architecture().task == TASKS[kind]
-    assert bundle.has("density.safetensors")
+    stages = report.stages
+    assert Bundle.open(report.bundle).has("density.safetensors")
     assert ("rmse" in stages["plan"]) == (kind == "regression")
-    assert [line.split()[0] for line in said] == list(stages)
     expected = "a temperature for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
     assert expected in said[4]
     ours, single = report.figures()
@@ -72,13 +68,7 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
     assert ours["distance_auroc"] is not None
     assert stages["evaluate"]["notes"] == [], "no earlier stage saw what is reported on"
     if kind != "relevance":
-        tuned = stages["tune"]
-        alone, ensemble = (
-            ("single_rmse", "rmse_after") if kind == "regression" else ("single_accuracy", "accuracy_after")
-        )
-        assert tuned[alone] > 0
-        assert tuned[ensemble] is not None
-        assert (" RMSE " in said[2]) == (kind == "regression" and tuned["tuned"])
+        assert stages["tune"]["single_rmse" if kind == "regression" else "single_accuracy"] > 0
 
 
 @pytest.mark.slow
@@ -87,7 +77,6 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     command = ("make", case.checkpoint, "--data", case.train, "--validation", case.validation, "--ood", case.ood)
     refused = run_cli(*command, "--budget", 1.01, "-o", out, "--members", 2)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
-    assert "budget 1.01 cannot be reached: the cheapest plan of 2 members costs" in refused.stderr
     assert not list(tmp_path.iterdir()), "nothing was done, so that another budget may be asked for"
     done = run_cli(*command, "--epochs", 1, "-o", out, "--members", 2)
     assert done.returncode == 0, done.stderr
@@ -95,14 +84,6 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     report = json.loads((out / "reports/make.json").read_text())
     assert report["stages"]["plan"]["limit"] == 1.5, "that of members whose last layer runs on every token"
     assert report["stages"]["calibrate"]["distance"]["taps"]
-    assert report["stages"]["tune"]["single_accuracy"] > 0
-
-
-def test_members_of_a_regression_may_err_a_little_more() -> None:
-    assert error_kept(2.0, 2.02, 1.0)
-    assert not error_kept(2.0, 2.021, 1.0)
-    assert error_kept(0.0, 0.0, 1.0)
-    assert not error_kept(0.0, 0.1, 1.0)
 
 
 # evaluate --corruptions
@@ -134,14 +115,9 @@ def test_corrupted_inputs_of_every_task(
     loss = "rmse" if TASKS[kind] == "score" else "nll"
     assert [row.severity for row in model.noise] == [1, 2, 3, 4, 5]
     assert all(row.loss_gap == pytest.approx(row.figures[loss] - model.clean[loss]) for row in model.noise)
-    names = {"score": "correlation", "tokens": "span_f1", "multi_label": "exact_match"}
-    assert names[TASKS[kind]] in model.clean
     assert model.clean[loss] == pytest.approx(model.figures[loss].value), "all examples were corrupted"
     title = tasks.TASKS[TASKS[kind]].columns[loss].title
     assert f"{title} on 66 corrupted examples minus that" in page.read_text()
-    assert "severity 5" in page.read_text()
-    stored = json.loads((bundles[kind] / "reports/evaluation.json").read_text())["models"][0]["noise"][4]
-    assert stored[loss] == model.noise[4].figures[loss]
     # the worst by hand, through what ships
     known = read_examples(case.validation, Bundle.open(bundles[kind]).labels, columns=case.reading, task=TASKS[kind])
     known = known.take(np.random.default_rng(0).permutation(len(known)))
@@ -213,11 +189,9 @@ def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_pa
         assert single.rmse is None
         assert single.accuracy == pytest.approx(right.mean())
         assert 0 <= single.ece <= 1
-    assert found.chosen is not None
     assert found.chosen > 0
     assert found.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
-    picture = Image.open(io.BytesIO(draw_exploration(found)))
-    assert picture.width > 900
+    assert Image.open(io.BytesIO(draw_exploration(found))).width > 900
     assert ("RMSE" in exploration_text(found)) == (kind == "regression")
 
 
@@ -330,26 +304,16 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
 
 
 @pytest.mark.slow
-def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], tmp_path: Path) -> None:
-    case, plan = cases["multi_label"], tmp_path / "plan.json"
-    done = run_cli(
-        "plan", case.checkpoint, "--data", case.validation, "--ood", case.ood, "--method", "circuit", "--keep", 2,
-        "--max-accuracy-loss", 99, "--members", 2, "-o", plan,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "AUROC by entropy" in done.stdout
-    assert hydrant.HeadPlan.load(plan).method == "circuit"
+def test_circuits_of_a_regression(cases: dict[str, Case]) -> None:
     case = cases["regression"]
     how = Circuit(objective="nll", max_accuracy_loss=0)
     with pytest.raises(InputError, match=r"circuits lose \d+\.\d % of the RMSE on 33 held-out examples even from"):
         hydrant.plan_heads(case.checkpoint, near(case, 0.1), how, keep=1, members=2)
-    loose = hydrant.plan_heads(case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=1)
-    told = plan_text(loose)
+    how = Circuit(objective="nll", max_accuracy_loss=99)
+    told = plan_text(hydrant.plan_heads(case.checkpoint, near(case), how, keep=1))
     assert "RMSE on 33 held-out examples" in told
     assert "a loss of at most 99 % is allowed" in told
-    within = hydrant.plan_heads(
-        case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=Budget(1.5), members=2
-    )
+    within = hydrant.plan_heads(case.checkpoint, near(case), how, keep=Budget(1.5), members=2)
     assert within.provenance["budget"]["rmse"] > 0
 
 
@@ -364,17 +328,6 @@ def near(case: Case, spread: float = 2) -> tuple[list[str], list[float]]:
 
 
 # evaluate --baselines
-
-
-def test_scores_of_labels_logits_by_their_definitions() -> None:
-    logits = np.random.default_rng(0).normal(0, 4, (9, 6)).astype(np.float32)
-    found = label_logit_scores(logits)
-    for place, row in enumerate(logits.astype(np.float64)):
-        p = [1 / (1 + math.exp(-z)) for z in row]
-        doubt = math.fsum(-x * math.log(x) - (1 - x) * math.log(1 - x) for x in p)
-        expected = {"max_logit": -max(row), "energy": -math.fsum(math.log(1 + math.exp(z)) for z in row)}
-        expected["predictive_entropy"] = doubt
-        assert {name: values[place] for name, values in found.items()} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ["multi_label", "regression"])
