@@ -212,11 +212,9 @@ def test_an_older_graph_is_refused_before_the_work(bundle: Path, data: dict[str,
     ("change", "words"),
     [
         ({"schema": 2}, "schema"),
-        ({"thresholds": {"maybe": {"score": "confidence", "value": 1}}}, "maybe|thresholds"),
         ({"thresholds": {"abstain": {"score": "luck", "value": 1}}}, "luck"),
         ({"thresholds": {"abstain": {"score": "confidence", "value": float("nan")}}}, "NaN"),
         ({"thresholds": {"ood": {"score": "confidence", "side": "above", "value": 1}}}, "above|side"),
-        ({"conformal": {"method": "raps", "alpha": 0.1, "quantile": 0.5}}, "raps"),
         ({"temperature": 0}, "temperature"),
     ],
 )

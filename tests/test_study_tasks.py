@@ -79,28 +79,6 @@ def test_requests_of_several_domains_have_the_labels_of_their_parts(queries: Pat
     assert known.data.ood_test.labels is None
 
 
-def test_documents_are_of_the_intent_of_its_domain_and_of_others(queries: Path) -> None:
-    known = tasks_data.query_pairs(queries, SIZES)
-    for split, mix in (("train", tasks_data.LEARNED), ("test", tasks_data.RANKED)):
-        examples: Examples = getattr(known.data, split)
-        assert examples.labels is not None
-        groups: dict[str, list[tuple[str, float]]] = {}
-        for (query, document), label in zip(examples.inputs, examples.labels, strict=True):
-            groups.setdefault(query, []).append((document, label))
-        assert len(groups) == getattr(SIZES, split)
-        for query, documents in groups.items():
-            intent = query.split()[1]
-            kinds = [document.split()[1] for document, _ in documents]
-            near = sum(kind != intent and DOMAIN_OF[kind] == DOMAIN_OF[intent] for kind in kinds)
-            assert (kinds.count(intent), near, sum(mix) - kinds.count(intent) - near) == mix
-            assert [label == 1 for _, label in documents] == [kind == intent for kind in kinds]
-            assert query not in dict(documents)
-            assert len(dict(documents)) == sum(mix)
-    places = [place % 10 for place, label in enumerate(known.data.test.labels) if label]  # type: ignore[arg-type]
-    assert len(set(places)) > 5, "what is relevant stands anywhere"
-    assert len(known.data.ood_test) == SIZES.ood_test * 10
-
-
 def test_no_request_stands_in_two_splits(snips: Path) -> None:
     known = tasks_data.slots(snips, SIZES)
     data = known.data
