@@ -24,8 +24,7 @@ class Neighbours:
         search = require("sklearn.neighbors", "report", "find nearest neighbours")
         if len(features) < neighbours:
             raise InputError(
-                f"there are {len(features)} training examples, fewer than the {neighbours} neighbours; give "
-                "more, or a smaller number of neighbours (--neighbours)"
+                f"there are {len(features)} training examples, fewer than the {neighbours} neighbours (--neighbours)"
             )
         self._index = search.NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(unit(features))
 
@@ -60,10 +59,7 @@ class Gaussians:
         total = products / count
         within = total - (means * (sizes / count)).T @ means
         if not np.trace(within) > np.trace(total) * 1e-12:  # rounding
-            raise InputError(
-                f"no class has two different examples among the {count} of the training data, so there is no spread "
-                "within classes to measure distances by; give more training data"
-            )
+            raise InputError(f"no class has two different examples among the {count} of the training data; give more")
         self._whitening, self._background = (whitened(shrunk(each, count)) for each in (within, total))
         self._means = means @ self._whitening
 
@@ -109,8 +105,7 @@ class VirtualLogit:
         norm = self._norms(features).mean()
         if not norm > 1e-6 * np.sqrt(np.trace(energy) / count):
             raise InputError(
-                f"the {count} training examples lie in {self.dimensions} directions and leave none over; give more "
-                "training data"
+                f"the {count} training examples lie in {self.dimensions} directions and leave none over; give more"
             )
         self._scale = largest.astype(np.float64).mean() / norm  # α
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hydrant import Budget, HeadPlan, Taylor, estimate_cost, plan_heads
 from hydrant.calib.heads import candidates as budgets
-from hydrant.calib.heads.candidates import Candidate, few_heads, find_candidates
+from hydrant.calib.heads.candidates import Candidate, find_candidates
 from hydrant.calib.heads.selection import choose_heads, split_examples
 from hydrant.calib.heads.trials import HeldOut, Trial, choose, measure
 from hydrant.data.examples import Examples
@@ -199,7 +199,7 @@ def test_members_to_be_tuned_keep_few_heads_from_the_earliest_layer_that_fits() 
     scores = np.random.default_rng(0).gamma(1.0, size=(3, 6, 12))
     forks: list[int] = []
     for budget in (1.05, 1.2, 1.5, 3.0):
-        found = few_heads(shape, scores, budget, forks=range(6), sequence=12)
+        (found,) = find_candidates(shape, scores, budget, forks=range(6), sequence=12, to_tune=True)
         assert found.ratio <= budget
         assert set(found.counts[: found.fork]) <= {12}
         (count,) = set(found.counts[found.fork :])
@@ -212,8 +212,8 @@ def test_members_to_be_tuned_keep_few_heads_from_the_earliest_layer_that_fits() 
         forks.append(found.fork)
     assert forks == sorted(forks, reverse=True)
     assert forks[-1] < forks[0]
-    with pytest.raises(InputError, match=r"budget 0\.1 cannot be reached: the cheapest plan of 3 members costs"):
-        few_heads(shape, scores, 0.1, forks=range(6), sequence=12)
+    with pytest.raises(InputError, match=r"budget 0\.1 cannot be reached"):
+        find_candidates(shape, scores, 0.1, forks=range(6), sequence=12, to_tune=True)
 
 
 def test_a_plan_to_be_tuned(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:

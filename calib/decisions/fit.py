@@ -291,8 +291,7 @@ def fit_scores(known: Sample, ood: Sample | None, request: Request) -> Calibrati
         "nll": float(gaussian_nll(errors, variance, scale).mean()),
         "spearman": rank_correlation(np.abs(errors), variance),
     }
-    bounds = (0.0, 1.0) if request.activation == "sigmoid" else None
-    ends = _intervals(mean, variance, known.labels, scale, targets.confidence or 0.9, bounds)
+    ends = _intervals(scores, known.labels, scale, request)
     reference = traffic_reference(scores, thresholds, {})
     return Calibration(1.0, thresholds, None, fitted, ends, reference=reference)
 
@@ -321,14 +320,10 @@ def _score_abstention(scores: Scores, errors: np.ndarray, targets: Targets) -> T
     return Threshold(best, limit, {"coverage": abstain.share}, {**measured, **ranked}, len(errors))
 
 
-def _intervals(
-    mean: np.ndarray,
-    variance: np.ndarray,
-    labels: np.ndarray,
-    scale: Scale,
-    confidence: float,
-    bounds: tuple[float, float] | None,
-) -> Intervals:
+def _intervals(scores: Scores, labels: np.ndarray, scale: Scale, request: Request) -> Intervals:
+    mean, variance = scores["score"], scores["score_variance"]
+    confidence = request.targets.confidence or 0.9
+    bounds = (0.0, 1.0) if request.activation == "sigmoid" else None
     check_count(len(labels), confidence, "intervals: confidence")
     half = np.sqrt(variance + np.float32(scale.floor)).astype(np.float64)
     rounding = np.spacing(np.maximum(np.abs(mean), np.abs(labels)).astype(np.float32))  # of an interval's end

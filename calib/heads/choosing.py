@@ -137,7 +137,10 @@ class Choice:
                     batch_size=job.reading.batch_size, progress=job.progress,
                 )  # fmt: skip
             tables[members] = diversify(per_example, len(members), method.diversity, deviation(method), job.seed)
-            self._facts["taylor"] = _taylor_facts(per_example, method)
+            mean = per_example.mean(axis=0, dtype=np.float64)
+            scores = [[float(f"{score:.6g}") for score in row] for row in mean]
+            noise = {"noise": deviation(method)} if method.diversity == "noise" else {}
+            self._facts["taylor"] = {"diversity": method.diversity, "scores": scores, **noise}
         return tables
 
     def _chosen(self, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
@@ -176,23 +179,10 @@ class Choice:
         if state is not None:
             self._states.append(state.parent)
         unknown = {} if job.unknown is None else {"ood": job.unknown.name, "ood_examples": len(job.unknown)}
-        facts: dict[str, Any] = {
-            "objective": method.objective,
-            "masking": method.masking,
-            "circuits": len(counts),
-            "average": method.average,
-        }
+        facts: dict[str, Any] = {"objective": method.objective, "masking": method.masking}
+        facts |= {"circuits": len(counts), "average": method.average}
         if len(counts) > 1:
             facts["diversity"] = method.diversity
             facts |= {"noise": deviation(method)} if method.diversity == "noise" else {}
         figures = {"scores": found.scores, "validation": {"before": found.before, "after": found.after}}
         return list(found.members), {**unknown, **facts, **figures}
-
-
-def _taylor_facts(per_example: np.ndarray, how: Taylor) -> dict[str, Any]:
-    mean = per_example.mean(axis=0, dtype=np.float64)
-    facts: dict[str, Any] = {
-        "diversity": how.diversity,
-        "scores": [[float(f"{score:.6g}") for score in row] for row in mean],
-    }
-    return facts | ({"noise": deviation(how)} if how.diversity == "noise" else {})

@@ -86,8 +86,7 @@ def find_circuits(
         result = Circuits(members, search.scores(), search.figures([everything]), search.figures(members))
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"the GPU has too little free memory for the circuits ({cut(error, 120)}); free some, give smaller "
-            "batches, or search on the CPU: CUDA_VISIBLE_DEVICES= before the command"
+            f"the GPU has too little free memory for the circuits ({cut(error, 120)}); give smaller batches"
         ) from error
     return result
 
@@ -114,8 +113,7 @@ class _Search:
         self.answers = Answers(self.architecture, known, self.runs.words)
         if settings.objective != "nll" and not self.answers.has_uncertainty:
             raise InputError(
-                f"the objective {settings.objective!r} is of entropies, and one model's score of a regression tells "
-                "nothing of how sure it is; choose Circuit(objective='nll'), its squared error"
+                f"the objective {settings.objective!r} is of entropies, and a score has none; choose 'nll'"
             )
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1

@@ -81,8 +81,7 @@ class Circuit:
         _check_diversity(self.diversity, self.noise)
         if self.ood is None and self.objective != "nll":
             raise InputError(
-                f"objective {self.objective!r} needs out-of-distribution data; give it with Circuit(ood=…) (--ood), "
-                "or choose the objective 'nll'"
+                f"objective {self.objective!r} needs out-of-distribution data (--ood), or choose the objective 'nll'"
             )
 
 
@@ -140,10 +139,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio < math.inf:
-            raise InputError(
-                f"budget is {cut(self.ratio)}; expected a positive number: the cost in operations of the single model, "
-                "as 1.25"
-            )
+            raise InputError(f"budget is {cut(self.ratio)}; expected a positive number, as 1.25")
 
 
 def method_of(asked: str | Method) -> Method:
@@ -161,8 +157,7 @@ def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> li
     several = asked.split(",") if isinstance(asked, str) else [asked] if isinstance(asked, Method) else list(asked)
     if len(several) not in (1, members):
         raise InputError(
-            f"method has {len(several)} entries {cut(asked)} for {members} members; expected one for all of them, or "
-            "one for each"
+            f"method has {len(several)} entries {cut(asked)} for {members} members; expected one, or as many"
         )
     methods = [method_of(one) for one in several]
     if len(methods) > 1 and any(isinstance(method, Dropout) for method in methods):
@@ -218,7 +213,4 @@ def _check_diversity(diversity: str, noise: float | None) -> None:
     if not 0 <= noise < math.inf:
         raise InputError(f"noise is {cut(noise)}; expected a finite number, 0 or more")
     if diversity != "noise":
-        raise InputError(
-            f"noise is given for diversity {diversity!r}, which has no use for it; expected diversity 'noise'; "
-            "leave one of them out"
-        )
+        raise InputError(f"noise is given for diversity {diversity!r}; expected diversity 'noise', or neither")

@@ -15,7 +15,7 @@ from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
-from .candidates import Candidate, check_reachable, few_heads, find_candidates, unpruned
+from .candidates import Candidate, check_reachable, find_candidates, unpruned
 from .choosing import AccuracyLossError, Choice, Counts
 from .methods import Budget
 from .selection import ANY, within
@@ -42,11 +42,10 @@ def plan_within(
     forks = range(late, architecture.layers) if fork is None else [fork]
     check_reachable(architecture, members, limit, forks=forks, sequence=tokens)
     search = (lambda counts: choice.heads([counts] * members)) if choice.searches else None
-    how: dict[str, Any] = {"forks": forks, "sequence": tokens, "search": search, "drawn": choice.drawn}
-    if budget.to_tune:
-        candidates = [few_heads(architecture, choice.tables, limit, **how)]
-    else:
-        candidates = find_candidates(architecture, choice.tables, limit, **how)
+    candidates = find_candidates(
+        architecture, choice.tables, limit,
+        forks=forks, sequence=tokens, search=search, drawn=choice.drawn, to_tune=budget.to_tune,
+    )  # fmt: skip
     single, *trials = measure(
         job.module, [unpruned(architecture), *candidates], job.held_out(held_out), progress=job.progress
     )
@@ -58,8 +57,7 @@ def plan_within(
         raise AccuracyLossError(
             f"of {len(trials)} plans within {limit:g} × the single model's operations, the best has {best.quality()} "
             f"on {len(held_out)} held-out examples, and the single model {single.quality()}; expected a "
-            f"loss of at most {lost_words(f'{margin:g}', single)} (--max-accuracy-loss); allow more, give a larger "
-            "budget, or choose another method"
+            f"loss of at most {lost_words(f'{margin:g}', single)} (--max-accuracy-loss); allow more, or a larger budget"
         )
     chosen = choose(allowed)
     facts = {
@@ -101,8 +99,7 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
             return members, {**choice.provenance(asked), "margin": facts}
     raise AccuracyLossError(
         f"circuits lose {lost_words(f'{losses[-1]:.1f}', single)} on {len(held_out)} held-out examples even from layer "
-        f"{fork} on; expected at most {margin:g} (--max-accuracy-loss); allow more, give more data, or choose another "
-        "method"
+        f"{fork} on; expected at most {margin:g} (--max-accuracy-loss); allow more, or give more data"
     )
 
 

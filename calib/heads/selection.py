@@ -220,8 +220,7 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     total = len(examples)
     if total < 2:
         raise InputError(
-            f"there is {total} calibration example; expected at least 2, since one part scores heads and the other "
-            "compares plans; give more data, or the heads to keep and a method that compares nothing"
+            f"there is {total} calibration example; expected at least 2, one to score heads and one to compare plans"
         )
     held_out = min(max(total // 4, FEWEST), MOST, total // 2)
     order = np.random.default_rng([seed, total]).permutation(total)

@@ -117,10 +117,7 @@ def gated_heads(model: nn.Module, blocks: Sequence[Block], gates: Sequence[Tenso
         def apply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
             states = args[0]
             if states.shape[0] % len(own):
-                raise InputError(
-                    f"{block.output} reads {list(states.shape)} for {len(own)} inputs, whose rows cannot be told "
-                    "apart; choose method 'random'"
-                )
+                raise InputError(f"the rows of {block.output} cannot be told apart; choose method 'random'")
             by_head = states.reshape(len(own), -1, block.heads, block.head_width)
             return ((by_head * own[:, None, :, None]).reshape(states.shape),)
 
