@@ -79,9 +79,7 @@ def _warm_up(run: Run, seconds: float, clock: Clock) -> None:
 class Latency:
     """Times of one case, in milliseconds; percentiles are linear between neighbours.
 
-    Attributes:
-        variation: standard deviation ÷ mean.
-        drift: median of the second half of the repetitions ÷ that of the first, − 1.
+    Variation is standard deviation ÷ mean; drift the median of the second half ÷ that of the first, − 1.
     """
 
     p50: float

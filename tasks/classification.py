@@ -67,8 +67,7 @@ def compare_classes(
 ) -> tuple[Agreement, list[Gate]]:
     """Compare two backends' outputs: ``probabilities`` [N, C] and the scores [N].
 
-    Args:
-        tokens: whether scores below their tolerance count as equal, since most tokens are certain.
+    Of tokens, most of which are certain, scores below their tolerance count as equal.
     """
     p, q = reference["probabilities"], tested["probabilities"]
     flipped = p.argmax(axis=1) != q.argmax(axis=1)

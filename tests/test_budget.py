@@ -257,17 +257,3 @@ def test_plan_is_the_choice_among_its_candidates(
     assert chosen in facts["candidates"]
     assert chosen["mutual_information"] >= facts["candidates"][0]["mutual_information"]
     assert HeadPlan.from_json(json.loads(json.dumps(plan.to_json()))).provenance == plan.provenance
-
-
-def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
-    arguments = ("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "plan.json")
-    done = run_cli(*arguments, "--budget", 1.6)
-    assert done.returncode == 0, done.stderr
-    plan = HeadPlan.load(tmp_path / "plan.json")
-    assert estimate_cost(ARCHITECTURES["bert"], plan, sequence=5).ratio <= 1.6
-    facts = plan.provenance["budget"]
-    row = next(line for line in done.stdout.splitlines() if line.endswith("chosen"))
-    assert row.split()[0] == str(facts["fork"])
-    assert f"{facts['ratio']:.3f}×" in row
-    done = run_cli(*arguments, "--fork-from", 2, "--keep", 1, "--json")
-    assert json.loads(done.stdout)["members"][0]["keep"][:2] == [list(FULL), list(FULL)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hydrant.data.examples import read_examples
 from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
-from support import LAYERS, make_inputs, make_model, make_tokenizer, random_plan
+from support import make_inputs, make_model, make_tokenizer, random_plan
 
 SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.0.0"}}
 OLDER = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}
@@ -185,40 +184,6 @@ def test_labels_are_numbers(tmp_path: Path) -> None:
 
 
 # Plans
-
-
-def test_taylor_importance_of_a_regression_is_that_of_its_squared_error() -> None:
-    from hydrant.calib.heads.taylor import taylor_scores
-    from hydrant.data.examples import Examples
-    from support import ReadyTensors, examples_of
-
-    model = make_scorer()
-    drawn = examples_of("bert", 3)
-    labels = np.array([0.5, -1.0, 2.0])
-    found = taylor_scores(model, Examples(drawn.inputs, labels, "test"), ReadyTensors(0))  # type: ignore[arg-type]
-    double = copy.deepcopy(model).double()
-    for row, item in enumerate(drawn.inputs):
-        tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
-        for layer in range(LAYERS):
-            for head in range(4):
-                losses = [(_scaled(double, layer, head, gate, tensors) - labels[row]) ** 2 for gate in (0.999, 1.001)]
-                slope = abs(losses[1] - losses[0]) / 0.002
-                assert found[row, layer, head] == pytest.approx(slope, rel=2e-2, abs=2e-3)
-
-
-def _scaled(model: Any, layer: int, head: int, gate: float, tensors: dict[str, torch.Tensor]) -> float:
-    """The logit of a double-precision model with one head scaled."""
-
-    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        states = arguments[0].clone()
-        states[..., head * 8 : (head + 1) * 8] *= gate
-        return (states,)
-
-    place = model.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
-    with torch.no_grad():
-        found = float(model(**tensors).logits[0, 0])
-    place.remove()
-    return found
 
 
 @pytest.mark.parametrize("kind", ["relevance", "regression"])

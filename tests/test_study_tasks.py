@@ -7,7 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import transformers
 
@@ -17,7 +16,6 @@ import study_tasks
 import tasks_data
 import tasks_rows
 from clinc150_domains import DOMAIN_OF
-from hydrant.data.examples import Examples
 from study_rows import DEEP
 from support import make_model
 from tasks_data import Sizes
@@ -57,26 +55,6 @@ def snips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_domains_know_every_intent_of_clinc150(shared: Path) -> None:
     assert {intent for _, intent in tasks_data.read_queries(shared / "data/clinc150/train.csv")} == set(DOMAIN_OF)
-
-
-def test_requests_of_several_domains_have_the_labels_of_their_parts(queries: Path) -> None:
-    known = tasks_data.several_domains(queries, SIZES)
-    again = tasks_data.several_domains(queries, SIZES)
-    assert known.data.train.inputs == again.data.train.inputs
-    sizes = []
-    for split, name in (("train", "train"), ("test", "test")):
-        examples: Examples = getattr(known.data, split)
-        assert examples.labels is not None
-        for text, labels in zip(examples.inputs, examples.labels, strict=True):
-            parts = [part.split() for part in text.split(" and ")]
-            assert {part[0] for part in parts} == {name}
-            domains = [DOMAIN_OF[part[1]] for part in parts]
-            assert len(set(domains)) == len(domains)
-            assert {known.labels[place] for place in np.flatnonzero(labels)} == set(domains)
-            sizes.append(len(parts))
-    assert set(sizes) == {1, 2, 3}
-    assert {text.count(" and ") for text in known.data.ood_test.inputs} == {0, 1, 2}
-    assert known.data.ood_test.labels is None
 
 
 def test_no_request_stands_in_two_splits(snips: Path) -> None:

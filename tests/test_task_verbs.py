@@ -329,19 +329,16 @@ def near(case: Case, spread: float = 2) -> tuple[list[str], list[float]]:
 # evaluate --baselines
 
 
-@pytest.mark.parametrize("kind", ["multi_label", "regression"])
-def test_baselines_of_labels_and_scores(
-    kind: str, cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path
-) -> None:
-    case, page = cases[kind], tmp_path / "page.html"
+def test_baselines_of_labels(cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path) -> None:
+    case, page = cases["multi_label"], tmp_path / "page.html"
     figures = Figures(baselines=True, fit=case.train, neighbours=3, bootstrap=0)
     report = hydrant.evaluate(
-        bundles[kind], case.validation, case.ood, figures=figures, compare=[case.checkpoint], html=page
+        bundles["multi_label"], case.validation, case.ood, figures=figures, compare=[case.checkpoint], html=page
     )
     found = report.models[1].baselines
-    there = {"multi_label": {"max_logit", "predictive_entropy", "energy"}, "regression": set()}[kind]
-    assert {name.partition(".")[0] for name in found.figures} == {*there, "knn", "mahalanobis"}
-    assert there | {"knn", "mahalanobis"} | set(found.left_out) == set(BASELINES)
+    there = {"max_logit", "predictive_entropy", "energy", "knn", "mahalanobis"}
+    assert {name.partition(".")[0] for name in found.figures} == there
+    assert there | set(found.left_out) == set(BASELINES)
     assert "Baselines" in page.read_text()
     assert "one Gaussian" in evaluation_text(report)
     # the untouched checkpoint, one text at a time
@@ -361,9 +358,8 @@ def test_baselines_of_labels_and_scores(
     gaussian = sklearn.covariance.OAS().fit(trained)
     squared = [gaussian.mahalanobis(features) for features in (inside, outside)]
     assert found.figures["mahalanobis.auroc"].value == pytest.approx(metrics.auroc(*squared), abs=2e-3)
-    if kind == "multi_label":
-        energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
-        assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
+    energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
+    assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
 
 
 def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path]) -> None:
