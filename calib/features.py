@@ -50,7 +50,8 @@ class Reference:
         rank: int | None = None,
     ) -> dict[str, Density]:
         """Distances by name from labelled training data, not yet standardized; memory stays the same however many."""
-        fit, made = self._fit(examples, _union(sets.values())), {}
+        fit = self._fit(examples, _union(sets.values()))
+        made: dict[tuple[str, ...], Density] = {}
         for taps in dict.fromkeys(map(tuple, sets.values())):
             usual = usual_rank(self._architecture, taps, fit.seen)
             made[taps] = fit.density(about, usual if rank is None else rank, taps)

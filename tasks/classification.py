@@ -89,16 +89,13 @@ def compare_classes(
             reference, tested, {**ranked, "distance": tolerances.distance}, floored=SCORES if tokens else ()
         ),
     }
+    information = agreement["max_mutual_information_difference"]
     changes = math.ceil(tolerances.disagreement_changes * len(p))
     limits = [
         ("label flips", agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
         ("max |Δ probability|", agreement["max_probability_difference"], tolerances.probability),
         ("max |Δ predictive entropy|", agreement["max_entropy_difference"], tolerances.entropy),
-        (
-            "max |Δ mutual information|",
-            agreement["max_mutual_information_difference"],
-            tolerances.mutual_information,
-        ),
+        ("max |Δ mutual information|", information, tolerances.mutual_information),
         ("max |Δ energy|", agreement["max_energy_difference"], tolerances.energy),
         ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
         ("disagreement changes", agreement["disagreement_changes"], changes),

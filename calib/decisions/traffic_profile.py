@@ -33,10 +33,10 @@ def traffic_reference(
     """
     count = len(next(iter(scores.values()))) if inputs is None else inputs
     units = np.arange(count) if texts is None else texts
-    rates = {}
-    for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD)):
-        if name in thresholds:
-            rates[field] = Rate(len(np.unique(units[beyond(scores, thresholds[name])])), count)
+    rates = {
+        field: Rate(len(np.unique(units[beyond(scores, thresholds[name])])), count)
+        for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD))
+    }
     return TrafficReference(count, rates, _histograms(scores), labels)
 
 

@@ -154,15 +154,11 @@ class _Search:
 
     def scores(self) -> list[list[list[float] | None]]:
         """Scores before noise, six digits; ``None`` for layers that keep all heads."""
-        found = []
+        found: list[list[list[float] | None]] = []
         for circuit, counts in enumerate(self.settings.counts):
-            table = self._raw(circuit, self._follow(circuit))
-            found.append(
-                [
-                    [float(f"{score:.6g}") for score in row] if count < self.architecture.heads else None
-                    for row, count in zip(table, counts, strict=True)
-                ]
-            )
+            rows = zip(self._raw(circuit, self._follow(circuit)), counts, strict=True)
+            told = ([float(f"{score:.6g}") for score in row] if count < len(row) else None for row, count in rows)
+            found.append(list(told))
         return found
 
     def figures(self, members: Sequence[Keep]) -> dict[str, float]:

@@ -178,13 +178,12 @@ def measure(
 def choose(trials: Sequence[Trial]) -> Trial:
     """Of the trials as good as that of the least NLL, the most diverse; on a tie the cheapest."""
     best = min(trials, key=lambda trial: (trial.nll, trial.candidate.ratio))
-    level = [trial for trial in trials if _as_good(trial.losses - best.losses)]
+    level = []
+    for trial in trials:
+        lost = trial.losses - best.losses
+        if lost.mean() <= max(lost.std() / math.sqrt(len(lost)), 0.005):
+            level.append(trial)
     return max(level, key=lambda trial: (trial.mutual_information, -trial.candidate.ratio))
-
-
-def _as_good(differences: np.ndarray) -> bool:
-    """Whether losses [N] above the best plan's are within one standard error of none, or of no account."""
-    return bool(differences.mean() <= max(differences.std() / math.sqrt(len(differences)), 0.005))
 
 
 def _trial(candidate: Candidate, stacked: Tensor, held_out: HeldOut) -> Trial:
