@@ -57,8 +57,7 @@ class DensityFit:
             scatter = self._products[tap] / count - np.outer(centre, centre)
         if np.trace(scatter) <= TINY:
             raise InputError(
-                f"all {count} examples have the same features at {self.taps[tap]}, so there is no distance between "
-                "them; give more different training data"
+                f"all {count} examples have the same features at {self.taps[tap]}; give more different training data"
             )
         whitening = whitened(shrunk(scatter, count))
         if rank is not None and rank < len(centre):

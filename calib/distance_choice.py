@@ -28,13 +28,9 @@ KEPT = "kept"
 
 def check_options(fit: Any, taps: str | Sequence[int], rank: Any, width: int) -> None:
     """Refuse a rank that there is not, and what is of no use without training data."""
-    given = {"taps": None if taps == "auto" else taps, "rank": rank}
-    for name, value in given.items():
+    for name, value in {"taps": None if taps == "auto" else taps, "rank": rank}.items():
         if fit is None and value is not None:
-            raise InputError(
-                f"{name} {cut(value)} {'is' if name == 'rank' else 'are'} given without training data to fit the "
-                f"distance on; give them as well (fit=…, --fit), or leave {name} (--{name}) out"
-            )
+            raise InputError(f"{name} {cut(value)} given without training data to fit the distance on (fit=…, --fit)")
     if rank is not None and width and not is_whole(rank, 1, width):  # without a width there is no distance
         raise InputError(f"rank is {cut(rank)}; expected a whole number from 1 to {width}, the width of the model")
 
@@ -49,8 +45,7 @@ def unseen_classes(bundle: Bundle, training: Examples, task: TaskName) -> list[s
         return []
     note = (
         f"{missing} of the {len(bundle.labels)} classes have no example among the {len(training)} of "
-        f"{training.name}, so that inputs of theirs will look far from the training data; fit the distance on examples "
-        "of all classes"
+        f"{training.name}, so that inputs of theirs will look far from the training data"
     )
     log.warning("%s", note)
     return [note]
@@ -71,9 +66,7 @@ def candidates(
         return {} if kept is None else {KEPT: kept}
     ensemble = reference.ensemble
     sets = named_taps(taps, ensemble.architecture, ensemble.trunk, ensemble.members)
-    if not choice:
-        default = next(iter(sets))
-        sets = {default: sets[default]}
+    sets = sets if choice else dict([next(iter(sets.items()))])
     seen = fingerprints(bundle.any_architecture().modality, data=training)
     return reference.fitted(training, sets, {"data": training.name, "examples": len(training), **seen}, rank)
 

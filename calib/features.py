@@ -51,10 +51,10 @@ class Reference:
     ) -> dict[str, Density]:
         """Distances by name from labelled training data, not yet standardized; memory stays the same however many."""
         fit = self._fit(examples, _union(sets.values()))
-        made = {
-            taps: fit.density(about, usual_rank(self._architecture, taps, fit.seen) if rank is None else rank, taps)
-            for taps in dict.fromkeys(map(tuple, sets.values()))
-        }
+        made: dict[tuple[str, ...], Density] = {}
+        for taps in dict.fromkeys(map(tuple, sets.values())):
+            usual = usual_rank(self._architecture, taps, fit.seen)
+            made[taps] = fit.density(about, usual if rank is None else rank, taps)
         return {name: made[tuple(taps)] for name, taps in sets.items()}
 
     def _fit(self, examples: Examples, taps: Sequence[str]) -> DensityFit:
@@ -94,15 +94,9 @@ class Reference:
         taps = _union(density.taps for density in distances.values())
         with TorchFeatures(self.ensemble, taps) as model:
             return collecting(
-                model,
-                self._processor(examples),
-                self._architecture,
-                examples.inputs,
-                _kept(distances, taps),
-                batch_size=self._batch_size,
-                progress=self._progress,
-                title=f"running on {examples.name}",
-            )
+                model, self._processor(examples), self._architecture, examples.inputs, _kept(distances, taps),
+                batch_size=self._batch_size, progress=self._progress, title=f"running on {examples.name}",
+            )  # fmt: skip
 
     def _processor(self, examples: Examples) -> Any:
         load = lambda: self._bundle.processor_for(f"read {examples.source}")  # noqa: E731 (asked for when needed)

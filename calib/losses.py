@@ -28,11 +28,6 @@ def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return _cross_entropies(logits, labels).mean(dim=-1)
 
 
-def two_classes(logits: Tensor) -> Tensor:
-    """The logits of "not relevant" and "relevant", [..., 2], from those of a score [..., 1]."""
-    return label_pairs(logits[..., 0])
-
-
 def activated(logits: Tensor, activation: ScoreActivation) -> Tensor:
     """Scores [...] from logits [..., 1]."""
     return torch.sigmoid(logits[..., 0]) if activation == "sigmoid" else logits[..., 0]

@@ -16,12 +16,6 @@ from .density import shrunk, unit, whitened
 BLOCK = 4096
 """Examples worked on at a time, so that float64 copies of large sets stay small."""
 
-MIN_SPREAD = 1e-12
-"""Share of all variance below which that within classes is rounding."""
-
-MIN_RESIDUAL = 1e-6
-"""Share of a feature's length below which what remains is rounding of float32."""
-
 
 class Neighbours:
     """Distance to the k-th nearest training example (Sun et al. 2022), searched exhaustively."""
@@ -30,8 +24,7 @@ class Neighbours:
         search = require("sklearn.neighbors", "report", "find nearest neighbours")
         if len(features) < neighbours:
             raise InputError(
-                f"there are {len(features)} training examples, fewer than the {neighbours} neighbours; give "
-                "more, or a smaller number of neighbours (--neighbours)"
+                f"there are {len(features)} training examples, fewer than the {neighbours} neighbours (--neighbours)"
             )
         self._index = search.NearestNeighbors(n_neighbors=neighbours, algorithm="brute").fit(unit(features))
 
@@ -65,11 +58,8 @@ class Gaussians:
         means = sums / sizes  # [R, d], from the centre
         total = products / count
         within = total - (means * (sizes / count)).T @ means
-        if not np.trace(within) > np.trace(total) * MIN_SPREAD:
-            raise InputError(
-                f"no class has two different examples among the {count} of the training data, so there is no spread "
-                "within classes to measure distances by; give more training data"
-            )
+        if not np.trace(within) > np.trace(total) * 1e-12:  # rounding
+            raise InputError(f"no class has two different examples among the {count} of the training data; give more")
         self._whitening, self._background = (whitened(shrunk(each, count)) for each in (within, total))
         self._means = means @ self._whitening
 
@@ -113,10 +103,9 @@ class VirtualLogit:
             energy += rows.T @ rows
         self._residual = np.linalg.eigh(energy)[1][:, : width - self.dimensions]  # P [d, d − D]: least energy first
         norm = self._norms(features).mean()
-        if not norm > MIN_RESIDUAL * np.sqrt(np.trace(energy) / count):
+        if not norm > 1e-6 * np.sqrt(np.trace(energy) / count):
             raise InputError(
-                f"the {count} training examples lie in {self.dimensions} directions and leave none over; give more "
-                "training data"
+                f"the {count} training examples lie in {self.dimensions} directions and leave none over; give more"
             )
         self._scale = largest.astype(np.float64).mean() / norm  # α
 

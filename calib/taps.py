@@ -20,14 +20,10 @@ WEIGHED = ("means", "balanced")
 
 
 def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
-    """The sets of taps to choose from; there is one unless ``asked`` is ``"auto"``.
+    """The sets of taps (``bundle.density``) by name; the first is the default where nothing can choose.
 
-    Args:
-        asked: ``"auto"``, the name of one of :data:`SETS`, or layers of the trunk, counted from 0: ``"1,3"`` or
-            ``[1, 3]``.
-
-    Returns:
-        Name → taps (``bundle.density``); the first is the default where nothing can choose.
+    There is one unless ``asked`` is ``"auto"``: the name of one of :data:`SETS`, or layers of the trunk, counted from
+    0: ``"1,3"`` or ``[1, 3]``.
     """
     ends: tuple[str, ...] = ("",)
     if isinstance(architecture, Traced):
@@ -53,8 +49,8 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     if outside or len(set(layers)) != len(layers) or not layers:
         there = f"0 to {shared - 1}" if shared else "none, since members differ from the first layer on"
         raise InputError(
-            f"taps {cut(asked)} name layers; expected different ones of the trunk that all members share ({there}), "
-            f"or {', '.join(('auto', *known))}"
+            f"taps {cut(asked)} name layers; expected different ones of the trunk ({there}), or "
+            f"{', '.join(('auto', *known))}"
         )
     return {",".join(map(str, layers)): (*_of_layers(layers, kinds), *last)}
 
@@ -71,8 +67,7 @@ def _check_traced(asked: Any, architecture: Traced) -> None:
     """Refuse what a traced model does not have; one that does not hand out its layers has each member's last vector."""
     if not architecture.width:
         raise InputError(
-            f"the vector that the classifier of {architecture.model_class} reads was not found, so there is no "
-            "distance; calibrate without training data (fit=…, --fit)"
+            f"the vector that {architecture.model_class} reads was not found, so there is no distance; leave --fit out"
         )
     if asked not in ("auto", "last") and not architecture.hidden_states:
         raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")

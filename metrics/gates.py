@@ -48,9 +48,6 @@ TOLERANCES = {
 }
 """Explicit tolerances per precision; the README reports what was measured on a real checkpoint."""
 
-RANKED_INPUTS = 100
-"""Rank correlations are judged from this many inputs on, and reported from 8."""
-
 RANKED = "Spearman "
 """Prefix of the gates on rank correlations, whose limit is a minimum."""
 
@@ -84,7 +81,7 @@ def judged(
 ) -> tuple[Agreement, list[Gate]]:
     """The agreement and its gates: each value against its limit; what is not a number fails its gate."""
     gates = [Gate(name, value, limit, bool(value <= limit)) for name, value, limit in limits if value is not None]
-    if agreement["inputs"] >= RANKED_INPUTS:
+    if agreement["inputs"] >= 100:  # reported from 8 on
         least, ranks = tolerances.spearman, agreement["spearman"].items()
         gates += [
             Gate(f"{RANKED}{name}", value, least, bool(value >= least))
@@ -118,8 +115,7 @@ def correlations(
 ) -> dict[str, float | None]:
     """Spearman's rank correlation of each output that both have, where it varies by more than ten tolerances.
 
-    Args:
-        floored: outputs of which values below the tolerance count as equal.
+    Values of ``floored`` outputs below the tolerance count as equal.
     """
     found: dict[str, float | None] = {}
     for name, tolerance in tolerances.items():

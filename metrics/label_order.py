@@ -11,9 +11,6 @@ from ..errors import literal
 
 log = logging.getLogger(__name__)
 
-MAX_CHANCE = 1e-6
-"""Probability that unrelated labels would agree as well, below which another order is reported."""
-
 
 def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[str]:
     """A note, also logged, where the labels fit the predictions in another order of the classes only.
@@ -27,7 +24,7 @@ def order_notes(data: str, probabilities: np.ndarray, labels: np.ndarray, names:
         return []
     plain, chance, _ = agreement(predicted, labels, len(names))
     other, _, improbable = agreement(order[predicted], labels, len(names))
-    if improbable >= MAX_CHANCE or not (plain < chance or 2 * plain <= other):
+    if improbable >= 1e-6 or not (plain < chance or 2 * plain <= other):
         return []
     first = next(index for index in np.unique(predicted) if order[index] not in (-1, index))
     note = (

@@ -76,10 +76,8 @@ def span_counts(known: Sequence[Span], predicted: Sequence[Span], types: Sequenc
 def span_metrics(counts: np.ndarray) -> dict[str, np.ndarray]:
     """Precision, recall and F1 over all spans (micro), and the mean F1 of the types that occur (macro), [R] each.
 
-    A metric of no spans is 0, as in seqeval with ``zero_division=0``.
-
-    Args:
-        counts: [R, 3, K], as of :func:`span_counts`, summed over texts.
+    A metric of no spans is 0, as in seqeval with ``zero_division=0``. Counts [R, 3, K] are those of
+    :func:`span_counts`, summed over texts.
     """
     right, predicted, known = (counts[:, row].astype(np.float64) for row in range(3))  # [R, K]
     each = _ratio(2 * right, predicted + known)

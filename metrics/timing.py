@@ -11,12 +11,6 @@ import numpy as np
 
 from ..progress import Progress, no_progress
 
-STEADY = 0.025
-"""Largest coefficient of variation that goes without a warning, as in trtexec."""
-
-LEVEL = 0.05
-"""Largest difference between the medians of the first and the second half that goes without a warning."""
-
 Clock = Callable[[], float]
 """A clock in seconds."""
 
@@ -42,12 +36,9 @@ def interleave(
     progress: Progress = no_progress,
     title: str = "",
 ) -> np.ndarray:
-    """Run every case once in each round, until every one has run long and often enough.
+    """Seconds [rounds, cases]: every case runs once in each round, until every one has run long and often enough.
 
     What disturbs the machine for a while so meets all cases alike. Each round starts with the next case.
-
-    Returns:
-        Seconds [rounds, cases].
     """
     timed = timed or partial(_by, clock)
     for run in runs:
@@ -88,9 +79,7 @@ def _warm_up(run: Run, seconds: float, clock: Clock) -> None:
 class Latency:
     """Times of one case, in milliseconds; percentiles are linear between neighbours.
 
-    Attributes:
-        variation: standard deviation ÷ mean.
-        drift: median of the second half of the repetitions ÷ that of the first, − 1.
+    Variation is standard deviation ÷ mean; drift the median of the second half ÷ that of the first, − 1.
     """
 
     p50: float
@@ -133,9 +122,9 @@ class Ratio:
 def instabilities(cases: Mapping[str, Latency]) -> list[str]:
     """A sentence for each sign that a measurement was unstable."""
     signs = (
-        ("variation", STEADY, "the times varied (standard deviation ÷ mean)",
+        ("variation", 0.025, "the times varied (standard deviation ÷ mean)",
          "close other programs, or measure longer with --seconds"),
-        ("drift", LEVEL, "the medians of the first and the second half differ",
+        ("drift", 0.05, "the medians of the first and the second half differ",
          "the machine was changing its speed; measure again"),
     )  # fmt: skip
     found = []

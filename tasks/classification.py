@@ -67,8 +67,7 @@ def compare_classes(
 ) -> tuple[Agreement, list[Gate]]:
     """Compare two backends' outputs: ``probabilities`` [N, C] and the scores [N].
 
-    Args:
-        tokens: whether scores below their tolerance count as equal, since most tokens are certain.
+    Of tokens, most of which are certain, scores below their tolerance count as equal.
     """
     p, q = reference["probabilities"], tested["probabilities"]
     flipped = p.argmax(axis=1) != q.argmax(axis=1)
@@ -90,16 +89,13 @@ def compare_classes(
             reference, tested, {**ranked, "distance": tolerances.distance}, floored=SCORES if tokens else ()
         ),
     }
+    information = agreement["max_mutual_information_difference"]
     changes = math.ceil(tolerances.disagreement_changes * len(p))
     limits = [
         ("label flips", agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
         ("max |Δ probability|", agreement["max_probability_difference"], tolerances.probability),
         ("max |Δ predictive entropy|", agreement["max_entropy_difference"], tolerances.entropy),
-        (
-            "max |Δ mutual information|",
-            agreement["max_mutual_information_difference"],
-            tolerances.mutual_information,
-        ),
+        ("max |Δ mutual information|", information, tolerances.mutual_information),
         ("max |Δ energy|", agreement["max_energy_difference"], tolerances.energy),
         ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
         ("disagreement changes", agreement["disagreement_changes"], changes),

@@ -60,14 +60,8 @@ def share(title: str, form: str = "{:.1f}", better: str = "low", unit: str = " %
 class TaskMetrics:
     """Metrics of one model, for its labelled and out-of-distribution examples or resamples of them.
 
-    Args:
-        seen, ood: ``evaluation.observation.Observation`` of either, decisions included.
-        names: of the classes.
-        calibration: ``bundle.calibration.Calibration`` that decided.
-        caution: λ by which scores are also ranked.
-
-    Attributes:
-        wrong: [N] bool, which answers are; ``None`` where an answer is not right or wrong.
+    ``seen`` and ``ood`` are an ``evaluation.observation.Observation`` each, ``caution`` the λ by which scores are also
+    ranked, and ``wrong`` [N] bool says which answers are; ``None`` where an answer is not right or wrong.
     """
 
     wrong: np.ndarray | None = None

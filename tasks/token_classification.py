@@ -23,16 +23,7 @@ NO_VECTOR = "is of one vector for an input, and a tagger has one for each token"
 
 
 class FoundSpans:
-    """The spans that a model finds in texts, S of them.
-
-    Args:
-        kept: [N] bool, which words count; ``None`` for all.
-
-    Attributes:
-        prediction, word_texts: of the words that count.
-        scores: uncertainty → [S], the largest of a span's words.
-        texts: [S], index of each span's text.
-    """
+    """The S spans that a model finds in texts, their scores and indices of texts; ``kept`` [N] words count, or all."""
 
     def __init__(self, seen: Any, names: Any, kept: np.ndarray | None = None) -> None:
         places = np.arange(len(seen.texts)) if kept is None else np.flatnonzero(kept)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
-import types
 from collections.abc import Iterator
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -59,7 +57,7 @@ def test_scores_of_logits_by_their_definitions() -> None:
             assert found[name][place] == pytest.approx(value, rel=1e-9), name
 
 
-@pytest.mark.parametrize("k", [1, 4, 30])
+@pytest.mark.parametrize("k", [1, 30])
 def test_neighbours_by_loops(k: int) -> None:
     train, _ = features(30, 0)
     asked, _ = features(7, 1)
@@ -99,11 +97,8 @@ def test_gaussians_against_scikit_learn(count: int) -> None:
 
 
 def test_no_gaussian_without_a_spread_within_classes() -> None:
-    train, _ = features(5, 0)
     with pytest.raises(HydrantError, match="no class has two different examples among the 5 of the training data"):
-        Gaussians(train, np.arange(5))
-    with pytest.raises(HydrantError, match="no class has two different examples among the 6"):
-        Gaussians(np.ones((6, WIDTH), np.float32), np.zeros(6, np.int64))
+        Gaussians(features(5, 0)[0], np.arange(5))
 
 
 def virtual_logits(train: np.ndarray, weight: np.ndarray, bias: np.ndarray, asked: np.ndarray) -> np.ndarray:
@@ -166,44 +161,17 @@ def test_single_model_of_every_family(family: str) -> None:
         np.testing.assert_allclose(found["features"], expected, atol=1e-4)
 
 
-class Absent(MetaPathFinder, Loader):
-    """Empty modules in place of torchvision, which pytorch-ood imports for its models, and its scores do not use."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] == "torchvision" else None
-
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        return Hollow(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing to run."""
-
-
-class Hollow(types.ModuleType):
-    """A module in which every name is an empty class."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
 @pytest.fixture(scope="module")
 def detectors() -> Iterator[Any]:
-    """``pytorch_ood.detector``; without torchvision, too, so that ``pip install --no-deps pytorch-ood`` is enough."""
+    """``pytorch_ood.detector``; without torchvision, which it imports for its models, and its scores do not use."""
     if importlib.util.find_spec("pytorch_ood") is None:
         pytest.skip("pytorch-ood is not installed")
-    stand_in = [] if importlib.util.find_spec("torchvision") else [Absent()]
-    before = set(sys.modules)
-    sys.meta_path[:0] = stand_in
-    try:
+    parts = ("datasets", "datasets.utils", "models", "models.resnet", "transforms", "transforms.functional")
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("torchvision") is None:
+            for name in ("torchvision", *(f"torchvision.{part}" for part in parts)):
+                patch.setitem(sys.modules, name, MagicMock())
         yield importlib.import_module("pytorch_ood.detector")
-    finally:
-        for finder in stand_in:
-            sys.meta_path.remove(finder)
-        for name in set(sys.modules) - before:
-            if name.partition(".")[0] in ("pytorch_ood", "torchvision"):
-                del sys.modules[name]
 
 
 def test_scores_of_logits_against_pytorch_ood(detectors: Any) -> None:

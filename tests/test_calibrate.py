@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import oracle
 import pytest
-import torch
 from hydrant import (
     Bundle,
     Conformal,
@@ -78,6 +77,9 @@ def bundle(exported: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(exported, tmp_path / "bundle"))
 
 
+GRAPHS = ("model.fp32.onnx", "model.bf16.onnx")
+
+
 def state(bundle: Path) -> dict[str, str]:
     return {path.name: sha256_of(path) for path in bundle.rglob("*") if path.is_file()}
 
@@ -112,34 +114,16 @@ def test_every_graph_says_what_calibration_json_says(bundle: Path, data: dict[st
 
 
 def test_the_graph_is_what_a_new_export_would_be(bundle: Path, data: dict[str, Path]) -> None:
-    calibrate(bundle, data["val"])
-    edited = (bundle / "model.fp32.onnx").read_bytes(), (bundle / "model.bf16.onnx").read_bytes()
-    assert export_onnx(bundle, form=GraphForm(member_outputs=True)).read_bytes() == edited[0]
-    assert export_onnx(bundle, "bf16", form=GraphForm(without=["fold-value-bias"])).read_bytes() == edited[1]
-
-
-def test_calibrating_again_gives_the_same_files(bundle: Path, data: dict[str, Path]) -> None:
     calibrate(bundle, data["val"], sets=Conformal(0.2))
     first = state(bundle)
     calibrate(bundle, data["val"], abstain=Risk(0.9))
     assert json.loads((bundle / "calibration.json").read_text())["conformal"] is None
     calibrate(bundle, data["val"], sets=Conformal(0.2))
-    assert state(bundle) == first
-
-
-@pytest.mark.slow
-def test_int8_keeps_its_ranges(exported: Path, data: dict[str, Path], tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(exported, tmp_path / "bundle"))
-    torch.manual_seed(0)
-    try:
-        export_onnx(bundle, "int8", reading=Reading(examples=50), data=data["val"])
-    except HydrantError as error:  # random weights: the gates may refuse them
-        pytest.skip(f"INT8 does not pass its gates on this model: {error}")
-    before = onnx.load(bundle / "model.int8.onnx")
-    report = calibrate(bundle, data["val"])
-    after = onnx.load(bundle / "model.int8.onnx")
-    assert temperature_in(bundle / "model.int8.onnx") == np.float32(report.calibration.temperature)
-    assert [node.SerializeToString() for node in before.graph.node] == [n.SerializeToString() for n in after.graph.node]
+    assert state(bundle) == first, "calibrating again gives the same files"
+    export_onnx(bundle, form=GraphForm(member_outputs=True))
+    export_onnx(bundle, "bf16", form=GraphForm(without=["fold-value-bias"]))
+    now = state(bundle)
+    assert [now[name] for name in GRAPHS] == [first[name] for name in GRAPHS]
 
 
 def test_temperature_against_the_oracle_and_a_grid(bundle: Path, data: dict[str, Path], bert_checkpoint: Path) -> None:
@@ -166,9 +150,7 @@ def test_temperature_against_the_oracle_and_a_grid(bundle: Path, data: dict[str,
     assert report.calibration.fitted["before"]["nll"] == pytest.approx(loss(1.0), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "score", ["confidence", "predictive_entropy", "expected_entropy", "mutual_information", "energy"]
-)
+@pytest.mark.parametrize("score", ["confidence", "mutual_information", "energy"])
 def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) -> None:
     report = calibrate(
         bundle,
@@ -197,12 +179,9 @@ def test_backends_decide_alike(score: str, bundle: Path, data: dict[str, Path]) 
 @pytest.mark.parametrize(
     ("changes", "options", "words"),
     [
-        ({"val.csv": "text,label\n"}, {}, "no rows"),
-        ({"val.csv": "text,label\nhello,z\n"}, {}, "'z'"),
         ({"val.csv": "text,label\nhello,a\n"}, {}, r"coverage of 0\.95"),
         ({}, {"flags": FalseAlarm(score="distance")}, "score distance"),
         ({}, {"taps": "last"}, "taps 'last'"),
-        ({}, {"rank": 4}, "rank '4'"),
         ({}, {"abstain": Risk(0.001)}, "risk at 0.001"),
     ],
 )
@@ -218,44 +197,24 @@ def test_refusals_change_nothing(
     assert state(bundle) == before
 
 
-def test_weights_that_give_no_numbers_are_refused(
-    bundle: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hydrant.runtime.backends.reference import TorchModule
-
-    run = TorchModule.run
-    monkeypatch.setattr(TorchModule, "run", lambda self, inputs: {k: v * np.nan for k, v in run(self, inputs).items()})
-    before = state(bundle)
-    with pytest.raises(HydrantError, match=r"torch gave .* that are not finite \(NaN or infinity\)"):
-        calibrate(bundle, data["val"])
-    assert state(bundle) == before
-
-
 def test_an_older_graph_is_refused_before_the_work(bundle: Path, data: dict[str, Path]) -> None:
     model = onnx.load(bundle / "model.fp16.onnx")
     for tensor in model.graph.initializer:
         if tensor.name == "const.temperature":
             tensor.name = "something.else"
-    Bundle.open(bundle).add({"model.fp16.onnx": model.SerializeToString()})
-    with pytest.raises(
-        HydrantError,
-        match=r"model\.fp16\.onnx holds no temperature that could be set, or gives no energy: .* export it again",
-    ):
-        calibrate(bundle, data["val"])
-    Bundle.open(bundle).add({"model.fp16.onnx": b"nothing"})
-    with pytest.raises(HydrantError, match=r"model\.fp16\.onnx is not an ONNX file"):
-        calibrate(bundle, data["val"])
+    for content, words in ((model.SerializeToString(), "holds no temperature"), (b"nothing", "is not an ONNX file")):
+        Bundle.open(bundle).add({"model.fp16.onnx": content})
+        with pytest.raises(HydrantError, match=rf"model\.fp16\.onnx {words}"):
+            calibrate(bundle, data["val"])
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"schema": 2}, "schema"),
-        ({"thresholds": {"maybe": {"score": "confidence", "value": 1}}}, "maybe|thresholds"),
         ({"thresholds": {"abstain": {"score": "luck", "value": 1}}}, "luck"),
         ({"thresholds": {"abstain": {"score": "confidence", "value": float("nan")}}}, "NaN"),
         ({"thresholds": {"ood": {"score": "confidence", "side": "above", "value": 1}}}, "above|side"),
-        ({"conformal": {"method": "raps", "alpha": 0.1, "quantile": 0.5}}, "raps"),
         ({"temperature": 0}, "temperature"),
     ],
 )
@@ -279,49 +238,28 @@ def test_a_graph_with_another_temperature_fails_verify(bundle: Path, data: dict[
 
 @pytest.mark.slow
 def test_command_line(bundle: Path, data: dict[str, Path]) -> None:
-    arguments = [
-        "--data",
-        data["val"],
-        "--ood",
-        data["ood"],
-        "--coverage",
-        0.8,
-        "--score",
-        "confidence",
-        "--conformal",
-        0.2,
-    ]
-    done = run_cli("calibrate", bundle, *arguments)
+    arguments = ("--data", data["val"], "--ood", data["ood"], "--coverage", 0.8, "--score", "confidence")
+    done = run_cli("calibrate", bundle, *arguments, "--conformal", 0.2)
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if "lies at the end of the search" not in line]
     assert told == [], "random weights may know nothing, which is told; nothing else is"
-    for words in ("temperature ", "abstains      confidence below", "flags as OOD  ",
-                  "LAC at α = 0.2", "NLL ", "model.fp16.onnx"):  # fmt: skip
+    for words in ("temperature ", "abstains      confidence below", "flags as OOD  ", "LAC at α = 0.2", "NLL "):
         assert words in done.stdout, words
     first = state(bundle)
-    again = run_cli("calibrate", bundle, *arguments, "--json")
-    found = json.loads(again.stdout)
+    found = json.loads(run_cli("calibrate", bundle, *arguments, "--conformal", 0.2, "--json").stdout)
     assert found["thresholds"]["abstain"]["target"] == {"coverage": 0.8}
-    assert found["outdated_engines"] == []
     assert state(bundle) == first
-    inspected = run_cli("inspect", bundle).stdout
-    assert "fitted on 120 examples of val.csv; flags on 40 of ood.csv, too" in inspected
     assert json.loads(run_cli("inspect", bundle, "--json").stdout)["calibration"]["thresholds"] == found["thresholds"]
-    table = run_cli("predict", bundle, "hello world", "money today is the weather")
-    assert "decision" in table.stdout.splitlines()[0]
     rows = json.loads(run_cli("predict", bundle, "--input", data["test"], "--json").stdout)["predictions"]
-    assert {type(row["abstain"]) for row in rows} == {bool}
+    assert {row["abstain"] for row in rows} == {True, False}
     assert {type(row["out_of_distribution"]) for row in rows} == {bool}
     assert all(set(row["prediction_set"]) <= set("abcde") for row in rows)
-    assert {row["abstain"] for row in rows} == {True, False}
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--coverage", "2"], "argument --coverage: '2' is not a number above 0 and below 1"),
-        (["--coverage", "0.9", "--risk", "0.1"], "not allowed with argument"),
-        (["--ood", "nowhere.csv"], "nowhere.csv does not exist"),
         (["--ood", "DATA"], "val.csv is given both as data and as ood"),
     ],
 )
@@ -361,10 +299,6 @@ def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
     assert areas[chosen] == max(areas.values())
     assert report.density.taps == alone[chosen].taps
     assert all(np.array_equal(array, alone[chosen].arrays()[name]) for name, array in report.density.arrays().items())
-    for name in SETS:  # whichever separates best
-        monkeypatch.setattr("hydrant.calib.distance_choice.best_set", lambda *_, name=name: (name, {}))
-        kept = calibrate(forked, data["val"], data["ood"], fit=data["test"]).density
-        assert all(np.array_equal(array, alone[name].arrays()[part]) for part, array in kept.arrays().items())
 
 
 def test_few_classes_among_many_keep_the_whole_width(
@@ -372,21 +306,18 @@ def test_few_classes_among_many_keep_the_whole_width(
 ) -> None:
     """Ranks follow the classes that had examples, not those that the model knows."""
     monkeypatch.setattr("hydrant.calib.density.MIN_CLASSES", 4)
-    for labels, rank in (("abcde", 4), ("bcde", 3), ("cde", Bundle.open(forked).architecture().width)):
+    for labels, rank in (("bcde", 3), ("cde", Bundle.open(forked).architecture().width)):
         training = write_texts(tmp_path / f"{labels}.csv", 60, 3, labels)
         report = calibrate(forked, data["val"], fit=training)
         assert report.density.whitening.shape[2] == rank
-        told = [note for note in report.notes if "have no example" in note]
-        assert len(told) == (len(labels) < 5)
         missing = f"{5 - len(labels)} of the 5 classes have no example among the 60 of {labels}.csv"
-        assert not told or told[0].startswith(missing)
+        assert any(note.startswith(missing) for note in report.notes)
 
 
 def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -> None:
     done = run_cli("calibrate", bundle, "--data", data["val"], "--fit", data["test"], "--taps", "last",
                    "--false-alarm", 0.2, "--coverage", 0.8)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "flags as OOD  distance above" in done.stdout
     assert "distance      3 taps: each member's last; fitted on" in done.stdout
     facts = json.loads(run_cli("inspect", bundle, "--json").stdout)
     assert facts["problems"] == []
@@ -395,12 +326,10 @@ def test_a_distance_from_the_command_line(bundle: Path, data: dict[str, Path]) -
     assert {graph.rpartition(" ")[2] for graph in facts["graphs"].values()} == {"distance"}
     (row,) = json.loads(run_cli("predict", bundle, "hello world", "--json").stdout)["predictions"]
     assert row["out_of_distribution"] is (row["distance"] > facts["calibration"]["thresholds"]["ood"]["value"])
-    assert "distance" in run_cli("predict", bundle, "hello world").stdout.splitlines()[0]
     again = run_cli("calibrate", bundle, "--data", data["val"], "--ood-score", "energy", "--json")
     found = json.loads(again.stdout)
     assert found["thresholds"]["ood"]["score"] == "energy", "asked for"
     assert found["distance"] == facts["distance"], "kept"
-    assert run_cli("verify", bundle, "--examples", 20).returncode == 0
     (bundle / "density.safetensors").write_bytes(b"x")
     assert run_cli("inspect", bundle).returncode == 1
     assert run_cli("predict", bundle, "hello", "--backend", "torch").returncode == 2
@@ -421,7 +350,7 @@ def test_a_graph_exported_meanwhile_is_not_left_behind(
         return classes.fit(*arguments, **named)
 
     monkeypatch.setitem(fit.FITS, "classification", replace(classes, fit=fit_late))
-    with pytest.raises(HydrantError, match=r"model\.bf16\.onnx was changed by another process meanwhile; run the comm"):
+    with pytest.raises(HydrantError, match=r"model\.bf16\.onnx was changed by another process"):
         calibrate(bundle, data["val"])
     assert temperature_in(bundle / "model.fp32.onnx") == temperature_in(bundle / "model.bf16.onnx") == 1
     monkeypatch.setitem(fit.FITS, "classification", classes)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import oracle
@@ -17,7 +17,8 @@ import torch
 from hydrant import Circuit, HeadPlan, plan_heads
 from hydrant.calib.heads import masking
 from hydrant.calib.heads.circuits import Settings, find_circuits
-from hydrant.calib.heads.objectives import OBJECTIVES, Statistics, evaluate
+from hydrant.calib.heads.methods import Objective
+from hydrant.calib.heads.objectives import Statistics, evaluate
 from hydrant.calib.heads.search_state import SCORES
 from hydrant.calib.heads.trials import Trial
 from hydrant.data.examples import Examples
@@ -33,7 +34,6 @@ from support import (
     ReadyTensors,
     examples_of,
     make_model,
-    run_cli,
 )
 
 FULL = tuple(range(HEADS))
@@ -41,6 +41,8 @@ KNOWN, UNKNOWN = 9, 5
 
 ANY = 100
 """Points of accuracy that circuits may lose where nothing is held out."""
+
+OBJECTIVES = get_args(Objective)
 
 
 def split(family: str) -> tuple[Examples, Examples]:
@@ -127,10 +129,11 @@ SEARCHES = [
 
 @pytest.mark.parametrize(("family", "objective", "masking"), SEARCHES)
 def test_same_heads_and_scores_as_full_forward_passes(family: str, objective: str, masking: str) -> None:
-    counts = [2, 3, 1]
+    counts = [2, HEADS, 1] if objective == "nll" else [2, 3, 1]
     heads, scores = naive(family, counts, objective, masking)
     found = search(family, [counts], objective=objective, masking=masking, batch_size=4)
-    np.testing.assert_allclose(found.scores[0], scores, atol=1e-5)
+    for ours, wanted in zip(found.scores[0], scores, strict=True):
+        assert wanted is ours is None or ours == pytest.approx(wanted, abs=1e-5)
     gaps = [abs(a - b) for row in scores if row for a, b in pairwise(sorted(row))]
     if min(gaps) > 1e-5:  # else the choice is left to rounding: random weights are others with other versions
         assert found.members == (tuple(heads),)
@@ -138,24 +141,15 @@ def test_same_heads_and_scores_as_full_forward_passes(family: str, objective: st
         assert OLDEST
 
 
-@pytest.mark.parametrize("limits", [(1, 0), (20, 500), (10**6, 10**9)])
+@pytest.mark.parametrize("limits", [(1, 0), (20, 500)])
 def test_result_does_not_depend_on_memory_or_batches(limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = search("bert", [[2, 2, 2]])
     monkeypatch.setattr(masking, "RUN_TOKENS", dict.fromkeys(("cpu", "cuda"), limits[0]))
     monkeypatch.setattr(masking, "CACHE_BYTES", limits[1])
-    for batch_size in (1, 3, 64):
+    for batch_size in (1, 64):
         found = search("bert", [[2, 2, 2]], batch_size=batch_size)
         assert found.members == expected.members
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
-
-
-def test_layers_that_keep_all_heads_are_not_scored() -> None:
-    counts = [HEADS, 2, HEADS]
-    found = search("bert", [counts])
-    heads, scores = naive("bert", counts, "both")
-    assert found.members == (tuple(heads),)
-    assert [row is None for row in found.scores[0]] == [True, False, True]
-    np.testing.assert_allclose(found.scores[0][1], scores[1], atol=1e-5)
 
 
 def test_figures_before_and_after() -> None:
@@ -242,7 +236,7 @@ def perturbed(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Any]:
     return options, search("bert", [[2, 2, 2]] * 3, **options)
 
 
-@pytest.mark.parametrize("steps", [0, 7, 12, 20, 25])
+@pytest.mark.parametrize("steps", [0, 12, 25])
 def test_interrupted_search_goes_on_to_the_same_result(
     steps: int, perturbed: tuple[dict[str, Any], Any], tmp_path: Path
 ) -> None:
@@ -258,13 +252,12 @@ def test_interrupted_search_goes_on_to_the_same_result(
         return iterable
 
     assert search("bert", [[2, 2, 2]] * 3, state=state, progress=counting, **options) == expected
-    assert not list(tmp_path.iterdir())
     assert totals[0] <= 3 * (3 + 3 * (2 + 1)) - 9 * min(known, 1)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"objective": "nll"}, {"seed": 1}, {"noise": 0.25}, {"batch_size": 4}, {"counts": [[2, 2, 1]]}, {"model": 5}],
+    [{"objective": "nll"}, {"batch_size": 4}, {"counts": [[2, 2, 1]]}, {"model": 5}],
     ids=lambda change: next(iter(change)),
 )
 def test_state_of_another_search_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
@@ -315,30 +308,6 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv:
     assert "diversity" not in single.provenance
     without = plan_heads(bert_checkpoint, text_csv, method=Circuit(objective="nll", max_accuracy_loss=ANY), keep=0.5)
     assert "auroc_predictive_entropy" not in without.provenance["validation"]["before"]
-    ragged = plan_heads(
-        bert_checkpoint,
-        text_csv,
-        method=Circuit(objective="nll", max_accuracy_loss=ANY),
-        members=2,
-        keep=[[1, 2, 4], [3]],
-    )
-    assert ragged.head_counts() == [[1, 2, 4], [3, 3, 3]]
-
-
-def test_command_line(bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    command = ("plan", bert_checkpoint, "--data", text_csv, "--method", "circuit", "--keep", 2, "-o", plan)
-    command += ("--max-accuracy-loss", ANY)
-    done = run_cli(*command, "--ood", ood_csv)
-    assert done.returncode == 0, done.stderr
-    assert "3 circuits for the objective separation, on 24 examples of train.csv and 6 of ood.csv:" in done.stdout
-    assert "AUROC by entropy" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    assert HeadPlan.load(plan).head_counts() == [[2] * LAYERS] * 3
-    assert run_cli("fuse", bert_checkpoint, "--plan", plan, "-o", tmp_path / "out").returncode == 0
-    refused = run_cli(*command)
-    assert refused.returncode == 2
-    assert "objective 'separation' needs out-of-distribution data" in refused.stderr
 
 
 def test_interrupted_command_tells_how_to_go_on(
@@ -359,6 +328,7 @@ def test_interrupted_command_tells_how_to_go_on(
     assert cli.main(refused) == 2
     assert "interrupted search with other settings" in capsys.readouterr().err
     assert cli.main(command) == 0
+    assert "3 circuits for the objective separation, on 24 examples of train.csv and 6" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     assert HeadPlan.load(plan) == plan_heads(
         bert_checkpoint, text_csv, method=Circuit(ood=ood_csv, max_accuracy_loss=ANY), keep=2

@@ -164,14 +164,11 @@ TRUNK, ENDS = ("layers.0.first", "layers.0.mean", "last.0"), ("last.0", "last.1"
     ("classes", "changes", "taps", "rank"),
     [
         (150, {}, TRUNK, 64),
-        (65, {}, TRUNK, 64),
         (50, {}, TRUNK, 49),
         (49, {}, TRUNK, None),
         (150, {}, ENDS, None),
         (150, {"width": 64}, TRUNK, None),
-        (50, {"width": 50}, TRUNK, 49),
         (150, {"task": "multi_label"}, TRUNK, None),
-        (150, {"task": "tokens"}, TRUNK, None),
     ],
 )
 def test_the_rank_that_is_taken_by_itself(
@@ -187,11 +184,7 @@ def test_classes_with_one_example_and_none() -> None:
     density = fitted(features, np.array([0, 1, 3, 4]), ("last.0",))
     assert density.means.shape == (1, 4, 5)  # class 2 was not seen
     np.testing.assert_allclose(squared_distances(density, features), 0, atol=1e-5)
-    far = -features.sum(axis=0, keepdims=True)
-    assert squared_distances(density, far)[0, 0] > 1
-
-
-def test_examples_that_are_all_alike_are_refused() -> None:
+    assert squared_distances(density, -features.sum(axis=0, keepdims=True))[0, 0] > 1
     with pytest.raises(InputError, match=r"all 6 examples have the same features at last\.0"):
         fitted(np.ones((6, 1, 5), np.float32), np.array([0, 0, 1, 1, 2, 2]), ("last.0",))
 
@@ -204,10 +197,6 @@ def test_what_a_tap_may_be() -> None:
     assert list(named_taps("auto", text, 0, 2)) == ["last"]  # without a trunk there is nothing else
     assert list(named_taps("auto", image, 1, 2)) == ["last", "all", "balanced"]
     assert named_taps("all", text, 1, 2) == {"all": ("layers.0.first", "layers.0.mean", *last)}
-    for trunk, layers in ((1, "0"), (2, "1")):
-        means = (f"layers.{layers}.mean", *last)
-        assert named_taps("means", text, trunk, 2) == {"means": means}
-    assert named_taps("means", text, 0, 2) == {"means": last}
     deep = replace(text, layers=6)
     assert named_taps("means", deep, 5, 2) == {"means": ("layers.0.mean", "layers.2.mean", "layers.4.mean", *last)}
     assert named_taps("last", text, LAYERS, 2) == {"last": ("last.0",)}  # members that never differ have one
@@ -219,12 +208,9 @@ def test_what_a_tap_may_be() -> None:
     for taps, architecture in ((("layers.0.first",), tags), (("layers.0.token",), text), (("last.0.mean",), tags)):
         with pytest.raises(ValueError, match="of a model of 3 layers and 2 members"):
             check_taps(taps, architecture, 2)
-    for wrong in ("2", "0,0", "", "first", [3]):
+    for wrong, architecture in (("2", text), ("0,0", text), ("first", text), ("means", image)):
         with pytest.raises(InputError, match="expected"):
-            named_taps(wrong, text, 2, 2)
-    for other in (tags, image):
-        with pytest.raises(InputError, match="taps is 'means'; expected auto, last, all, balanced, or layers such as"):
-            named_taps("means", other, 1, 2)
+            named_taps(wrong, architecture, 2, 2)
 
 
 def test_balanced_taps_count_as_much_as_the_trunk() -> None:
@@ -402,22 +388,14 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "taps",
-    [("last.2", "layers.0.mean", "last.0"), ("layers.0.mean", "layers.0.first"), ("layers.0.first",), ("last.1",),
-     ("layers.1.mean", "layers.0.first", "last.0")],
-)  # fmt: skip
+    [("last.2", "layers.0.mean", "last.0"), ("layers.0.first",), ("layers.1.mean", "layers.0.first", "last.0")],
+)
 def test_taps_in_any_order_of_texts_padded_on_either_side(taps: tuple[str, ...], tmp_path: Path) -> None:
     """A file may name fewer taps than a set has, in an order of its own."""
     inputs = make_inputs("bert", batch=6, seed=9)
     real, left = inputs["attention_mask"], torch.arange(6)[:, None] % 2 > 0
     inputs["attention_mask"] = torch.where(left, real.flip(1), real)
     assert_graph_gives(fuse(make_model("bert"), forked("bert", fork=LAYERS - 1)), taps, inputs, tmp_path)
-
-
-def test_the_means_of_a_model_that_normalises_first(tmp_path: Path) -> None:
-    ensemble = fuse(make_model("modernbert"), forked("modernbert", fork=LAYERS - 1))
-    (taps,) = named_taps("means", ensemble.architecture, ensemble.trunk, ensemble.members).values()
-    assert taps[0] == "layers.1.mean"
-    assert_graph_gives(ensemble, taps, make_inputs("modernbert", batch=6, seed=9), tmp_path)
 
 
 def assert_graph_gives(
@@ -488,33 +466,25 @@ def test_the_head_is_put_on_graphs_of_half_precision(
     assert not [tensor for tensor in model.graph.initializer if tensor.name.startswith("distance")]
 
 
-@pytest.mark.parametrize("measured", ["bert", "dinov2", "modernbert-tags"], indirect=True)
+@pytest.mark.parametrize("measured", ["bert"], indirect=True)
 def test_a_density_that_is_not_this_bundles_is_refused(measured: tuple[str, Bundle, Density], tmp_path: Path) -> None:
     case, _, density = measured
     bundle = save_bundle(fuse(make(case, seed=1), forked(case)), tmp_path / "out", tensors_only=True)
-    own = bundle.digests()[WEIGHTS]
+    own, arrays = bundle.digests()[WEIGHTS], density.arrays()
 
-    def changed(**arrays: np.ndarray) -> bytes:
-        return Density(density.taps, **{**density.arrays(), **arrays}).to_bytes(own)
+    def changed(**others: np.ndarray) -> bytes:
+        return Density(density.taps, **{**arrays, **others}).to_bytes(own)
 
-    def typed(kind: torch.dtype) -> bytes:
-        header = changed()
-        facts = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]
-        return save({name: torch.from_numpy(each).to(kind) for name, each in density.arrays().items()}, facts)
-
+    header = changed()
+    facts = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]
     wrong: list[tuple[bytes, str]] = [
-        (typed(torch.float64), "F64"),
-        (typed(torch.bfloat16), "BF16"),
-        (typed(torch.float8_e4m3fn), "F8_E4M3"),
+        (save({name: torch.from_numpy(each).to(torch.bfloat16) for name, each in arrays.items()}, facts), "BF16"),
         (density.to_bytes("0" * 64), "other weights"),
         (b"nonsense", "density"),
-        (Density((*density.taps[:-1], "last.9"), **density.arrays()).to_bytes(own), r"last\.9"),
-        (Density(density.taps, **{**density.arrays(), "scale": 0 * density.scale}).to_bytes(own), "scale"),
-        (Density(density.taps, **{**density.arrays(), "centre": density.centre[:, :3]}).to_bytes(own), "centre"),
-        (Density(density.taps, **{**density.arrays(), "means": np.nan * density.means}).to_bytes(own), "means"),
+        (Density((*density.taps[:-1], "last.9"), **arrays).to_bytes(own), r"last\.9"),
+        (changed(scale=0 * density.scale), "scale"),
+        (changed(means=np.nan * density.means), "means"),
         (changed(whitening=density.whitening[..., :4]), "means"),
-        (changed(whitening=np.repeat(density.whitening, 2, axis=2)), "whitening"),
-        (changed(whitening=density.whitening[..., :0], means=density.means[..., :0]), "whitening"),
         (changed(whitening=density.whitening[0]), "whitening"),
     ]
     for content, words in wrong:

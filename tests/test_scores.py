@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 from pathlib import Path
 from typing import Any
 
 import hydrant
 import numpy as np
-import onnxruntime
 import oracle
 import pytest
 import torch
 import transformers
 from hydrant import GraphForm, Reading
-from hydrant.bundle.architecture import Architecture
 from hydrant.data.examples import read_examples
-from hydrant.errors import BundleError, InputError, UnsupportedModelError
+from hydrant.errors import InputError, UnsupportedModelError
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
-from support import LAYERS, make_inputs, make_model, make_tokenizer, random_plan
+from support import make_inputs, make_model, make_tokenizer, random_plan
 
 SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.0.0"}}
 OLDER = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}
@@ -87,72 +84,39 @@ def test_the_activation_that_sentence_transformers_stores(settings: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
-         r"activation_fn = 'torch\.nn\.modules\.activation\.Tanh', which hydrant does not support; supported: "
-         r"Identity or Sigmoid of torch\.nn"),
-        ({"num_labels": 1, "sbert_ce_default_activation_function": "mine.Sigmoid"},
-         r"activation_fn = 'mine\.Sigmoid'"),
-        ({"num_labels": 1, "problem_type": "multi_label_classification"},
-         r"problem_type = 'multi_label_classification'.*supported: regression where num_labels is 1"),
-        ({"num_labels": 3, "problem_type": "regression"}, r"problem_type = 'regression'"),
+        ({"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, "Tanh"),
+        ({"num_labels": 1, "sbert_ce_default_activation_function": "mine.Sigmoid"}, r"mine\.Sigmoid"),
+        ({"num_labels": 1, "problem_type": "multi_label_classification"}, "problem_type"),
+        ({"num_labels": 3, "problem_type": "regression"}, "problem_type"),
     ],
-)  # fmt: skip
-def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=message):
+)
+def test_what_is_refused(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=named):
         architecture_of(make_model("bert", **settings))
-
-
-def test_the_architecture_of_a_score_is_read_again_and_checked() -> None:
-    architecture = architecture_of(make_scorer(**SIGMOID))
-    data = architecture.to_json()
-    assert Architecture.from_json(data) == architecture
-    for change in ({"task": "tagging"}, {"score_activation": "tanh"}, {"classes": 2}, {"task": "classification"}):
-        with pytest.raises(BundleError, match=f"{next(iter(change))}|classes"):
-            Architecture.from_json({**data, **change})
 
 
 # Against the oracle
 
 
-def outputs_of(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
-    return dict(zip([output.name for output in session.get_outputs()], found, strict=True))
-
-
 @pytest.mark.parametrize(
-    ("family", "activation", "lowering"),
-    [("bert", "identity", "unrolled"), ("bert", "sigmoid", "grouped"),
-     ("vit", "sigmoid", "unrolled"), ("vit", "identity", "grouped")],
-)  # fmt: skip
+    ("family", "activation", "lowering"), [("bert", "sigmoid", "grouped"), ("vit", "identity", "unrolled")]
+)
 def test_scores_are_those_of_the_pruned_originals(family: str, activation: str, lowering: str, tmp_path: Path) -> None:
     """On every backend; of every family in ``test_every_task``."""
     model = make_scorer(family, **(SIGMOID if activation == "sigmoid" else {}))
     plan, inputs = random_plan(family, 3), make_inputs(family)
     expected = oracle.scores([model], plan, inputs, activation)
-    assert np.ptp(expected["score"]) > 1e-3
     assert expected["score_variance"].max() > 1e-5
-    ensemble = hydrant.fuse(model, plan)
-    with torch.no_grad():
-        fused = ensemble(**inputs)
-    hydrant.save_bundle(ensemble, tmp_path / "bundle", tensors_only=True)
-    path = hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering, member_outputs=True))
-    exported = outputs_of(path, inputs)
-    assert set(exported) == set(expected)
+    hydrant.save_bundle(hydrant.fuse(model, plan), tmp_path / "bundle", tensors_only=True)
+    hydrant.export_onnx(tmp_path / "bundle", form=GraphForm(lowering=lowering, member_outputs=True))
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-    for name, wanted in expected.items():
-        np.testing.assert_allclose(getattr(fused, name).numpy(), wanted, rtol=1e-4, atol=1e-5, err_msg=f"fused {name}")
-        np.testing.assert_allclose(exported[name], wanted, rtol=1e-4, atol=1e-4, err_msg=f"ONNX {name}")
-    if lowering == "unrolled":
-        for backend in ("torch", "onnxruntime", "openvino"):
-            with hydrant.load(tmp_path / "bundle", backend=backend) as predictor:
-                found = predictor.predict(arrays)
-            for name, wanted in expected.items():
-                np.testing.assert_allclose(
-                    getattr(found, name), wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}"
-                )
+    for backend in ("torch", "onnxruntime", "openvino"):
+        with hydrant.load(tmp_path / "bundle", backend=backend) as predictor:
+            found = predictor.predict(arrays)
+        for name, wanted in expected.items():
+            np.testing.assert_allclose(getattr(found, name), wanted, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {name}")
 
 
 def test_checkpoints_trained_apart_are_a_deep_ensemble(tmp_path: Path) -> None:
@@ -162,10 +126,6 @@ def test_checkpoints_trained_apart_are_a_deep_ensemble(tmp_path: Path) -> None:
     expected = oracle.scores(models, ensemble.plan, inputs, "identity")
     with torch.no_grad():
         np.testing.assert_allclose(ensemble(**inputs).score, expected["score"], atol=1e-4)
-    drift = hydrant.measure_drift(hydrant.fuse(models), ensemble, [(inputs, np.zeros(4))])
-    assert drift.examples == 4
-    assert drift.max_abs_logit_difference > 0
-    assert drift.label_changes is drift.accuracy is None
     with pytest.raises(InputError, match="differ in classes 1 and 5; task 'score' and 'classification'"):
         hydrant.fuse([make_scorer(), make_model("bert")])
 
@@ -173,19 +133,12 @@ def test_checkpoints_trained_apart_are_a_deep_ensemble(tmp_path: Path) -> None:
 # The bundle and the graph
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_low_precision_follows_the_reference(precision: Any, own: Path) -> None:
-    hydrant.export_onnx(own, precision)
+def test_low_precision_follows_the_reference(own: Path) -> None:
+    hydrant.export_onnx(own, "bf16")
     report = hydrant.verify(own, reading=Reading(examples=100))
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"max |Δ score| ÷ scale", "max |Δ √variance| ÷ scale", "Spearman score"} <= names
     assert report.passed, [gate for backend in report.backends for gate in backend.gates if not gate.passed]
-
-
-def test_int8_follows_the_reference(own: Path, table: Path) -> None:
-    hydrant.export_onnx(own, "int8", data=table, reading=READING)
-    report = hydrant.verify(own, "onnxruntime", precision="int8", data=table, reading=READING)
-    assert report.passed
 
 
 # Predicting
@@ -204,15 +157,10 @@ def test_predictions_of_pairs(bundle: Path, checkpoint: Path) -> None:
         np.testing.assert_allclose(found.score_variance, expected["score_variance"], atol=1e-5)
         assert found.probabilities is found.label is found.interval_low is None
         assert set(found.to_dict()) == {"score", "score_variance", "member_scores"}
-        assert repr(found) == "Prediction(scores of 4 inputs)"
-        assert len(found) == 4
-        assert len(found[1:3]) == 2
-        assert repr(found[0]).startswith("Prediction(scores of 1 input, 0.")
         assert found.rows(predictor.labels)[0] == {
             "index": 0, "score": float(str(found.score[0])), "score_variance": float(str(found.score_variance[0])),
             "abstain": None,
         }  # fmt: skip
-        assert len(predictor.predict([])) == 0
         failed = predictor.predict([PAIRS[0], 3], on_error="row")
         assert failed.failed.tolist() == [False, True]
         assert "error" in failed.rows(predictor.labels)[1]
@@ -229,51 +177,13 @@ def test_labels_are_numbers(tmp_path: Path) -> None:
     assert found is not None
     assert found.dtype == np.float64
     assert found.tolist() == [1.5, -2.0, 1000.0]
-    given = read_examples((["a", "b"], np.array([0.25, 3], np.float32)), ["score"]).labels
-    assert given is not None
-    assert given.tolist() == [0.25, 3.0]
-    for wrong in ("great", "nan", "inf", ""):
+    for wrong in ("great", "nan"):
         path.write_text(f"text,label\na,1\nb,{wrong}\n")
-        message = "has no label at" if wrong == "" else f"label '{wrong}' at .* row 2 is no finite number"
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=f"label '{wrong}' at .* row 2"):
             read_examples(path, ["score"])
 
 
 # Plans
-
-
-def test_taylor_importance_of_a_regression_is_that_of_its_squared_error() -> None:
-    from hydrant.calib.heads.taylor import taylor_scores
-    from hydrant.data.examples import Examples
-    from support import ReadyTensors, examples_of
-
-    model = make_scorer()
-    drawn = examples_of("bert", 3)
-    labels = np.array([0.5, -1.0, 2.0])
-    found = taylor_scores(model, Examples(drawn.inputs, labels, "test"), ReadyTensors(0))  # type: ignore[arg-type]
-    double = copy.deepcopy(model).double()
-    for row, item in enumerate(drawn.inputs):
-        tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
-        for layer in range(LAYERS):
-            for head in range(4):
-                losses = [(_scaled(double, layer, head, gate, tensors) - labels[row]) ** 2 for gate in (0.999, 1.001)]
-                slope = abs(losses[1] - losses[0]) / 0.002
-                assert found[row, layer, head] == pytest.approx(slope, rel=2e-2, abs=2e-3)
-
-
-def _scaled(model: Any, layer: int, head: int, gate: float, tensors: dict[str, torch.Tensor]) -> float:
-    """The logit of a double-precision model with one head scaled."""
-
-    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        states = arguments[0].clone()
-        states[..., head * 8 : (head + 1) * 8] *= gate
-        return (states,)
-
-    place = model.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
-    with torch.no_grad():
-        found = float(model(**tensors).logits[0, 0])
-    place.remove()
-    return found
 
 
 @pytest.mark.parametrize("kind", ["relevance", "regression"])

@@ -7,8 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-import hydrant
-import numpy as np
 import pytest
 import transformers
 
@@ -18,8 +16,7 @@ import study_tasks
 import tasks_data
 import tasks_rows
 from clinc150_domains import DOMAIN_OF
-from hydrant.data.examples import Examples
-from study_rows import DEEP, SINGLE
+from study_rows import DEEP
 from support import make_model
 from tasks_data import Sizes
 
@@ -58,48 +55,6 @@ def snips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_domains_know_every_intent_of_clinc150(shared: Path) -> None:
     assert {intent for _, intent in tasks_data.read_queries(shared / "data/clinc150/train.csv")} == set(DOMAIN_OF)
-
-
-def test_requests_of_several_domains_have_the_labels_of_their_parts(queries: Path) -> None:
-    known = tasks_data.several_domains(queries, SIZES)
-    again = tasks_data.several_domains(queries, SIZES)
-    assert known.data.train.inputs == again.data.train.inputs
-    sizes = []
-    for split, name in (("train", "train"), ("test", "test")):
-        examples: Examples = getattr(known.data, split)
-        assert examples.labels is not None
-        for text, labels in zip(examples.inputs, examples.labels, strict=True):
-            parts = [part.split() for part in text.split(" and ")]
-            assert {part[0] for part in parts} == {name}
-            domains = [DOMAIN_OF[part[1]] for part in parts]
-            assert len(set(domains)) == len(domains)
-            assert {known.labels[place] for place in np.flatnonzero(labels)} == set(domains)
-            sizes.append(len(parts))
-    assert set(sizes) == {1, 2, 3}
-    assert {text.count(" and ") for text in known.data.ood_test.inputs} == {0, 1, 2}
-    assert known.data.ood_test.labels is None
-
-
-def test_documents_are_of_the_intent_of_its_domain_and_of_others(queries: Path) -> None:
-    known = tasks_data.query_pairs(queries, SIZES)
-    for split, mix in (("train", tasks_data.LEARNED), ("test", tasks_data.RANKED)):
-        examples: Examples = getattr(known.data, split)
-        assert examples.labels is not None
-        groups: dict[str, list[tuple[str, float]]] = {}
-        for (query, document), label in zip(examples.inputs, examples.labels, strict=True):
-            groups.setdefault(query, []).append((document, label))
-        assert len(groups) == getattr(SIZES, split)
-        for query, documents in groups.items():
-            intent = query.split()[1]
-            kinds = [document.split()[1] for document, _ in documents]
-            near = sum(kind != intent and DOMAIN_OF[kind] == DOMAIN_OF[intent] for kind in kinds)
-            assert (kinds.count(intent), near, sum(mix) - kinds.count(intent) - near) == mix
-            assert [label == 1 for _, label in documents] == [kind == intent for kind in kinds]
-            assert query not in dict(documents)
-            assert len(dict(documents)) == sum(mix)
-    places = [place % 10 for place, label in enumerate(known.data.test.labels) if label]  # type: ignore[arg-type]
-    assert len(set(places)) > 5, "what is relevant stands anywhere"
-    assert len(known.data.ood_test) == SIZES.ood_test * 10
 
 
 def test_no_request_stands_in_two_splits(snips: Path) -> None:
@@ -147,14 +102,3 @@ def test_a_miniature_run_measures_every_row(ran: Path) -> None:
         assert 0 <= row["figures"]["accuracy"]["value"] <= 1
     text = (ran / "tasks.md").read_text()
     assert all(f"| {name} | " in text for name in tasks_rows.NAMES)
-
-
-def test_figures_are_those_of_evaluate(ran: Path, snips: Path) -> None:
-    (one,) = json.loads((ran / "tasks.json").read_text())["measured"]
-    data = tasks_data.slots(snips, study_tasks.SIZES["tagger"].scaled(0.01)).data
-    bundle = ran / "work/tagger/calibrated/single-0/single-0"
-    report = hydrant.evaluate(bundle, data.test, data.ood_test, figures=hydrant.Figures(bootstrap=0))
-    for name in ("accuracy", "nll", "span_f1"):
-        assert one["rows"][SINGLE]["figures"][name]["value"] == pytest.approx(
-            report.models[0].figures[name].value, abs=1e-5
-        )

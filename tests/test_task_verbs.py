@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import sklearn.covariance
 import torch
 from hydrant import Budget, Bundle, Circuit, Figures, Grid, Recipe, tasks
 from hydrant.calib.heads.circuits import Settings, find_circuits
-from hydrant.calib.heads.selection import error_kept
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.cli.plan import exploration_text, plan_text
 from hydrant.data.corruptions import typos
@@ -28,7 +28,6 @@ from hydrant.evaluation.metric_names import BASELINES
 from hydrant.families.checkpoint import load_processor
 from hydrant.families.registry import architecture_of
 from hydrant.metrics import classification as metrics
-from hydrant.metrics.labels import label_logit_scores
 from hydrant.metrics.spans import find_spans
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place
@@ -59,11 +58,9 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
         reading=case.reading, say=said.append,
     )  # fmt: skip
     assert report.verified
-    bundle, stages = Bundle.open(report.bundle), report.stages
-    assert bundle.architecture().task == TASKS[kind]
-    assert bundle.has("density.safetensors")
+    stages = report.stages
+    assert Bundle.open(report.bundle).has("density.safetensors")
     assert ("rmse" in stages["plan"]) == (kind == "regression")
-    assert [line.split()[0] for line in said] == list(stages)
     expected = "a temperature for each of 3 labels" if kind == "multi_label" else "intervals for 90% of the labels"
     assert expected in said[4]
     ours, single = report.figures()
@@ -72,13 +69,7 @@ def test_making_a_model_of_another_task(kind: str, cases: dict[str, Case], tmp_p
     assert ours["distance_auroc"] is not None
     assert stages["evaluate"]["notes"] == [], "no earlier stage saw what is reported on"
     if kind != "relevance":
-        tuned = stages["tune"]
-        alone, ensemble = (
-            ("single_rmse", "rmse_after") if kind == "regression" else ("single_accuracy", "accuracy_after")
-        )
-        assert tuned[alone] > 0
-        assert tuned[ensemble] is not None
-        assert (" RMSE " in said[2]) == (kind == "regression" and tuned["tuned"])
+        assert stages["tune"]["single_rmse" if kind == "regression" else "single_accuracy"] > 0
 
 
 @pytest.mark.slow
@@ -87,7 +78,6 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     command = ("make", case.checkpoint, "--data", case.train, "--validation", case.validation, "--ood", case.ood)
     refused = run_cli(*command, "--budget", 1.01, "-o", out, "--members", 2)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
-    assert "budget 1.01 cannot be reached: the cheapest plan of 2 members costs" in refused.stderr
     assert not list(tmp_path.iterdir()), "nothing was done, so that another budget may be asked for"
     done = run_cli(*command, "--epochs", 1, "-o", out, "--members", 2)
     assert done.returncode == 0, done.stderr
@@ -95,14 +85,6 @@ def test_making_a_tagger_from_the_command_line(cases: dict[str, Case], tmp_path:
     report = json.loads((out / "reports/make.json").read_text())
     assert report["stages"]["plan"]["limit"] == 1.5, "that of members whose last layer runs on every token"
     assert report["stages"]["calibrate"]["distance"]["taps"]
-    assert report["stages"]["tune"]["single_accuracy"] > 0
-
-
-def test_members_of_a_regression_may_err_a_little_more() -> None:
-    assert error_kept(2.0, 2.02, 1.0)
-    assert not error_kept(2.0, 2.021, 1.0)
-    assert error_kept(0.0, 0.0, 1.0)
-    assert not error_kept(0.0, 0.1, 1.0)
 
 
 # evaluate --corruptions
@@ -134,14 +116,9 @@ def test_corrupted_inputs_of_every_task(
     loss = "rmse" if TASKS[kind] == "score" else "nll"
     assert [row.severity for row in model.noise] == [1, 2, 3, 4, 5]
     assert all(row.loss_gap == pytest.approx(row.figures[loss] - model.clean[loss]) for row in model.noise)
-    names = {"score": "correlation", "tokens": "span_f1", "multi_label": "exact_match"}
-    assert names[TASKS[kind]] in model.clean
     assert model.clean[loss] == pytest.approx(model.figures[loss].value), "all examples were corrupted"
     title = tasks.TASKS[TASKS[kind]].columns[loss].title
     assert f"{title} on 66 corrupted examples minus that" in page.read_text()
-    assert "severity 5" in page.read_text()
-    stored = json.loads((bundles[kind] / "reports/evaluation.json").read_text())["models"][0]["noise"][4]
-    assert stored[loss] == model.noise[4].figures[loss]
     # the worst by hand, through what ships
     known = read_examples(case.validation, Bundle.open(bundles[kind]).labels, columns=case.reading, task=TASKS[kind])
     known = known.take(np.random.default_rng(0).permutation(len(known)))
@@ -213,11 +190,9 @@ def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_pa
         assert single.rmse is None
         assert single.accuracy == pytest.approx(right.mean())
         assert 0 <= single.ece <= 1
-    assert found.chosen is not None
     assert found.chosen > 0
     assert found.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
-    picture = Image.open(io.BytesIO(draw_exploration(found)))
-    assert picture.width > 900
+    assert Image.open(io.BytesIO(draw_exploration(found))).width > 900
     assert ("RMSE" in exploration_text(found)) == (kind == "regression")
 
 
@@ -235,35 +210,6 @@ def test_what_may_be_lost_of_a_regression() -> None:
 # Circuits
 
 
-def naive_circuit(kind: str, counts: list[int], objective: str, parts: tuple[Examples, Examples]) -> Any:
-    """Heads and scores by full forward passes of the hooked original, each example alone."""
-    model, (known, unknown) = task_model(kind), parts
-    chosen: list[tuple[int, ...]] = []
-    table = []
-    for layer, count in enumerate(counts):
-        scores = []
-        for head in range(HEADS):
-            rest = tuple(other for other in range(HEADS) if other != head)
-            keep = [*chosen, rest, *[tuple(range(HEADS))] * (LAYERS - layer - 1)]
-            losses, entropies = [], []
-            for index, item in enumerate([*known.inputs, *unknown.inputs]):
-                tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
-                z = oracle.member_logits(model, keep, HEADS, tensors)[0].astype(np.float64)
-                p = 1 / (1 + np.exp(-z))
-                entropies.append(float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).sum()))
-                if index < len(known):
-                    label = known.labels[index]
-                    said = np.where(np.atleast_1d(label), p, 1 - p)
-                    losses.append((float(z[0]) - label) ** 2 if kind == "regression" else -np.log(said).sum())
-            inside, outside = np.array(entropies[: len(known)]), np.array(entropies[len(known) :])
-            separation = np.log1p(np.exp(inside[:, None] - outside)).mean()
-            nll = np.mean(losses)
-            scores.append({"nll": nll, "separation": separation, "both": nll + separation}[objective])
-        table.append(scores)
-        chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
-    return tuple(chosen), table
-
-
 def task_model(kind: str) -> Any:
     model = make_model("bert", num_labels=3 if kind == "multi_label" else 1)
     model.classifier.weight.data.mul_(0.3)  # so that no probability is 0 or 1
@@ -272,23 +218,62 @@ def task_model(kind: str) -> Any:
     return model
 
 
+def naive_circuit(found: Callable[[Any], tuple[Any, Any, Any]], objective: str) -> Any:
+    """Heads and scores by full forward passes with heads silenced → losses, and entropies of known and others."""
+    chosen: list[tuple[int, ...]] = []
+    table = []
+    for layer, count in enumerate([2, 1, 3]):
+        scores = []
+        for head in range(HEADS):
+            rest = tuple(other for other in range(HEADS) if other != head)
+            losses, inside, outside = map(np.array, found([*chosen, rest, *[FULL] * (LAYERS - layer - 1)]))
+            nll, separation = losses.mean(), np.log1p(np.exp(inside[:, None] - outside)).mean()
+            scores.append({"nll": nll, "separation": separation, "both": nll + separation}[objective])
+        table.append(scores)
+        chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
+    return tuple(chosen), table
+
+
+def assert_found(model: Any, parts: tuple[Examples, Examples], processor: Any, objective: str, expected: Any) -> Any:
+    """The search finds these heads and scores; its figures."""
+    heads, scores = expected
+    wanted = Settings([[2, 1, 3]], objective, "noise", 0.0, average=False, seed=0)
+    found = find_circuits(model, *parts, processor, wanted, batch_size=5)
+    assert found.members == (heads,)
+    np.testing.assert_allclose(found.scores[0], scores, rtol=1e-4, atol=1e-5)
+    assert set(found.before) == set(found.after)
+    return set(found.after)
+
+
+FULL = tuple(range(HEADS))
+DETECTING = {"accuracy", "nll", "auroc_predictive_entropy"}
+
+
 @pytest.mark.parametrize(
     ("kind", "objective"),
     [("multi_label", "both"), ("relevance", "separation"), ("regression", "nll")],
 )
 def test_circuits_are_those_of_full_forward_passes(kind: str, objective: str) -> None:
-    examples, rng = examples_of("bert", 9), np.random.default_rng(1)
+    examples, rng, model = examples_of("bert", 9), np.random.default_rng(1), task_model(kind)
     labels = {
         "multi_label": rng.random((6, 3)) < 0.5, "relevance": np.arange(6.0) % 2, "regression": rng.normal(0, 2, 6),
     }[kind]  # fmt: skip
     parts = Examples(examples.inputs[:6], labels, "known"), Examples(examples.inputs[6:], None, "unknown")
-    heads, scores = naive_circuit(kind, [2, 1, 3], objective, parts)
-    wanted = Settings([[2, 1, 3]], objective, "noise", 0.0, average=False, seed=0)
-    found = find_circuits(task_model(kind), *parts, ReadyTensors(padding=0), wanted, batch_size=5)
-    assert found.members == (heads,)
-    np.testing.assert_allclose(found.scores[0], scores, rtol=1e-4, atol=1e-5)
-    expected = {"regression": {"rmse"}}.get(kind, {"accuracy", "nll", "auroc_predictive_entropy"})
-    assert set(found.before) == set(found.after) == expected
+
+    def passes(keep: Any) -> tuple[Any, Any, Any]:
+        losses, entropies = [], []
+        for index, item in enumerate(examples.inputs):
+            tensors = {name: torch.from_numpy(array)[None] for name, array in item.tensors.items()}
+            z = oracle.member_logits(model, keep, HEADS, tensors)[0].astype(np.float64)
+            p = 1 / (1 + np.exp(-z))
+            entropies.append(float(-(p * np.log(p) + (1 - p) * np.log(1 - p)).sum()))
+            if index < 6:
+                said = np.where(np.atleast_1d(labels[index]), p, 1 - p)
+                losses.append((float(z[0]) - labels[index]) ** 2 if kind == "regression" else -np.log(said).sum())
+        return losses, entropies[:6], entropies[6:]
+
+    told = assert_found(model, parts, ReadyTensors(padding=0), objective, naive_circuit(passes, objective))
+    assert told == ({"rmse"} if kind == "regression" else DETECTING)
 
 
 def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, Case]) -> None:
@@ -300,56 +285,34 @@ def test_circuits_of_a_tagger_are_those_of_full_forward_passes(cases: dict[str, 
     tags[2] = [None, *tags[2][1:]]
     known = read_examples((texts, tags), TAGS, task="tokens")
     unknown = Examples([["smith", "annis", "an"], ["paris"], ["and", "bert", "smith"]], None, "unknown")
-    chosen: list[tuple[int, ...]] = []
-    table = []
-    for layer, count in enumerate([2, 1, 3]):
-        scores = []
-        for head in range(HEADS):
-            rest = tuple(other for other in range(HEADS) if other != head)
-            losses, doubts = [], []
-            for index, words in enumerate([*texts, *unknown.inputs]):
-                inputs = processor(words, is_split_into_words=True, return_tensors="pt")
-                keep = [*chosen, rest, *[tuple(range(HEADS))] * (LAYERS - layer - 1)]
-                logits = oracle.member_logits(model, keep, HEADS, dict(inputs))[0]
-                p = oracle.softmax(logits[[inputs.word_ids(0).index(word) for word in range(len(words))]])
-                doubts.append(max(map(oracle.entropy, p)))
-                if index < len(texts):
-                    pairs = [(row, tag) for row, tag in zip(p, tags[index], strict=True) if tag]
-                    losses.append(np.mean([-math.log(row[TAGS.index(tag)]) for row, tag in pairs]))
-            inside, outside = np.array(doubts[: len(texts)]), np.array(doubts[len(texts) :])
-            separation = np.log1p(np.exp(inside[:, None] - outside)).mean()
-            scores.append(np.mean(losses) + separation)
-        table.append(scores)
-        chosen.append(tuple(sorted(np.argsort(-np.array(scores), kind="stable")[:count].tolist())))
-    wanted = Settings([[2, 1, 3]], "both", "noise", 0.0, average=False, seed=0)
+
+    def passes(keep: Any) -> tuple[Any, Any, Any]:
+        losses, doubts = [], []
+        for index, words in enumerate([*texts, *unknown.inputs]):
+            inputs = processor(words, is_split_into_words=True, return_tensors="pt")
+            logits = oracle.member_logits(model, keep, HEADS, dict(inputs))[0]
+            p = oracle.softmax(logits[[inputs.word_ids(0).index(word) for word in range(len(words))]])
+            doubts.append(max(map(oracle.entropy, p)))
+            if index < len(texts):
+                pairs = [(row, tag) for row, tag in zip(p, tags[index], strict=True) if tag]
+                losses.append(np.mean([-math.log(row[TAGS.index(tag)]) for row, tag in pairs]))
+        return losses, doubts[:7], doubts[7:]
+
     ready = from_transformers(processor, architecture_of(model))
-    found = find_circuits(model, known, unknown, ready, wanted, batch_size=4)
-    assert found.members == (tuple(chosen),)
-    np.testing.assert_allclose(found.scores[0], table, rtol=1e-4, atol=1e-5)
-    assert set(found.after) == {"accuracy", "nll", "auroc_predictive_entropy"}
+    assert assert_found(model, (known, unknown), ready, "both", naive_circuit(passes, "both")) == DETECTING
 
 
 @pytest.mark.slow
-def test_circuits_of_several_labels_and_of_a_regression(cases: dict[str, Case], tmp_path: Path) -> None:
-    case, plan = cases["multi_label"], tmp_path / "plan.json"
-    done = run_cli(
-        "plan", case.checkpoint, "--data", case.validation, "--ood", case.ood, "--method", "circuit", "--keep", 2,
-        "--max-accuracy-loss", 99, "--members", 2, "-o", plan,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "AUROC by entropy" in done.stdout
-    assert hydrant.HeadPlan.load(plan).method == "circuit"
+def test_circuits_of_a_regression(cases: dict[str, Case]) -> None:
     case = cases["regression"]
     how = Circuit(objective="nll", max_accuracy_loss=0)
     with pytest.raises(InputError, match=r"circuits lose \d+\.\d % of the RMSE on 33 held-out examples even from"):
         hydrant.plan_heads(case.checkpoint, near(case, 0.1), how, keep=1, members=2)
-    loose = hydrant.plan_heads(case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=1)
-    told = plan_text(loose)
+    how = Circuit(objective="nll", max_accuracy_loss=99)
+    told = plan_text(hydrant.plan_heads(case.checkpoint, near(case), how, keep=1))
     assert "RMSE on 33 held-out examples" in told
     assert "a loss of at most 99 % is allowed" in told
-    within = hydrant.plan_heads(
-        case.checkpoint, near(case), Circuit(objective="nll", max_accuracy_loss=99), keep=Budget(1.5), members=2
-    )
+    within = hydrant.plan_heads(case.checkpoint, near(case), how, keep=Budget(1.5), members=2)
     assert within.provenance["budget"]["rmse"] > 0
 
 
@@ -366,30 +329,16 @@ def near(case: Case, spread: float = 2) -> tuple[list[str], list[float]]:
 # evaluate --baselines
 
 
-def test_scores_of_labels_logits_by_their_definitions() -> None:
-    logits = np.random.default_rng(0).normal(0, 4, (9, 6)).astype(np.float32)
-    found = label_logit_scores(logits)
-    for place, row in enumerate(logits.astype(np.float64)):
-        p = [1 / (1 + math.exp(-z)) for z in row]
-        doubt = math.fsum(-x * math.log(x) - (1 - x) * math.log(1 - x) for x in p)
-        expected = {"max_logit": -max(row), "energy": -math.fsum(math.log(1 + math.exp(z)) for z in row)}
-        expected["predictive_entropy"] = doubt
-        assert {name: values[place] for name, values in found.items()} == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("kind", ["multi_label", "regression"])
-def test_baselines_of_labels_and_scores(
-    kind: str, cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path
-) -> None:
-    case, page = cases[kind], tmp_path / "page.html"
+def test_baselines_of_labels(cases: dict[str, Case], bundles: dict[str, Path], tmp_path: Path) -> None:
+    case, page = cases["multi_label"], tmp_path / "page.html"
     figures = Figures(baselines=True, fit=case.train, neighbours=3, bootstrap=0)
     report = hydrant.evaluate(
-        bundles[kind], case.validation, case.ood, figures=figures, compare=[case.checkpoint], html=page
+        bundles["multi_label"], case.validation, case.ood, figures=figures, compare=[case.checkpoint], html=page
     )
     found = report.models[1].baselines
-    there = {"multi_label": {"max_logit", "predictive_entropy", "energy"}, "regression": set()}[kind]
-    assert {name.partition(".")[0] for name in found.figures} == {*there, "knn", "mahalanobis"}
-    assert there | {"knn", "mahalanobis"} | set(found.left_out) == set(BASELINES)
+    there = {"max_logit", "predictive_entropy", "energy", "knn", "mahalanobis"}
+    assert {name.partition(".")[0] for name in found.figures} == there
+    assert there | set(found.left_out) == set(BASELINES)
     assert "Baselines" in page.read_text()
     assert "one Gaussian" in evaluation_text(report)
     # the untouched checkpoint, one text at a time
@@ -409,9 +358,8 @@ def test_baselines_of_labels_and_scores(
     gaussian = sklearn.covariance.OAS().fit(trained)
     squared = [gaussian.mahalanobis(features) for features in (inside, outside)]
     assert found.figures["mahalanobis.auroc"].value == pytest.approx(metrics.auroc(*squared), abs=2e-3)
-    if kind == "multi_label":
-        energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
-        assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
+    energies = [-np.logaddexp(0, z).sum(axis=1) for z in (known, strange)]
+    assert found.figures["energy.auroc"].value == pytest.approx(metrics.auroc(*energies), abs=2e-3)
 
 
 def test_baselines_of_a_tagger(cases: dict[str, Case], bundles: dict[str, Path]) -> None:

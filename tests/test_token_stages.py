@@ -15,9 +15,6 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, Figures, Jointly, PerMember, Reading
-from hydrant.data.label_encoding import labelled, token_labels, word_starts
-from hydrant.data.words import EncodedWords
-from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.tuning.optimizer import member_loss
 from support import make_inputs
@@ -179,9 +176,7 @@ def test_a_span_is_as_far_as_its_farthest_word(far_bundle: Path) -> None:
     with hydrant.load(far_bundle) as predictor:
         words = predictor.words(found := predictor.predict(texts))
         spans = predictor.spans(found)
-        alone = predictor.predict([texts[0]])
         told = predictor.rows(found)
-    np.testing.assert_allclose(alone.distance[0], found.distance[0, : alone.distance.shape[1]], rtol=1e-4, atol=1e-4)
     for each, row, said in zip(words, spans, told, strict=True):
         for span in row:
             farthest = each.prediction.distance[span.first_word : span.last_word + 1].max()
@@ -205,28 +200,3 @@ def test_strange_texts_choose_what_the_distance_of_tags_reads(far_bundle: Path, 
     kept = hydrant.calibrate(folder, sentences(60, seed=2))
     assert kept.density is not None, "without training data the distance stays"
     assert kept.density.taps == report.density.taps
-    with pytest.raises(InputError, match="are given without training data to fit the distance on"):
-        hydrant.calibrate(folder, sentences(60, seed=2), taps="all")
-
-
-def test_words_cut_off_have_no_label() -> None:
-    item = EncodedWords([2, 5, 3], [0, 0, 0], True, [-1, 0, -1], [(0, 0), (0, 4), (0, 0)])
-    labels = token_labels(word_starts([item], 3), np.array([[1, 2, 3, 4]]))
-    assert labels.tolist() == [[-100, 1, -100]]
-    assert labelled(np.zeros((1, 1, 3, 5)), labels)[0].shape == (1, 1, 5)
-
-
-def test_int8_holds_for_tags(bundle: Path, tmp_path: Path) -> None:
-    import shutil
-
-    copy = tmp_path / "bundle"
-    shutil.copytree(bundle, copy)
-    hydrant.export_onnx(copy, "int8", data=sentences(80, seed=11))
-    texts, _ = sentences(40, seed=12)
-    with hydrant.load(copy, "onnxruntime", precision="int8") as low, hydrant.load(copy, "torch") as reference:
-        assert low.precision == "int8"
-        mine, its = low.predict(texts), reference.predict(texts)
-    real = its.mask
-    assert np.abs(mine.probabilities[real] - its.probabilities[real]).max() < 0.1
-    assert (mine.label[real] == its.label[real]).mean() > 0.97
-    np.testing.assert_array_equal(mine.mask, real)

@@ -195,9 +195,8 @@ def test_taps_of_taggers_are_those_that_transformers_hands_out() -> None:
             named_taps("all", few, 1, 2)
         with pytest.raises(ValueError, match=r"tap 'layers\.0\.token' of a model of"):
             check_taps(both, few, 2)
-    for wrong in ("layers.1.token", "layers.0.first", "layers.0.mean", "last.0.mean"):
-        with pytest.raises(ValueError, match="of a model of 2 layers and 2 members"):
-            check_taps((wrong,), found, 2)
+    with pytest.raises(ValueError, match="of a model of 2 layers and 2 members"):
+        check_taps(("layers.1.token",), found, 2)
     with pytest.raises(InputError, match=r"reads was not found, so there is no distance"):
         named_taps("auto", replace(found, width=0, classifier="", hidden_states=False), 1, 2)
 
@@ -213,14 +212,7 @@ def test_hidden_states_that_stand_elsewhere_are_not_taken(monkeypatch: pytest.Mo
     given = model(**inputs, output_hidden_states=True).hidden_states
     assert hands_out_layers(model, inputs, read.blocks, read.width)
     assert not hands_out_layers(model, inputs, read.blocks, read.width + 1)
-    for states in (
-        lambda each: (each[1], each[0], each[2]),
-        lambda each: (each[0], each[2], each[2]),
-        lambda each: each[:2],
-        lambda each: (each[0], each[1][:, 0], each[2]),
-        lambda _: given,
-        lambda _: None,
-    ):
+    for states in (lambda each: (each[0], each[2], each[2]), lambda each: each[:2], lambda _: given, lambda _: None):
 
         def other(states: Any = states, **arguments: Any) -> Any:
             answer = whole(**arguments)
@@ -235,9 +227,7 @@ def test_hidden_states_that_stand_elsewhere_are_not_taken(monkeypatch: pytest.Mo
     ("change", "name"),
     [
         ({"hidden_states": True}, "hidden_states"),
-        ({"task": "poetry"}, "task"),
         ({"task": "score"}, "classes"),
-        ({"score_activation": "sigmoid"}, "score_activation"),
     ],
 )
 def test_a_task_that_contradicts_its_model_is_refused(change: dict[str, Any], name: str) -> None:

@@ -145,7 +145,14 @@ def calibrate(
         found, ood_found, density = _word_samples(reference, known, ood, distances, bundle.labels)
     else:
         found, ood_found, density = _samples(reference, known, ood, distances)
-    about = _about(bundle, known, ood, seed)
+    about = {
+        "data": known.name,
+        "examples": len(known),
+        "ood": None if ood is None else ood.name,
+        "ood_examples": None if ood is None else len(ood),
+        "seed": seed,
+        **fingerprints(architecture.modality, data=known, ood=ood),
+    }
     request = Request(targets, bundle.labels, about, architecture.score_activation, progress)
     fitted = FITS[task].fit(found, ood_found, request)
     notes += FITS[task].notes(found, request)
@@ -170,18 +177,6 @@ def _of_data(
         *overlaps(bundle, "calibrating", given, ["calibrated", FITTED], refused),
         *against_training(bundle, known, training, force),
     ]
-
-
-def _about(bundle: Bundle, known: Examples, ood: Examples | None, seed: int) -> dict[str, Any]:
-    """What the calibration records of its data."""
-    return {
-        "data": known.name,
-        "examples": len(known),
-        "ood": None if ood is None else ood.name,
-        "ood_examples": None if ood is None else len(ood),
-        "seed": seed,
-        **fingerprints(bundle.any_architecture().modality, data=known, ood=ood),
-    }
 
 
 def _samples(

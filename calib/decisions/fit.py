@@ -60,22 +60,15 @@ from .traffic_profile import traffic_reference
 
 log = logging.getLogger(__name__)
 
-CONFIDENCE = 0.9
-"""Of intervals where none is given."""
-
-MAX_SCORE = 1e15
-"""Scores and labels beyond it have squares, and shares of them, that float32 does not hold."""
-
 MIN_EXAMPLES = 10
 """Examples with a label, and as many without it, from which on it has a temperature of its own."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the reference gives of N inputs, or of N words: member logits [N, M, C] before any temperature.
+    """Member logits [N, M, C] of N inputs or words before any temperature, labels [N] or [N, C] bool, distances [N].
 
-    Labels are [N] class indices or numbers, or [N, C] bool; words have the index of their text, ascending, [N], and
-    ``inputs`` is the number of texts. Without a distance that is ``None``.
+    Words have the index of their text, ascending, [N], and ``inputs`` is the number of texts.
     """
 
     logits: np.ndarray
@@ -280,9 +273,9 @@ def fit_scores(known: Sample, ood: Sample | None, request: Request) -> Calibrati
     scores, targets = _member_summary(known, request.activation), request.targets
     mean, variance = scores["score"], scores["score_variance"]
     for what, values in (("scores", mean), ("labels", known.labels)):
-        if not (largest := float(np.abs(values).max())) <= MAX_SCORE:
+        if not (largest := float(np.abs(values).max())) <= 1e15:
             raise InputError(
-                f"the {what} reach {largest:.3g}; expected at most {MAX_SCORE:.0e}, since variances are computed in "
+                f"the {what} reach {largest:.3g}; expected at most 1e+15, since variances are computed in "
                 "float32; train and calibrate on labels in a larger unit"
             )
     errors = known.labels - mean.astype(np.float64)
@@ -298,8 +291,7 @@ def fit_scores(known: Sample, ood: Sample | None, request: Request) -> Calibrati
         "nll": float(gaussian_nll(errors, variance, scale).mean()),
         "spearman": rank_correlation(np.abs(errors), variance),
     }
-    bounds = (0.0, 1.0) if request.activation == "sigmoid" else None
-    ends = _intervals(mean, variance, known.labels, scale, targets.confidence or CONFIDENCE, bounds)
+    ends = _intervals(scores, known.labels, scale, request)
     reference = traffic_reference(scores, thresholds, {})
     return Calibration(1.0, thresholds, None, fitted, ends, reference=reference)
 
@@ -328,14 +320,10 @@ def _score_abstention(scores: Scores, errors: np.ndarray, targets: Targets) -> T
     return Threshold(best, limit, {"coverage": abstain.share}, {**measured, **ranked}, len(errors))
 
 
-def _intervals(
-    mean: np.ndarray,
-    variance: np.ndarray,
-    labels: np.ndarray,
-    scale: Scale,
-    confidence: float,
-    bounds: tuple[float, float] | None,
-) -> Intervals:
+def _intervals(scores: Scores, labels: np.ndarray, scale: Scale, request: Request) -> Intervals:
+    mean, variance = scores["score"], scores["score_variance"]
+    confidence = request.targets.confidence or 0.9
+    bounds = (0.0, 1.0) if request.activation == "sigmoid" else None
     check_count(len(labels), confidence, "intervals: confidence")
     half = np.sqrt(variance + np.float32(scale.floor)).astype(np.float64)
     rounding = np.spacing(np.maximum(np.abs(mean), np.abs(labels)).astype(np.float32))  # of an interval's end
@@ -368,13 +356,9 @@ def _scale_notes(known: Sample, request: Request) -> list[str]:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a task is calibrated.
+    """How a task is calibrated, and which of ``Targets.asked`` it can meet.
 
-    Attributes:
-        fit: in-distribution sample, OOD sample or ``None``, and the request → calibration.
-        meets: those of ``Targets.asked`` that it can meet.
-        check_labels: refuses labels that no such model gives, by the activation; the last argument names the data.
-        notes: what to know of the labels, logged too.
+    ``check_labels`` refuses labels that no such model gives; ``notes`` tell what to know of them, logged too.
     """
 
     fit: Callable[[Sample, Sample | None, Request], Calibration]

@@ -96,15 +96,7 @@ class FalseAlarm:
 
 @dataclass(frozen=True)
 class Targets:
-    """What to fit.
-
-    Attributes:
-        abstain: when to abstain.
-        flags: what to call out of distribution.
-        sets: prediction sets, or ``None``.
-        confidence: share of labels that the intervals of a score hold; ``None`` for the default.
-        label_false_alarm: share of inputs without a label that get it; ``None`` for the best F1.
-    """
+    """What to fit; ``None`` stands for no sets, the usual confidence of intervals, and labels of the best F1."""
 
     abstain: Coverage | Risk = Coverage()
     flags: FalseAlarm = FalseAlarm()

@@ -17,7 +17,6 @@ from ...progress import Progress, no_progress
 
 log = logging.getLogger(__name__)
 
-
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 """T is searched between these."""
 
@@ -26,9 +25,6 @@ MARGIN = 1.25
 
 STEPS = 25
 """Temperatures of the first, coarse search, evenly spaced in log T."""
-
-PRECISION = 1e-5
-"""Relative width at which the golden-section search ends."""
 
 
 def fit_temperature(member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress) -> float:
@@ -78,7 +74,7 @@ def _golden(function: Callable[[float], float], low: float, high: float) -> floa
     ratio = (math.sqrt(5) - 1) / 2
     inner = [high - ratio * (high - low), low + ratio * (high - low)]
     values = [function(at) for at in inner]
-    while high - low > PRECISION:
+    while high - low > 1e-5:
         if values[0] <= values[1]:
             high, inner[1], values[1] = inner[1], inner[0], values[0]
             inner[0] = high - ratio * (high - low)

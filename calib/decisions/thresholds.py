@@ -31,19 +31,9 @@ COVERED, SPARED = "coverage", "in-distribution share (1 − false alarm)"
 BOUNDED = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information")
 """Scores between 0 and log C (or 1), or C · log 2 where each label is one's own: the least certain value is known."""
 
-CHANCE = 0.05
-"""Share of cases, about, in which one of several equal scores passes for clearly better than the usual one."""
-
-MIN_RANKED = 10
-"""Wrong and right answers, of each, below which no score passes for clearly better."""
-
 
 def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> Threshold:
-    """The threshold beyond which an answer is not given.
-
-    Args:
-        wrong: [N] bool, which answers are.
-    """
+    """The threshold beyond which an answer is not given; ``wrong`` [N] bool says which answers are."""
     name, areas = _ranking_score(abstain.score, scores, wrong)
     turned, highest = uncertainty(scores, name), _highest(name, scores)
     target: dict[str, float]
@@ -55,7 +45,7 @@ def abstention(scores: Scores, wrong: np.ndarray, abstain: Coverage | Risk) -> T
         target = {"coverage": abstain.share}
     answered = turned <= np.float32(limit)
     measured = {"coverage": float(answered.mean()), "risk": float(wrong[answered].mean())}
-    return _threshold(name, limit, target, {**measured, **areas}, len(wrong))
+    return Threshold(name, -limit if name == "confidence" else limit, target, {**measured, **areas}, len(wrong))
 
 
 def _ranking_score(asked: str, scores: Scores, wrong: np.ndarray) -> tuple[str, dict[str, float]]:
@@ -75,12 +65,12 @@ def _ranking_score(asked: str, scores: Scores, wrong: np.ndarray) -> tuple[str, 
 def _clearly_best(ranked: Mapping[str, Ranked], usual: str) -> str:
     """The best of the scores whose AUROC is above that of the usual one by more than chance, or the usual one.
 
-    The differences are taken as normal, and :data:`CHANCE` is shared out among the other scores (Bonferroni). With
-    fewer than :data:`MIN_RANKED` wrong or right answers they are far from normal, and one score or another is ahead.
+    The differences are taken as normal, and a chance of 5 % is shared out among the other scores (Bonferroni). With
+    fewer than 10 wrong or right answers they are far from normal, and one score or another is ahead.
     """
-    if min(map(len, ranked[usual])) < MIN_RANKED or len(ranked) == 1:
+    if min(map(len, ranked[usual])) < 10 or len(ranked) == 1:
         return usual
-    errors = NormalDist().inv_cdf(1 - CHANCE / (len(ranked) - 1))
+    errors = NormalDist().inv_cdf(1 - 0.05 / (len(ranked) - 1))
     ahead = {usual: 0.0}
     for name, scores in ranked.items():
         difference, error = auroc_difference(scores, ranked[usual])
@@ -106,7 +96,8 @@ def flag_threshold(scores: Scores, ood_scores: Scores | None, flags: FalseAlarm)
     if ood_scores is not None:
         caught = uncertainty(ood_scores, name) > np.float32(limit)
         measured |= {"true_positive_rate": float(caught.mean()), "auroc": areas[name]}
-    return _threshold(name, limit, {"false_alarm": flags.share}, measured, len(turned))
+    limit = -limit if name == "confidence" else limit
+    return Threshold(name, limit, {"false_alarm": flags.share}, measured, len(turned))
 
 
 def present(score: str, scores: Scores) -> str:
@@ -125,13 +116,6 @@ def _highest(score: str, scores: Scores) -> float:
     if "confidence" not in scores:  # labels of their own, each of at most log 2
         return count * math.log(2)
     return 0.0 if score == "confidence" else math.log(count)
-
-
-def _threshold(
-    score: str, limit: float, target: Mapping[str, float], measured: Mapping[str, float], count: int
-) -> Threshold:
-    """From a limit on the turned score."""
-    return Threshold(score, -limit if score == "confidence" else limit, target, measured, count)
 
 
 def false_alarm_threshold(scores: np.ndarray, share: float, limit: float) -> float:
@@ -193,10 +177,7 @@ def upper_bound(values: np.ndarray, level: float, what: str, limit: float) -> fl
     """A number that a fresh value does not exceed with probability at least ``level``.
 
     It lies between the value of that rank and the next larger one, away from both: a backend that rounds
-    differently decides the same.
-
-    Args:
-        values: [N] float32, exchangeable with the fresh one.
+    differently decides the same. Values [N] float32 are exchangeable with the fresh one.
     """
     check_count(len(values), level, what)
     return gap(np.sort(values), rank(len(values), level) - 1, limit)
@@ -210,11 +191,7 @@ def check_count(count: int, level: float, what: str) -> None:
 
 
 def gap(ordered: np.ndarray, index: int, limit: float) -> float:
-    """A float32 number t with ``ordered[index]`` ≤ t < the next larger value, half way where there is room.
-
-    Args:
-        ordered: [N] float32, ascending.
-    """
+    """A float32 number t with ``ordered[index]`` ≤ t < the next larger value, half way where there is room."""
     low = ordered[index]
     above = ordered[np.searchsorted(ordered, low, side="right") :]
     high = above[0] if len(above) else np.float32(max(limit, low))

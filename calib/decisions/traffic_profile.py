@@ -27,18 +27,16 @@ def traffic_reference(
     texts: np.ndarray | None = None,
     inputs: int | None = None,
 ) -> TrafficReference:
-    """The reference of inputs, or of the spans that were found in texts.
+    """The reference of inputs, or of spans and the index of each one's text, [N]; ``labels`` by how often predicted.
 
-    Args:
-        labels: how often each was predicted.
-        texts: [N], the index of each span's text; rates are those of the ``inputs`` texts with a span beyond.
+    Rates of spans are those of the ``inputs`` texts with a span beyond.
     """
     count = len(next(iter(scores.values()))) if inputs is None else inputs
     units = np.arange(count) if texts is None else texts
-    rates = {}
-    for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD)):
-        if name in thresholds:
-            rates[field] = Rate(len(np.unique(units[beyond(scores, thresholds[name])])), count)
+    rates = {
+        field: Rate(len(np.unique(units[beyond(scores, thresholds[name])])), count)
+        for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD))
+    }
     return TrafficReference(count, rates, _histograms(scores), labels)
 
 
@@ -60,13 +58,9 @@ def _histograms(scores: Scores) -> dict[str, Histogram]:
 
 
 def bin_edges(values: np.ndarray, *, turned: bool = False, own_units: bool = False) -> list[float]:
-    """Edges of a histogram of these values, each between two of them, where rounding moves none across.
+    """Edges of a histogram of values [N] float32, each between two of them, where rounding moves none across.
 
-    Args:
-        values: [N] float32, higher for the less certain.
-
-    Returns:
-        Ascending, at :data:`LEVELS` and fewer where values tie or nearly do; of few distinct values all between them.
+    Ascending, at :data:`LEVELS` and fewer where values tie or nearly do; of few distinct values all between them.
     """
     ordered = np.sort(values)
     distinct = np.unique(ordered)

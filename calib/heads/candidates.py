@@ -30,14 +30,7 @@ Search = Callable[[Sequence[int]], tuple[Keep, ...]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that fits the budget.
-
-    Attributes:
-        fork: first layer where members differ; every head stays below.
-        counts: heads that each member keeps, [L].
-        members: their heads.
-        ratio: estimated operations ÷ those of the plain single model.
-    """
+    """A plan: its fork, heads that each member keeps by layer, which ones, and its operations ÷ the single model's."""
 
     fork: int
     counts: tuple[int, ...]
@@ -60,7 +53,7 @@ def check_reachable(
     one_apart[0] = architecture.heads - 1
     cheapest = _cheapest(architecture, one_apart, forks, sequence)
     if cheapest is None:
-        raise _alike(members)
+        raise _none(budget, members, None)
     if cheapest.ratio > budget:
         enough = _cheapest(architecture, np.arange(members) % architecture.heads, forks, sequence) or cheapest
         raise _unreachable(budget, members, cheapest, enough.ratio)
@@ -88,60 +81,47 @@ def find_candidates(
     sequence: int | None,
     search: Search | None = None,
     drawn: Collection[int] = (),
+    to_tune: bool = False,
 ) -> list[Candidate]:
     """Plans to try: up to eight for each fork, every one within the budget and with members that differ.
 
-    Args:
-        scores: [M, L, H], one table for each member.
+    Of members that will be tuned the one with a third of the heads or two, or fewer, from the earliest layer that fits.
+    What these lose to pruning says little of what they are once tuned, so that nothing is compared; that few heads and
+    an early fork detect best then is what the studies found (docs/findings.md).
     """
-    cheapest: Candidate | None = None
+    seen: list[Candidate] = []
     found: dict[tuple[Keep, ...], Candidate] = {}
     for fork in forks:
-        ranked = [] if search else [_ranked(architecture, scores, fork)]
-        for allocations in (_uniform(architecture, fork), *ranked):
-            made = [_candidate(architecture, scores, fork, counts, sequence, drawn) for counts in allocations]
+        for way in _ways(architecture, scores, fork, ranked=search is None, to_tune=to_tune):
+            made = [_candidate(architecture, scores, fork, counts, sequence, drawn) for counts in way]
             different = [candidate for candidate in made if candidate is not None]
-            cheapest = min([*different, *([cheapest] if cheapest else [])], key=lambda one: one.ratio, default=None)
-            fitting = [candidate for candidate in different if candidate.ratio <= budget]
-            for share in SHARES if fitting else ():
-                chosen = fitting[max(0, math.ceil(share * len(fitting)) - 1)]
-                exact = _searched(architecture, chosen, search, sequence) if search else chosen
+            seen += different
+            for chosen in different[::-1] if to_tune else _some(different, budget):
+                members = search(chosen.counts) if search else chosen.members
+                exact = _costed(architecture, members, fork, chosen.counts, sequence)
                 if exact is not None and exact.ratio <= budget:
                     found.setdefault(exact.members, exact)
+                    if to_tune:
+                        return [exact]
     if not found:
-        raise _none(budget, len(scores), cheapest)
+        raise _none(budget, len(scores), min(seen, key=lambda each: each.ratio, default=None))
     return list(found.values())
 
 
-def few_heads(
-    architecture: Architecture,
-    scores: np.ndarray,
-    budget: float,
-    *,
-    forks: Iterable[int],
-    sequence: int | None,
-    search: Search | None = None,
-    drawn: Collection[int] = (),
-) -> Candidate:
-    """The plan of members that will be tuned: a third of the heads or two, or fewer, from the earliest layer that fits.
+def _ways(
+    architecture: Architecture, scores: np.ndarray, fork: int, *, ranked: bool, to_tune: bool
+) -> list[Iterable[list[int]]]:
+    """The ways to spread heads, each as head counts [L], fewest first."""
+    uniform = _uniform(architecture, fork)
+    if to_tune:
+        return [islice(uniform, max(2, architecture.heads // 3))]
+    return [uniform, _ranked(architecture, scores, fork)] if ranked else [uniform]
 
-    What members lose to pruning says little of what they are once tuned, so that nothing is compared here; that few
-    heads and an early fork detect best then is what the studies found (docs/findings.md).
 
-    Args and raises as of :func:`find_candidates`.
-    """
-    cheapest: Candidate | None = None
-    for fork in forks:
-        made = [
-            _candidate(architecture, scores, fork, counts, sequence, drawn)
-            for counts in islice(_uniform(architecture, fork), max(2, architecture.heads // 3))
-        ]
-        for candidate in [each for each in reversed(made) if each is not None]:
-            exact = _searched(architecture, candidate, search, sequence) if search else candidate
-            if exact is not None and exact.ratio <= budget:
-                return exact
-            cheapest = min([candidate, *([cheapest] if cheapest else [])], key=lambda one: one.ratio)
-    raise _none(budget, len(scores), cheapest)
+def _some(different: Sequence[Candidate], budget: float) -> list[Candidate]:
+    """Of the plans of one fork the largest that fits, and three smaller ones."""
+    fitting = [candidate for candidate in different if candidate.ratio <= budget]
+    return [fitting[max(0, math.ceil(share * len(fitting)) - 1)] for share in SHARES if fitting]
 
 
 def round_up(ratio: float) -> float:
@@ -151,14 +131,11 @@ def round_up(ratio: float) -> float:
 
 def _none(budget: float, members: int, cheapest: Candidate | None) -> InputError:
     """Why there is no plan: members that part nowhere, perhaps once their heads are searched, or a budget too small."""
-    return _alike(members) if cheapest is None or cheapest.ratio <= budget else _unreachable(budget, members, cheapest)
-
-
-def _alike(members: int) -> InputError:
+    if cheapest is not None and cheapest.ratio > budget:
+        return _unreachable(budget, members, cheapest)
     return InputError(
-        f"the {members} members keep the same heads in the layer where they are to part, in every plan, so there is "
-        "nothing to choose under a budget; expected members that differ there; raise the noise, or use another seed or "
-        "diversity"
+        f"the {members} members keep the same heads in the layer where they are to part, in every plan; expected "
+        "members that differ there; raise the noise, or use another seed or diversity"
     )
 
 
@@ -167,12 +144,9 @@ def _unreachable(budget: float, members: int, cheapest: Candidate, enough: float
     least = round_up(cheapest.ratio)
     most = max(least, round_up(enough or 0))
     costs = f"{least}" if most == least else f"{least} to {most}, by which heads they keep,"
-    left = {"fewer members": members > 2, "a later fork": cheapest.fork < len(cheapest.counts) - 1}
-    others = " or ".join(remedy for remedy, there_is in left.items() if there_is)
     return InputError(
         f"budget {budget:g} cannot be reached: the cheapest plan of {members} members costs {costs} "
         f"× the single model's operations (fork at layer {cheapest.fork}); give a budget of at least {most}"
-        f"{f', or {others}' if others else ''}"
     )
 
 
@@ -210,13 +184,6 @@ def _candidate(
     """The plan of these counts and its cost; ``None`` where the members do not part at the fork."""
     members = choose_apart(list(scores), [counts] * len(scores), drawn)
     return _costed(architecture, tuple(members), fork, counts, sequence)
-
-
-def _searched(
-    architecture: Architecture, candidate: Candidate, search: Search, sequence: int | None
-) -> Candidate | None:
-    """A candidate of the same counts with the heads that the search finds."""
-    return _costed(architecture, search(candidate.counts), candidate.fork, candidate.counts, sequence)
 
 
 def _costed(

@@ -34,16 +34,7 @@ Counts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Job:
-    """What heads are chosen for, and on what.
-
-    Attributes:
-        model: the transformers classifier.
-        architecture: its shape, declared or traced.
-        scoring: labelled examples that heads are scored on.
-        unknown: out-of-distribution examples, or ``None``.
-        reading: how many examples run at a time.
-        seed: of everything random.
-    """
+    """What heads are chosen for, and on what: labelled examples, and out-of-distribution ones or ``None``."""
 
     model: Any
     architecture: Any
@@ -146,7 +137,10 @@ class Choice:
                     batch_size=job.reading.batch_size, progress=job.progress,
                 )  # fmt: skip
             tables[members] = diversify(per_example, len(members), method.diversity, deviation(method), job.seed)
-            self._facts["taylor"] = _taylor_facts(per_example, method)
+            mean = per_example.mean(axis=0, dtype=np.float64)
+            scores = [[float(f"{score:.6g}") for score in row] for row in mean]
+            noise = {"noise": deviation(method)} if method.diversity == "noise" else {}
+            self._facts["taylor"] = {"diversity": method.diversity, "scores": scores, **noise}
         return tables
 
     def _chosen(self, counts: Counts) -> tuple[list[Keep], dict[str, Any]]:
@@ -180,28 +174,15 @@ class Choice:
         state = None if method.state is None else Path(method.state) / f"search {len(self._states)}"
         found = find_circuits(
             job.model, job.scoring, job.unknown, job.processor, wanted,
-            batch_size=job.reading.batch_size, state=state, keep_state=True, progress=job.progress,
+            batch_size=job.reading.batch_size, state=state, progress=job.progress,
         )  # fmt: skip
         if state is not None:
             self._states.append(state.parent)
         unknown = {} if job.unknown is None else {"ood": job.unknown.name, "ood_examples": len(job.unknown)}
-        facts: dict[str, Any] = {
-            "objective": method.objective,
-            "masking": method.masking,
-            "circuits": len(counts),
-            "average": method.average,
-        }
+        facts: dict[str, Any] = {"objective": method.objective, "masking": method.masking}
+        facts |= {"circuits": len(counts), "average": method.average}
         if len(counts) > 1:
             facts["diversity"] = method.diversity
             facts |= {"noise": deviation(method)} if method.diversity == "noise" else {}
         figures = {"scores": found.scores, "validation": {"before": found.before, "after": found.after}}
         return list(found.members), {**unknown, **facts, **figures}
-
-
-def _taylor_facts(per_example: np.ndarray, how: Taylor) -> dict[str, Any]:
-    mean = per_example.mean(axis=0, dtype=np.float64)
-    facts: dict[str, Any] = {
-        "diversity": how.diversity,
-        "scores": [[float(f"{score:.6g}") for score in row] for row in mean],
-    }
-    return facts | ({"noise": deviation(how)} if how.diversity == "noise" else {})

@@ -41,17 +41,7 @@ from .selection import choose_heads, deviates, resampled_counts
 
 @dataclass(frozen=True)
 class Settings:
-    """How circuits are searched.
-
-    Attributes:
-        counts: heads to keep, [circuits][layers].
-        objective: one of ``calib.heads.methods.Objective``.
-        diversity: ``"noise"`` or ``"bootstrap"``; a single circuit has neither.
-        noise: standard deviation in units of the scores' spread, for ``"noise"``.
-        average: make one plan member of all circuits.
-        seed: of everything random.
-        masking: heads of earlier layers that are masked while a layer is scored, one of ``methods.Masking``.
-    """
+    """How circuits are searched; ``counts`` of heads to keep are [circuits][layers]."""
 
     counts: Sequence[Sequence[int]]
     objective: str
@@ -64,13 +54,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Circuits:
-    """What a search found.
+    """Heads that each member of the plan keeps, and figures on the validation set before pruning and after.
 
-    Attributes:
-        members: kept heads, one entry for each member of the plan.
-        scores: objective without the head, [circuits][layers][heads]; ``None`` for a layer that keeps all heads.
-        before: figures of the unpruned model on the validation set.
-        after: the same of the plan's members, their probabilities averaged.
+    ``scores`` are the objective without each head, [circuits][layers][heads]; ``None`` for a layer that keeps all.
     """
 
     members: tuple[Keep, ...]
@@ -88,10 +74,9 @@ def find_circuits(
     *,
     batch_size: int = 32,
     state: Path | None = None,
-    keep_state: bool = False,
     progress: Progress = no_progress,
 ) -> Circuits:
-    """Search circuits of one model."""
+    """Search circuits of one model; the folder ``state`` keeps what is found."""
     try:
         search = _Search(model, known, unknown, processor, settings, batch_size, state)
         for _ in progress(search.steps(), search.total(), "searching circuits"):
@@ -101,11 +86,8 @@ def find_circuits(
         result = Circuits(members, search.scores(), search.figures([everything]), search.figures(members))
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"the GPU has too little free memory for the circuits ({cut(error, 120)}); free some, give smaller "
-            "batches, or search on the CPU: CUDA_VISIBLE_DEVICES= before the command"
+            f"the GPU has too little free memory for the circuits ({cut(error, 120)}); give smaller batches"
         ) from error
-    if not keep_state:
-        search.state.remove()
     return result
 
 
@@ -131,8 +113,7 @@ class _Search:
         self.answers = Answers(self.architecture, known, self.runs.words)
         if settings.objective != "nll" and not self.answers.has_uncertainty:
             raise InputError(
-                f"the objective {settings.objective!r} is of entropies, and one model's score of a regression tells "
-                "nothing of how sure it is; choose Circuit(objective='nll'), its squared error"
+                f"the objective {settings.objective!r} is of entropies, and a score has none; choose 'nll'"
             )
         circuits, heads, layers = len(settings.counts), self.architecture.heads, self.architecture.layers
         bootstrap = settings.diversity == "bootstrap" and circuits > 1
@@ -173,15 +154,11 @@ class _Search:
 
     def scores(self) -> list[list[list[float] | None]]:
         """Scores before noise, six digits; ``None`` for layers that keep all heads."""
-        found = []
+        found: list[list[list[float] | None]] = []
         for circuit, counts in enumerate(self.settings.counts):
-            table = self._raw(circuit, self._follow(circuit))
-            found.append(
-                [
-                    [float(f"{score:.6g}") for score in row] if count < self.architecture.heads else None
-                    for row, count in zip(table, counts, strict=True)
-                ]
-            )
+            rows = zip(self._raw(circuit, self._follow(circuit)), counts, strict=True)
+            told = ([float(f"{score:.6g}") for score in row] if count < len(row) else None for row, count in rows)
+            found.append(list(told))
         return found
 
     def figures(self, members: Sequence[Keep]) -> dict[str, float]:

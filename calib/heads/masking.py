@@ -28,9 +28,6 @@ RUN_TOKENS = {"cpu": 1024, "cuda": 1 << 17}
 CACHE_BYTES = 2 * 2**30
 """Most memory for what enters a layer; batches beyond it are computed again from their embeddings."""
 
-UNLIKELY = -1e4
-"""Logit of what is as good as impossible."""
-
 
 def entered(module: FusedClassifier, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
     """What enters layer 0, [1, B, T, d], and which keys may be seen, [B, 1, 1, T]; ``None`` for all."""
@@ -49,11 +46,7 @@ def pruned_layer(module: FusedClassifier, layer: int, x: Tensor, mask: Tensor | 
 
 
 class MaskedRuns:
-    """Examples in batches, with what enters a layer remembered from call to call.
-
-    Attributes:
-        words: of a tagger, which words of each text it reads, [N, W] bool; otherwise ``None``.
-    """
+    """Examples in batches, with what enters a layer remembered from call to call."""
 
     def __init__(
         self, model: nn.Module, parts: Mapping[str, Sequence[Any]], processor: Processor, batch_size: int
@@ -102,7 +95,7 @@ class MaskedRuns:
         firsts[:, : self._firsts[batch].shape[1]] = self._firsts[batch]
         places = torch.from_numpy(firsts)[..., None]  # [B, W, 1]
         found = logits.gather(-2, places.clamp_min(0).expand(*logits.shape[:-2], places.shape[1], logits.shape[-1]))
-        sure = logits.new_full(logits.shape[-1:], UNLIKELY)
+        sure = logits.new_full(logits.shape[-1:], -1e4)
         sure[0] = 0
         return torch.where(places >= 0, found, sure)
 
@@ -114,8 +107,7 @@ class MaskedRuns:
     def each_head_masked(self, keep: Keep) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Mask each head of the layer that follows those of ``keep`` in turn; later layers keep all heads.
 
-        Yields:
-            (indices [B] of the inputs, logits [H, B, C], of taggers [H, B, W, C]) for each batch.
+        Of each batch come the indices [B] of its inputs, and logits [H, B, C], of taggers [H, B, W, C].
         """
         for batch, indices in enumerate(self.batches):
             x, mask = self._entering(batch, keep)

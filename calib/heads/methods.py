@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -65,7 +65,7 @@ class Circuit:
             when the search is complete, or its circuits lose too much, it is deleted.
     """
 
-    ood: Any = None
+    ood: Any = field(default=None, compare=False)  # a plan has one at most
     objective: Objective = "separation"
     masking: Masking = "pruned"
     average: bool = False
@@ -81,8 +81,7 @@ class Circuit:
         _check_diversity(self.diversity, self.noise)
         if self.ood is None and self.objective != "nll":
             raise InputError(
-                f"objective {self.objective!r} needs out-of-distribution data; give it with Circuit(ood=…) (--ood), "
-                "or choose the objective 'nll'"
+                f"objective {self.objective!r} needs out-of-distribution data (--ood), or choose the objective 'nll'"
             )
 
 
@@ -140,10 +139,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio < math.inf:
-            raise InputError(
-                f"budget is {cut(self.ratio)}; expected a positive number: the cost in operations of the single model, "
-                "as 1.25"
-            )
+            raise InputError(f"budget is {cut(self.ratio)}; expected a positive number, as 1.25")
 
 
 def method_of(asked: str | Method) -> Method:
@@ -161,8 +157,7 @@ def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> li
     several = asked.split(",") if isinstance(asked, str) else [asked] if isinstance(asked, Method) else list(asked)
     if len(several) not in (1, members):
         raise InputError(
-            f"method has {len(several)} entries {cut(asked)} for {members} members; expected one for all of them, or "
-            "one for each"
+            f"method has {len(several)} entries {cut(asked)} for {members} members; expected one, or as many"
         )
     methods = [method_of(one) for one in several]
     if len(methods) > 1 and any(isinstance(method, Dropout) for method in methods):
@@ -172,19 +167,6 @@ def methods_of(asked: str | Method | Sequence[str | Method], members: int) -> li
     return methods
 
 
-def same_method(one: Method, other: Method) -> bool:
-    """Whether two methods are the same, data that they read included: one object, or one path."""
-    if not (isinstance(one, Circuit) and isinstance(other, Circuit)):
-        return one == other
-    named = isinstance(one.ood, str | Path) and isinstance(other.ood, str | Path)
-    same = one.ood is other.ood or (named and Path(one.ood) == Path(other.ood))
-    return (
-        same
-        and replace(one, objective="nll", ood=None) == replace(other, objective="nll", ood=None)
-        and (one.objective == other.objective)
-    )
-
-
 def of_members(methods: Sequence[Method], members: int) -> tuple[Method, ...]:
     """The method of each member: one may stand for all."""
     return tuple(methods) * (members if len(methods) == 1 else 1)
@@ -192,14 +174,10 @@ def of_members(methods: Sequence[Method], members: int) -> tuple[Method, ...]:
 
 def groups_of(methods: Sequence[Method]) -> list[tuple[Method, list[int]]]:
     """Each method with the members that it chooses, and makes differ from each other."""
-    groups: list[tuple[Method, list[int]]] = []
+    groups: dict[Method, list[int]] = {}
     for member, method in enumerate(methods):
-        mates = next((members for other, members in groups if same_method(method, other)), None)
-        if mates is None:
-            groups.append((method, [member]))
-        else:
-            mates.append(member)
-    return groups
+        groups.setdefault(method, []).append(member)
+    return list(groups.items())
 
 
 def check_margin(points: float) -> None:
@@ -235,7 +213,4 @@ def _check_diversity(diversity: str, noise: float | None) -> None:
     if not 0 <= noise < math.inf:
         raise InputError(f"noise is {cut(noise)}; expected a finite number, 0 or more")
     if diversity != "noise":
-        raise InputError(
-            f"noise is given for diversity {diversity!r}, which has no use for it; expected diversity 'noise'; "
-            "leave one of them out"
-        )
+        raise InputError(f"noise is given for diversity {diversity!r}; expected diversity 'noise', or neither")

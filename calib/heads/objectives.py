@@ -19,7 +19,6 @@ the mean loss of its tagged words, as in training. Of a regression ``nll`` is th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 import torch
@@ -32,23 +31,11 @@ from ...metrics.classification import auroc
 from ...metrics.scores import rmse
 from ...tasks.regression import loss_of
 from ..losses import activated, label_pairs
-from .methods import Objective
-
-OBJECTIVES: tuple[str, ...] = get_args(Objective)
-
-PAIRS = 2**22
-"""Pairs compared at a time."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the objectives need of each example, for V variants of a model.
-
-    Attributes:
-        losses: −log probability of the label, nats, [V, N]; in-distribution examples.
-        known: predictive entropy, nats, of the in-distribution examples, [V, N].
-        unknown: the same of the OOD examples, [V, K]; K may be 0.
-    """
+    """Of V variants of a model losses [V, N], nats, and entropies of known [V, N] and unknown examples [V, K]."""
 
     losses: np.ndarray
     known: np.ndarray
@@ -82,7 +69,7 @@ def _separation(known: np.ndarray, unknown: np.ndarray, weights: np.ndarray, ood
     """Weighted mean of log(1 + exp(known − unknown)) over all pairs."""
     inside, outside = weights > 0, ood_weights > 0
     known, weights, total = known[inside], weights[inside], 0.0
-    step = max(1, PAIRS // max(1, len(known)))
+    step = max(1, 2**22 // max(1, len(known)))  # pairs compared at a time
     chosen, shares = unknown[outside], ood_weights[outside]
     for start in range(0, len(chosen), step):
         some = slice(start, start + step)
@@ -93,12 +80,8 @@ def _separation(known: np.ndarray, unknown: np.ndarray, weights: np.ndarray, ood
 class Answers:
     """How logits of a task are read; K inputs come first among N, and have labels.
 
-    Args:
-        words: of a tagger, which words of each text it reads, [N, W] bool.
-
-    Attributes:
-        labels: [K, Q] class of each question, or :data:`IGNORED`; of a regression [K] numbers.
-        has_uncertainty: whether entropies mean anything.
+    These are classes of Q questions, [K, Q], or :data:`IGNORED`; of a regression [K] numbers. ``words`` [N, W] bool are
+    those that a tagger reads.
     """
 
     def __init__(self, architecture: Architecture, known: Examples, words: np.ndarray | None = None) -> None:

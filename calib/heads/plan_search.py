@@ -15,7 +15,7 @@ from ...bundle.architecture import Architecture
 from ...bundle.plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
-from .candidates import Candidate, check_reachable, few_heads, find_candidates, unpruned
+from .candidates import Candidate, check_reachable, find_candidates, unpruned
 from .choosing import AccuracyLossError, Choice, Counts
 from .methods import Budget
 from .selection import ANY, within
@@ -35,22 +35,17 @@ def mean_tokens(examples: Examples, processor: Processor, architecture: Architec
 def plan_within(
     budget: Budget, choice: Choice, members: int, fork: int | None, tokens: int | None, held_out: Examples
 ) -> tuple[tuple[Keep, ...], dict[str, Any]]:
-    """The best plan within a budget, forking at any layer or at the one given.
-
-    Returns:
-        The heads of each member, and what the plan records.
-    """
+    """The heads of the best plan within a budget, forking at any layer or at the one given, and what it records."""
     job, limit = choice.job, budget.ratio
     architecture = job.architecture
     late = architecture.layers - max(1, architecture.layers // 3) if budget.to_tune else 0
     forks = range(late, architecture.layers) if fork is None else [fork]
     check_reachable(architecture, members, limit, forks=forks, sequence=tokens)
     search = (lambda counts: choice.heads([counts] * members)) if choice.searches else None
-    how: dict[str, Any] = {"forks": forks, "sequence": tokens, "search": search, "drawn": choice.drawn}
-    if budget.to_tune:
-        candidates = [few_heads(architecture, choice.tables, limit, **how)]
-    else:
-        candidates = find_candidates(architecture, choice.tables, limit, **how)
+    candidates = find_candidates(
+        architecture, choice.tables, limit,
+        forks=forks, sequence=tokens, search=search, drawn=choice.drawn, to_tune=budget.to_tune,
+    )  # fmt: skip
     single, *trials = measure(
         job.module, [unpruned(architecture), *candidates], job.held_out(held_out), progress=job.progress
     )
@@ -62,8 +57,7 @@ def plan_within(
         raise AccuracyLossError(
             f"of {len(trials)} plans within {limit:g} × the single model's operations, the best has {best.quality()} "
             f"on {len(held_out)} held-out examples, and the single model {single.quality()}; expected a "
-            f"loss of at most {lost_words(f'{margin:g}', single)} (--max-accuracy-loss); allow more, give a larger "
-            "budget, or choose another method"
+            f"loss of at most {lost_words(f'{margin:g}', single)} (--max-accuracy-loss); allow more, or a larger budget"
         )
     chosen = choose(allowed)
     facts = {
@@ -81,11 +75,7 @@ def plan_within(
 def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> tuple[tuple[Keep, ...], dict[str, Any]]:
     """The heads of each member for these counts, or for the first looser ones that keep the accuracy.
 
-    Args:
-        counts: heads to keep, [M][L].
-
-    Returns:
-        The heads, and what the plan records: under ``"margin"`` every attempt.
+    With what the plan records: under ``"margin"`` every attempt.
     """
     job, margin = choice.job, choice.max_accuracy_loss
     attempts: list[dict[str, Any]] = []
@@ -109,8 +99,7 @@ def heads_within_margin(choice: Choice, counts: Counts, held_out: Examples) -> t
             return members, {**choice.provenance(asked), "margin": facts}
     raise AccuracyLossError(
         f"circuits lose {lost_words(f'{losses[-1]:.1f}', single)} on {len(held_out)} held-out examples even from layer "
-        f"{fork} on; expected at most {margin:g} (--max-accuracy-loss); allow more, give more data, or choose another "
-        "method"
+        f"{fork} on; expected at most {margin:g} (--max-accuracy-loss); allow more, or give more data"
     )
 
 

@@ -45,9 +45,6 @@ USUAL = Budget()
 EXAMPLES = 2048
 """Calibration examples drawn where no number is given."""
 
-FEWEST_UNKNOWN = 200
-"""Out-of-distribution examples below which circuits are found with a warning."""
-
 
 def plan_heads(
     model: Any,
@@ -145,7 +142,12 @@ def plan_heads(
                     chosen, found = plan_within(keep, choice, members, at, tokens, held_out)
                 else:
                     chosen, found = heads_within_margin(choice, counts, held_out)
-        _warn_of_few(unknown)
+        if unknown is not None and len(unknown) < 200:
+            log.warning(
+                "%s has %d out-of-distribution examples; circuits searched on fewer than 200 fit these and little "
+                "else: give more, or judge the plan on others",
+                unknown.name, len(unknown),
+            )  # fmt: skip
         facts |= {**data_provenance(drawn), **fingerprints(architecture.modality, data=drawn, ood=unknown), **found}
     name = ",".join(map(name_of, methods))
     plan = HeadPlan(architecture.family, architecture.layers, architecture.heads, chosen, name)
@@ -185,22 +187,11 @@ def _unknown(
     return unknown
 
 
-def _warn_of_few(unknown: Examples | None) -> None:
-    if unknown is not None and len(unknown) < FEWEST_UNKNOWN:
-        log.warning(
-            "%s has %d out-of-distribution examples; circuits searched on fewer than %d fit these and little else: "
-            "give more, or judge the plan on others",
-            unknown.name, len(unknown), FEWEST_UNKNOWN,
-        )  # fmt: skip
-
-
 def resolve_processor(processor: Any, source: str | Path | None, architecture: Architecture) -> Processor:
     """A processor for the model: the one given, or the one stored with the checkpoint."""
     if processor is None:
         if source is None:
-            raise InputError(
-                "the model was not loaded from a folder; give its tokenizer or image processor as processor=…"
-            )
+            raise InputError("the model was not loaded from a folder; give its tokenizer or image processor=…")
         processor = load_processor(source, architecture.modality)
     if hasattr(processor, "encode") and hasattr(processor, "collate") and hasattr(processor, "describe"):
         return processor
@@ -214,10 +205,7 @@ def _check(methods: Sequence[Method], data: Any, members: int, keep: Any, seed: 
         _check_traced(methods, keep)
     if any(isinstance(method, Dropout) for method in methods):
         if keep != USUAL:
-            raise InputError(
-                f"keep is {cut(keep)} for method 'dropout', whose rate decides how many heads stay; leave it out, or "
-                "use method 'random'"
-            )
+            raise InputError(f"keep is {cut(keep)} for method 'dropout', whose rate decides it; leave it out")
         return
     if isinstance(keep, Budget):
         _check_budget(keep, methods, members)
@@ -228,10 +216,7 @@ def _check(methods: Sequence[Method], data: Any, members: int, keep: Any, seed: 
             check_apart(data, None if is_pseudo(method.ood) else method.ood)
         elif data is None and (isinstance(method, Taylor) or isinstance(keep, Budget)):
             needs = f"method {name_of(method)!r}" if isinstance(method, Taylor) else f"a budget ({keep.ratio:g})"
-            raise InputError(
-                f"{needs} needs labelled calibration data; give it with data=… (--data)"
-                + ("" if isinstance(method, Taylor) else ", or say how many heads to keep")
-            )
+            raise InputError(f"{needs} needs labelled calibration data; give it with data=… (--data)")
 
 
 def _check_traced(methods: Sequence[Method], keep: Any) -> None:
@@ -241,26 +226,20 @@ def _check_traced(methods: Sequence[Method], keep: Any) -> None:
         raise InputError(f"method {asked} is not for traced models, which do without {LACKS}; choose taylor or random")
     if isinstance(keep, Budget):
         raise InputError(
-            "a traced model has no estimate of its cost, and so no budget; say how many heads to keep, as a count or a "
-            "share (keep=0.5, --keep 0.5)"
+            "a traced model has no estimate of its cost; say how many heads to keep (keep=0.5, --keep 0.5)"
         )
     if any(isinstance(method, Random) and method.systematic for method in methods):
-        raise InputError(
-            "systematic is given for a traced model, whose members are each drawn on their own; leave it out"
-        )
+        raise InputError("systematic is given for a traced model, whose members are drawn apart; leave it out")
 
 
 def _check_budget(budget: Budget, methods: Sequence[Method], members: int) -> None:
     if members < 2:
         raise InputError(
-            f"a budget ({budget.ratio:g}) plans 2 or more members, since plans are compared by what their members "
-            f"disagree on, and members is {members}; give more members, or say how many heads to keep"
+            f"a budget ({budget.ratio:g}) plans 2 or more members, and members is {members}; give more members, or say "
+            "how many heads to keep"
         )
     if any(isinstance(method, Circuit) and method.average for method in methods):
-        raise InputError(
-            f"averaged circuits make a plan of one member, and a budget ({budget.ratio:g}) compares plans by what "
-            "their members disagree on; say how many heads to keep instead"
-        )
+        raise InputError("averaged circuits make a plan of one member; say how many heads to keep, not a budget")
 
 
 def data_provenance(calibration: Examples) -> dict[str, Any]:

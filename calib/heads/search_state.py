@@ -25,36 +25,23 @@ class Layer(Spec, frozen=True):
     scores: list[list[float]]
 
 
-class SearchState:
+class SearchState(dict[Keep, np.ndarray]):
     """Scores of layers by the heads kept below them; in a folder where one is given."""
 
     def __init__(self, folder: Path | None, digest: str, shape: tuple[int, int]) -> None:
         self._checkpoint = Checkpoint(folder, {"settings, data or model": digest}, "search")
         layers = self._checkpoint.read(SCORES, list[Layer]) if self._checkpoint.has(SCORES) else []
-        self._found = {layer.keep: np.array(layer.scores, np.float64) for layer in layers}
-        if any(table.shape != shape or not np.isfinite(table).all() for table in self._found.values()):
+        super().__init__({layer.keep: np.array(layer.scores, np.float64) for layer in layers})
+        if any(table.shape != shape or not np.isfinite(table).all() for table in self.values()):
             raise InputError(
                 f"{folder} holds no {shape[0]} × {shape[1]} finite scores of each layer; {self._checkpoint.remedy}"
             )
 
-    def __contains__(self, keep: Keep) -> bool:
-        return keep in self._found
-
-    def __getitem__(self, keep: Keep) -> np.ndarray:
-        return self._found[keep]
-
-    def __len__(self) -> int:
-        return len(self._found)
-
     def add(self, keep: Keep, scores: np.ndarray) -> None:
         """Remember the scores [circuits, H] of the layer above ``keep``."""
-        self._found[keep] = scores
+        self[keep] = scores
         if self._checkpoint.folder is not None:
-            self._checkpoint.write(SCORES, [Layer(keep, table.tolist()) for keep, table in self._found.items()])
-
-    def remove(self) -> None:
-        """Delete the folder: the search is complete."""
-        self._checkpoint.remove()
+            self._checkpoint.write(SCORES, [Layer(keep, table.tolist()) for keep, table in self.items()])
 
 
 def digest_of(

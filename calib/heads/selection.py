@@ -22,13 +22,9 @@ Table = np.ndarray | Sequence[np.ndarray]
 
 
 def diversify(per_example: np.ndarray, members: int, diversity: str, noise: float, seed: int) -> np.ndarray:
-    """One score table per member from per-example importances.
+    """One score table for each member, [M, L, H], from importances by example, [N, L, H].
 
-    Args:
-        per_example: [N, L, H].
-
-    Returns:
-        [M, L, H]. A single member gets the plain mean: there is nothing to differ from.
+    A single member gets the plain mean: there is nothing to differ from.
     """
     mean = per_example.mean(axis=0, dtype=np.float64)
     if members == 1:
@@ -56,12 +52,7 @@ def resampled_counts(sizes: Sequence[int], seed: int, member: int) -> list[np.nd
 
 
 def choose_heads(scores: Table, counts: Sequence[int]) -> Keep:
-    """The ``counts[layer]`` heads of highest score in every layer; on a tie, the lower index.
-
-    Args:
-        scores: [L, H]; layers may have different numbers of heads.
-        counts: [L].
-    """
+    """The ``counts[layer]`` heads of highest score in every layer; on a tie, the lower index."""
     return next(sets_by_score(scores, counts))
 
 
@@ -74,10 +65,6 @@ def choose_apart(
     """The heads of highest score of each member, or the next best where another has these: alike, none would add.
 
     The next best lose the least score in all. Members stay alike where there are no more sets than members.
-
-    Args:
-        tables: of the members in their order, M × [L, H].
-        counts: [M][L].
     """
     chosen = {member: choose_heads(tables[member], counts[member]) for member in drawn} | dict(found or {})
     taken = set(chosen.values())
@@ -170,9 +157,6 @@ def group_counts(keep: Any, members: int, blocks: Sequence[Block], fork_from: in
     """``keep`` as a number of groups that share their keys (mostly of one head), for each member and layer.
 
     Layers below ``fork_from`` keep every head; a list in ``keep`` has entries for the other layers only.
-
-    Returns:
-        [members][layers].
     """
     several = isinstance(keep, list | tuple) and any(isinstance(row, list | tuple) for row in keep)
     if several and (len(keep) != members or not all(isinstance(row, list | tuple) for row in keep)):
@@ -236,8 +220,7 @@ def split_examples(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     total = len(examples)
     if total < 2:
         raise InputError(
-            f"there is {total} calibration example; expected at least 2, since one part scores heads and the other "
-            "compares plans; give more data, or the heads to keep and a method that compares nothing"
+            f"there is {total} calibration example; expected at least 2, one to score heads and one to compare plans"
         )
     held_out = min(max(total // 4, FEWEST), MOST, total // 2)
     order = np.random.default_rng([seed, total]).permutation(total)

@@ -40,14 +40,8 @@ def taylor_scores(
 ) -> np.ndarray:
     """Per-example head importance |Σ a_h · ∂L/∂a_h|, with L the loss of the example (:func:`losses_of`).
 
-    The model runs in evaluation mode; its parameters get no gradients.
-
-    Args:
-        architecture: of a traced model; a declared one's is read from it.
-
-    Returns:
-        [N, L, H] float32, in the order of ``examples``, 0 for heads that a block has not; the importance is its mean
-        over the first axis.
+    The model runs in evaluation mode; its parameters get no gradients. A declared one's architecture is read from it.
+    Scores are [N, L, H] float32, in the order of ``examples``, 0 for heads that a block has not.
     """
     architecture = architecture_of(model) if architecture is None else architecture
     blocks = blocks_of(model, architecture)
@@ -66,9 +60,14 @@ def taylor_scores(
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             known = torch.from_numpy(batch_labels(items, labels[indices], arrays))
             for layer, slopes in enumerate(_slopes(model, blocks, tensors, known, loss)):
-                scores[indices, layer, : slopes.shape[1]] = finite(slopes, architecture.family)
+                scores[indices, layer, : slopes.shape[1]] = slopes
     finally:
         model.train(training)
+    if not np.isfinite(scores).all():
+        raise InputError(
+            f"the importance of a head of this {architecture.family!r} model is not finite (NaN or infinity) for some "
+            "example; look for an input or weights that overflow float32, or plan with --method random"
+        )
     return scores
 
 
@@ -84,17 +83,6 @@ def _slopes(
         yield gradient.abs().numpy()
 
 
-def finite(scores: np.ndarray, family: str) -> np.ndarray:
-    """The same scores, if they are finite."""
-    if not np.isfinite(scores).all():
-        raise InputError(
-            f"the importance of a head of this {family!r} model is not finite (NaN or infinity) for some example; "
-            "expected activations and gradients within float32: look for an input or weights that overflow, or plan "
-            "with --method random"
-        )
-    return scores
-
-
 Losses = Callable[[Tensor, Tensor], Tensor]
 """Logits [B, C] and labels [B] or [B, C], or of tokens [B, T, C] and [B, T], → the loss of each example, [B]."""
 
@@ -106,12 +94,9 @@ def losses_of(architecture: AnyArchitecture, examples: Examples) -> Losses:
         return partial(score_losses, loss=asked, activation=architecture.score_activation)
     if architecture.every_token:
         return token_loss
-    return label_losses if architecture.task == "multi_label" else classification_loss
-
-
-def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy, nats."""
-    return nn.functional.cross_entropy(logits, labels, reduction="none")
+    if architecture.task == "multi_label":
+        return label_losses
+    return partial(nn.functional.cross_entropy, reduction="none")
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -124,20 +109,15 @@ def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 def gated_heads(model: nn.Module, blocks: Sequence[Block], gates: Sequence[Tensor]) -> Iterator[None]:
     """Multiply every head's output, before the output projection, by its gate.
 
-    The projection may read rows of windows or tokens first, if rows belong to the examples in order.
-
-    Args:
-        gates: for each block [B or 1, H].
+    The projection may read rows of windows or tokens first, if rows belong to the examples in order. Each block has a
+    gate [B or 1, H].
     """
 
     def gate(block: Block, own: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor]]:
         def apply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
             states = args[0]
             if states.shape[0] % len(own):
-                raise InputError(
-                    f"{block.output} reads {list(states.shape)} for {len(own)} inputs, whose rows cannot be told "
-                    "apart; choose method 'random'"
-                )
+                raise InputError(f"the rows of {block.output} cannot be told apart; choose method 'random'")
             by_head = states.reshape(len(own), -1, block.heads, block.head_width)
             return ((by_head * own[:, None, :, None]).reshape(states.shape),)
 

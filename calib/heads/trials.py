@@ -35,9 +35,6 @@ from ..losses import activated, label_pairs
 from .candidates import Candidate, round_up
 from .masking import entered, pruned_layer
 
-SLACK = 0.005
-"""NLL in nats that a plan may lose for the sake of diversity."""
-
 TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
 """Tried for the calibrated objective: 0.25 to 4."""
 
@@ -46,16 +43,8 @@ TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 9))
 class Trial:
     """A candidate measured on held-out examples, after fitting one temperature, or the scale of a regression.
 
-    Attributes:
-        candidate: what was measured.
-        temperature: of all member logits, fitted on these examples; 1 for a regression.
-        losses: −log averaged probability of the label, or of all labels, nats, [N]; of tags of words summed for each
-            text, in shares of the mean text's words; of a regression its density under the fitted scale
-            (``metrics.scores``).
-        accuracy: of the averaged probabilities; of a multi-label model the share of examples all of whose labels are
-            right at 0.5; ``None`` for a regression.
-        mutual_information: mean over examples, or labelled words, nats.
-        rmse: of the scores of a regression; ``None`` otherwise.
+    Losses [N] are those of the objective; of tags of words summed for each text, in shares of the mean text's words.
+    Accuracy counts examples all of whose labels are right; a regression has an RMSE instead.
     """
 
     candidate: Candidate
@@ -104,11 +93,8 @@ def lost_words(loss: str, single: Trial) -> str:
 class HeldOut:
     """Held-out examples that candidates are tried on; their tensors are made once.
 
-    Each example asks one question, or several: one for each label, or each word that has a tag.
-
-    Attributes:
-        labels: of all questions, [R]; of a regression [N] numbers.
-        regression: whether labels are numbers, and errors are squared.
+    Each example asks one question, or several: one for each label, or each word that has a tag. ``labels`` are those of
+    all questions, [R]; of a regression [N] numbers.
     """
 
     def __init__(self, examples: Examples, processor: Processor, architecture: Architecture, batch_size: int) -> None:
@@ -129,9 +115,6 @@ class HeldOut:
             self._ends = np.cumsum([(tags != IGNORED).sum() for tags in self._tags])
             if not len(self.labels):
                 raise InputError(f"no word of the held-out examples of {examples.source} has a tag; give more examples")
-
-    def __len__(self) -> int:
-        return self._count
 
     def empty(self, classes: int) -> Tensor:
         """Room for the logits of one member: [N, C], of taggers those of every tagged word [R, C]."""
@@ -182,11 +165,7 @@ class HeldOut:
 def measure(
     module: FusedClassifier, candidates: Sequence[Candidate], held_out: HeldOut, *, progress: Progress = no_progress
 ) -> list[Trial]:
-    """Try every candidate plan of a whole model (``fusion.ensemble.whole_model``) on held-out examples.
-
-    Returns:
-        One trial for each candidate, in order.
-    """
+    """Try every candidate plan of a whole model (``fusion.ensemble.whole_model``) on held-out examples."""
     keeps = list(dict.fromkeys(keep for candidate in candidates for keep in candidate.members))
     logits = _logits_of(module, keeps, held_out, progress)
     tried = _regression_trial if held_out.regression else _trial
@@ -199,13 +178,12 @@ def measure(
 def choose(trials: Sequence[Trial]) -> Trial:
     """Of the trials as good as that of the least NLL, the most diverse; on a tie the cheapest."""
     best = min(trials, key=lambda trial: (trial.nll, trial.candidate.ratio))
-    level = [trial for trial in trials if _as_good(trial.losses - best.losses)]
+    level = []
+    for trial in trials:
+        lost = trial.losses - best.losses
+        if lost.mean() <= max(lost.std() / math.sqrt(len(lost)), 0.005):
+            level.append(trial)
     return max(level, key=lambda trial: (trial.mutual_information, -trial.candidate.ratio))
-
-
-def _as_good(differences: np.ndarray) -> bool:
-    """Whether losses [N] above the best plan's are within one standard error of none, or of no account."""
-    return bool(differences.mean() <= max(differences.std() / math.sqrt(len(differences)), SLACK))
 
 
 def _trial(candidate: Candidate, stacked: Tensor, held_out: HeldOut) -> Trial:
