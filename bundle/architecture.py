@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -32,9 +32,6 @@ Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
 
 
 TokenPooling = Literal["first", "mean", "first_and_mean"]
-
-TWICE_DROPPED = ("roberta", "xlm-roberta", "camembert", "electra")
-"""Families whose classifier drops out before its dense layer and behind it."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +110,9 @@ class Architecture:
     pooler_norm: bool = False
     task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
+    is_declared: ClassVar[bool] = True
+    shortest: ClassVar[int] = 0
+    spectrogram: ClassVar[tuple[int, ...]] = ()
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -122,24 +122,9 @@ class Architecture:
         return ("input_ids", "attention_mask", "token_type_ids")[: 3 if self.token_types > 1 else 2]
 
     @property
-    def is_declared(self) -> bool:
-        """Whether a family declares it: its cost is known, its graph is rewritten, and its weights are tuned."""
-        return True
-
-    @property
     def heads_of_layers(self) -> tuple[int, ...]:
         """Heads of each layer, [L]."""
         return (self.heads,) * self.layers
-
-    @property
-    def shortest(self) -> int:
-        """0: no declared family reads sound."""
-        return 0
-
-    @property
-    def spectrogram(self) -> tuple[int, ...]:
-        """Empty: as above."""
-        return ()
 
     @property
     def embedding_norm(self) -> bool:
@@ -169,7 +154,7 @@ class Architecture:
     @property
     def drops_pooled(self) -> bool:
         """Whether dropout stands before the classifier's dense layer, too, in training: RoBERTa's and ELECTRA's."""
-        return self.pooling != "none" and self.family in TWICE_DROPPED
+        return self.pooling != "none" and self.family in ("roberta", "xlm-roberta", "camembert", "electra")
 
     @property
     def absorbs_keys(self) -> bool:
@@ -196,9 +181,9 @@ class Architecture:
             return False
         if module == "embeddings.projection":
             return self.embedding_width > 0
-        last = module.rpartition(".")[2]
         if kind != "bias":
             return True
+        last = module.rpartition(".")[2]
         if last in ("query", "key", "value", "qkv"):
             return self.qkv_bias
         group = "norms" if last.endswith("norm") else "mlp" if ".mlp." in module else last
@@ -230,10 +215,8 @@ class Architecture:
     def from_json(cls, data: Any) -> Architecture:
         """Rebuild from :meth:`to_json`."""
         file = "the bundle's config.json (make the bundle again with `hydrant fuse`)"
-        found = convert(data, cls, file)
-        known = [field.name for field in fields(cls)]
-        wrong = [name for name in known if name not in data and name not in ADDED]
-        wrong += [name for name in data if name not in known]
+        found, known = convert(data, cls, file), {field.name for field in fields(cls)}
+        wrong = sorted((known ^ set(data)) - set(ADDED))
         wrong += [name for name, fits in _fits(found).items() if not fits]
         if wrong:
             raise BundleError(f"{file} has {wrong[0]} = {cut(data.get(wrong[0]))}, which no model of hydrant's has")
@@ -272,9 +255,7 @@ def _fits(arch: Architecture) -> dict[str, bool]:
 
 
 def part_of(name: str) -> str:
-    """The part of the model that a canonical weight belongs to.
-
-    One of ``embeddings``, ``attention``, ``norms``, ``mlp``, ``pooler``, ``classifier``.
+    """The part of the model that a canonical weight belongs to, one of :data:`PARTS`.
 
     >>> part_of("layers.3.mlp.up.weight")
     'mlp'
@@ -296,10 +277,9 @@ PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 def check_parts(names: Iterable[str]) -> frozenset[str]:
     """Validate the names of parts to keep separate; ``all`` stands for every part."""
     wanted = {names} if isinstance(names, str) else set(names)
-    if "all" in wanted:
-        wanted = set(PARTS)
-    for name in sorted(wanted - set(PARTS)):
-        raise InputError(f"cannot keep {cut(name)} separate; expected some of {', '.join(PARTS)}, or all")
+    if unknown := wanted - {*PARTS, "all"}:
+        raise InputError(f"cannot keep {cut(min(unknown))} separate; expected some of {', '.join(PARTS)}, or all")
+    wanted = set(PARTS) if "all" in wanted else wanted
     return frozenset(wanted - {"attention"})
 
 

@@ -42,10 +42,8 @@ from .traced import AnyArchitecture, Traced
 SCHEMA = 1
 
 METADATA = "density"
-"""The one entry of the file's metadata."""
 
 FLOAT32 = "F32"
-"""The type of all its tensors, as safetensors calls it."""
 
 TENSORS = ("centre", "whitening", "means", "location", "scale")
 

@@ -12,7 +12,6 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
 from ..data.check_inputs import from_json, to_json
 from ..data.processor import Processor
@@ -32,7 +31,7 @@ SOUND_TOLERANCE = 1e-3
 
 
 class Row(Spec, frozen=True):
-    """One input in the file."""
+    """One input."""
 
     input: Any
     tensors: dict[str, Any] | None
@@ -89,14 +88,14 @@ def _summaries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def check_to_json(check: OriginalCheck) -> dict[str, Any]:
     """The file as a JSON object."""
     rows = [
-        Row(
-            to_json(each.item),
-            None if each.tensors is None else _summaries(each.tensors),
-            dict(each.probabilities),
-        )
+        {
+            "input": to_json(each.item),
+            "tensors": None if each.tensors is None else _summaries(each.tensors),
+            "probabilities": dict(each.probabilities),
+        }
         for each in check.inputs
     ]
-    return {"schema": SCHEMA, "inputs": [structs.asdict(row) for row in rows]}
+    return {"schema": SCHEMA, "inputs": rows}
 
 
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:

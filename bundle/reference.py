@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..data.specs import Spec, convert
+from ..data.specs import Spec
 
 RATES = ("abstain", "out_of_distribution")
 """Decisions whose rates are compared, by the names of the fields of a prediction."""
@@ -80,11 +80,6 @@ class TrafficReference(Spec, frozen=True):
         """The JSON object documented at the top of this file."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found if self.labels else {name: value for name, value in found.items() if name != "labels"}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any], file: str) -> TrafficReference:
-        """Read and validate it."""
-        return convert(found, cls, file)
 
 
 def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:

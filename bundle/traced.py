@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -62,7 +62,7 @@ class Block:
     stacked: bool
 
     def __post_init__(self) -> None:
-        if self.groups < 1 or self.heads % self.groups:
+        if self.heads % self.groups:
             raise ValueError(f"{self.heads} heads in {self.groups} groups")
 
 
@@ -106,6 +106,7 @@ class Traced:
     shortest: Count = 0
     spectrogram: tuple[Count, ...] = ()
     hidden_states: bool = False
+    is_declared: ClassVar[bool] = False
 
     @property
     def layers(self) -> int:
@@ -116,11 +117,6 @@ class Traced:
     def heads(self) -> int:
         """Heads of the block that has most."""
         return max(block.heads for block in self.blocks)
-
-    @property
-    def is_declared(self) -> bool:
-        """Whether a family declares it; a traced bundle does without what :data:`LACKS` names."""
-        return False
 
     @property
     def heads_of_layers(self) -> tuple[int, ...]:
@@ -165,7 +161,6 @@ class Traced:
 
 
 AnyArchitecture = Architecture | Traced
-"""What a bundle's ``config.json`` describes: a model of a declared family, or a traced one."""
 
 
 def read_architecture(data: Any) -> AnyArchitecture:

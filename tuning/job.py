@@ -8,7 +8,7 @@ members are tuned as one, like the MLP, and are copied out again at the end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -157,9 +157,10 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
     averaged, unmerged = job.module(_copy(weights)), job.module(merge(tuned, shared, frozenset(PARTS)))
     before = Epoch(0, None, **job.figures(job.module(_copy(shared))))
     after = Epoch(max(best_epoch(each.history) for each in done), None, **job.figures(averaged))
+    batches = map(job.held_out.batch, by_length(job.held_out.lengths, job.settings.batch_size))
     drift = {
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
-        **measure_merge_error(averaged.eval(), unmerged.eval(), _pairs(job)).to_json(),
+        **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json(),
     }
     better = after.nll < before.nll
     return Outcome(
@@ -176,37 +177,23 @@ def _copy(weights: Weights) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in weights.items()}
 
 
-def _pairs(job: Job) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Batches of the validation data, with their labels."""
-    return (job.held_out.batch(indices) for indices in by_length(job.held_out.lengths, job.settings.batch_size))
-
-
 def shared_form(weights: Mapping[str, Tensor]) -> Weights:
     """Copies of fused weights [G, …], with G = 1 wherever all groups are equal.
 
     A linear map becomes one only together with its bias; a bias may be one by itself.
     """
     equal = {name: bool((tensor == tensor[:1]).all()) for name, tensor in weights.items()}
-    return {
-        name: (tensor[:1] if equal[name] and equal.get(_bias(name), True) else tensor).clone()
-        for name, tensor in weights.items()
-    }
+    alike = {name for name in weights if equal[name] and equal.get(name.removesuffix("weight") + "bias", True)}
+    return {name: (tensor[:1] if name in alike else tensor).clone() for name, tensor in weights.items()}
 
 
 def member_form(weights: Mapping[str, Tensor], member: int) -> Weights:
     """Copies of what one member has, each [1, …]."""
-    return {name: _of(tensor, member).clone() for name, tensor in weights.items()}
+    return {name: tensor[[member if len(tensor) > 1 else 0]] for name, tensor in weights.items()}
 
 
 def merge(members: Sequence[Mapping[str, Tensor]], shared: Mapping[str, Tensor], separate: frozenset[str]) -> Weights:
-    """Weights of members that were tuned apart, in one.
-
-    What the members had in common is averaged, as ``fuse`` does for separately tuned checkpoints; attention heads
-    of their own stay theirs.
-
-    Args:
-        members: each [1, …] (:func:`member_form`).
-    """
+    """Weights of members [1, …] that were tuned apart, in one: what they had in common is averaged, as by ``fuse``."""
     merged = {}
     for name, before in shared.items():
         stacked = torch.cat([member[name] for member in members])  # [M, …]
@@ -227,12 +214,3 @@ def stored_form(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> 
         name: tensor.expand(max(tensor.shape[0], before[name].shape[0]), *tensor.shape[1:]).contiguous()
         for name, tensor in weights.items()
     }
-
-
-def _of(tensor: Tensor, member: int) -> Tensor:
-    return tensor if tensor.shape[0] == 1 else tensor[member : member + 1]
-
-
-def _bias(name: str) -> str:
-    """Name of the bias that belongs to a weight; of a bias, its own."""
-    return f"{name.removesuffix('.weight')}.bias" if name.endswith(".weight") else name
