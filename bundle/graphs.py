@@ -121,13 +121,7 @@ def _different(value: Any, expected: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class GraphTensor:
-    """An input or output of a graph.
-
-    Attributes:
-        name: of the tensor.
-        kind: of its elements, a number of ONNX's ``TensorProto.DataType``: 1 float32, 7 int64.
-        shape: its axes; ``None`` for one that is dynamic.
-    """
+    """An input or output: ``kind`` as ONNX's ``TensorProto.DataType`` (1 float32, 7 int64), dynamic axes ``None``."""
 
     name: str
     kind: int

@@ -1,10 +1,5 @@
 """``reference`` in ``calibration.json``: what calibration examples look like, for traffic to be compared with.
 
-    {"inputs": 3000,                             calibration examples
-     "rates": {"abstain": {"count": 150, "n": 3000}, "out_of_distribution": {…}},
-     "histograms": {"predictive_entropy": {"edges": [0.01, …], "counts": [300, …]}, …},
-     "labels": {"translate": 21, …}}             how often each was predicted; absent for a model of one output
-
 Bin i of a histogram holds the values above edge i − 1 and up to edge i; the first and the last bin are open. The rates
 are those of the examples that chose the thresholds, which ``monitoring.drift_statistics`` allows for.
 """
@@ -77,7 +72,7 @@ class TrafficReference(Spec, frozen=True):
             raise ValueError(f"the rate {sorted(unknown)[0]!r} is not one of {', '.join(RATES)}")
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object documented at the top of this file."""
+        """The JSON object; without labels for a model of one output."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found if self.labels else {name: value for name, value in found.items() if name != "labels"}
 

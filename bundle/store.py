@@ -1,19 +1,4 @@
-"""The bundle: one folder that holds everything a fused ensemble needs to run.
-
-Layout (schema 1)::
-
-    hydrant.json          manifest: versions, family, members, labels, files with size and SHA-256
-    plan.json             the head plan (plan.py)
-    config.json           the architecture (architecture.py)
-    fused.safetensors     the fused weights
-    calibration.json      temperature and thresholds (calibration.py)
-    density.safetensors   what the distance is computed with, once it was fitted (density.py)
-    processor/            tokenizer or image processor (absent: tensors only)
-    checkpoint.json       of a traced model: the configuration of the original (traced.py)
-    model.fp32.onnx       written by export
-    tokenizer.onnx        the tokenizer as a graph, for runtimes without Python (export --tokenizer)
-    original_check.json   fixed inputs, and what the original checkpoint makes of them (original_check.py)
-    reports/              written by verify, profile, evaluate and the demo
+"""The bundle: one folder that holds everything a fused ensemble needs to run (docs/reference/bundle.md lists it).
 
 A bundle is written to a temporary folder and renamed. Whatever is read from it is first compared
 with the SHA-256 in the manifest, and no path in a manifest may leave the folder.

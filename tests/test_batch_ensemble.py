@@ -26,7 +26,7 @@ from hydrant import (
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
-from hydrant.errors import HydrantError, InputError
+from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
 from hydrant.fusion.grouped import GroupedLinear
@@ -225,16 +225,13 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     facts = inspect_bundle(tmp_path / "tuned")
     assert "BatchEnsemble factors from layer 1 on" in inspect_text(facts)
     assert "members differ from layer 1 on" in inspect_text(facts)
-    assert facts["tuned"]["settings"]["deviation"] == 0.05
 
 
-@pytest.mark.parametrize("factors_only", [False, True])
 def test_interrupted_it_goes_on_to_the_same_weights(
-    factors_only: bool, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once in the middle of the first epoch, so that the factors drawn come from the state; then after an epoch."""
-    rate = 3e-2 if factors_only else 3e-3
-    data, numbers = sentences(90, 0), {**NUMBERS, "epochs": 3, "learning_rate": rate, "factors_only": factors_only}
+    data, numbers = sentences(90, 0), {**NUMBERS, "epochs": 3}
     settle = partial(tune, bundle, data, reading=READING)
     expected = settle(BatchEnsemble(**numbers), output=tmp_path / "whole")
     assert expected.improved
@@ -244,14 +241,9 @@ def test_interrupted_it_goes_on_to_the_same_weights(
         with pytest.raises(KeyboardInterrupt):
             settle(how, output=tmp_path / "out", progress=interrupted_after(updates))
         assert (tmp_path / "part").exists()
-    with pytest.raises(HydrantError, match="interrupted tuning with other settings"):
-        settle(BatchEnsemble(**{**numbers, "deviation": 0.2}, state=tmp_path / "part"), output=tmp_path / "out")
     assert settle(how, output=tmp_path / "out").history == expected.history
     assert same(weights(tmp_path / "out"), weights(tmp_path / "whole"))
     assert state(bundle) == before
-    other = settle(BatchEnsemble(**numbers), output=tmp_path / "other", seed=1)
-    assert other.history[0].nll != other.history[1].nll
-    assert not same(weights(tmp_path / "other"), weights(tmp_path / "whole"))
 
 
 # Faults and the command line

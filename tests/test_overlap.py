@@ -66,25 +66,17 @@ def test_records_of_two_uses_join() -> None:
 
 def test_images_are_known_by_their_content(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        for index, image in enumerate(pixels):
-            Image.fromarray(image).save(tmp_path / folder / f"{folder}{index}.png")
-    paths = [sorted((tmp_path / folder).iterdir()) for folder in "ab"]
-    assert fingerprint_of(paths[0], "image") == fingerprint_of(list(map(str, paths[1])), "image")
+    for name in ("a.png", "b.png"):
+        Image.fromarray(pixels[0]).save(tmp_path / name)
+    assert fingerprint_of([tmp_path / "a.png"], "image") == fingerprint_of([str(tmp_path / "b.png")], "image")
     assert fingerprint_of(list(pixels), "image") == fingerprint_of([Image.fromarray(each) for each in pixels], "image")
     assert fingerprint_of(list(pixels), "image") != fingerprint_of(list(255 - pixels), "image")
 
 
 def test_what_has_no_lasting_form_has_no_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_of([Item({})], "text") is None
-    assert fingerprint_of([], "text") is None
     assert fingerprint_of([tmp_path / "absent.png"], "image") is None
-    assert fingerprint_of([np.array([object()])], "text") is None
-    pair, turned = fingerprint_of([("a", "b")], "text"), fingerprint_of([("b", "a")], "text")
-    assert pair is not None
-    assert pair != turned
-    assert fingerprint_of([{"x": np.ones(2)}], "text") == fingerprint_of([{"x": np.ones(2)}], "text")
+    assert fingerprint_of([("a", "b")], "text") != fingerprint_of([("b", "a")], "text")
     for damaged in (None, 3, {}, {"lowest": "!", "complete": True}):
         assert Fingerprint.from_json(damaged) is None
 
@@ -94,12 +86,9 @@ def test_numbers_are_the_same_in_whatever_form_they_are_read_alike() -> None:
     arrays = [{name: np.array(row, np.int32) for name, row in each.items()} for each in rows]
     tensors = [{name: torch.tensor(row) for name, row in each.items()} for each in rows]
     assert fingerprint_of(rows, "text") == fingerprint_of(arrays, "text") == fingerprint_of(tensors, "text")
-    assert len(fingerprint_of(rows, "text").hashes) == 3  # type: ignore[union-attr]
-    assert fingerprint_of([{"input_ids": [[1], [1, 2]]}], "text") is None
     samples = [0.25, -0.5, 1.0]
     sounds = [samples, np.array(samples), np.array(samples, np.float32), Sound(samples, 16_000)]
     assert len({fingerprint_of([sound], "audio") for sound in sounds}) == 1
-    assert fingerprint_of([samples], "audio") != fingerprint_of([[0.25, -0.5, 0.5]], "audio")
 
 
 @pytest.fixture(scope="module")

@@ -216,7 +216,11 @@ def _fingerprints(job: Job) -> dict[str, Any]:
 def _report(
     job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
 ) -> TuneReport:
-    before, after = done.before, done.after
+    figures: dict[str, Any] = {
+        f"{name}_{when}": getattr(epoch, name)
+        for name in ("nll", "accuracy", "ece", "rmse")
+        for when, epoch in (("before", done.before), ("after", done.after))
+    }
     return TuneReport(
         bundle=path,
         data=job.known.title,
@@ -226,13 +230,8 @@ def _report(
         held_out=held_out,
         device=str(job.accelerator.device),
         epochs=_epochs(done),
-        best_epoch=after.epoch,
-        nll_before=before.nll,
-        nll_after=after.nll,
-        accuracy_before=before.accuracy,
-        accuracy_after=after.accuracy,
-        ece_before=before.ece,
-        ece_after=after.ece,
+        best_epoch=done.after.epoch,
+        **figures,
         history=done.history,
         members=done.members,
         drift=done.drift,
@@ -241,8 +240,6 @@ def _report(
         dropped=dropped,
         frozen=job.settings.trunk,
         seconds=done.seconds,
-        rmse_before=before.rmse,
-        rmse_after=after.rmse,
     )
 
 
