@@ -49,11 +49,8 @@ class CheckFile(Spec, frozen=True):
 class CheckedInput:
     """One raw input and what the original checkpoint makes of it.
 
-    Attributes:
-        item: the raw input.
-        tensors: name → tensor without the batch axis, or what :func:`summary` keeps of it; ``None`` where hydrant
-            rejects the input, as it does empty texts.
-        probabilities: the original's highest ones by class index, or its score under ``"score"``.
+    ``tensors`` have no batch axis, and are ``None`` where hydrant rejects the input, as it does empty texts;
+    ``probabilities`` are the original's highest ones by class index, or its score under ``"score"``.
     """
 
     item: Any
@@ -99,12 +96,7 @@ def check_to_json(check: OriginalCheck) -> dict[str, Any]:
 
 
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:
-    """Prepare the stored inputs again, and compare the tensors with the stored ones.
-
-    Returns:
-        ``inputs``, their number, and ``different``, a line for each that this machine prepares otherwise; ``None`` for
-        a bundle without the file or without a processor.
-    """
+    """Number of the stored ``inputs``, and a line for each that this machine prepares otherwise (``different``)."""
     if processor is None or not bundle.has(ORIGINAL_CHECK):
         return None
     file, data = bundle.path / ORIGINAL_CHECK, bundle.read_json(ORIGINAL_CHECK)

@@ -24,17 +24,9 @@ T = TypeVar("T")
 
 
 class Checkpoint:
-    """Files of an interrupted job, each whole or absent, beside ``job.json``.
+    """Files of an interrupted job, each whole or absent, beside ``job.json``; without a folder nothing is kept.
 
-    The folder appears with the first file. Links to it are followed.
-
-    Args:
-        folder: ``None`` keeps nothing.
-        digest: of everything that decides the result, by name; any JSON values.
-        job: its name in messages.
-
-    Raises:
-        InputError: the folder belongs to another job, or is none of hydrant's.
+    The folder appears with the first file. ``digest`` is of everything that decides the result, by name.
     """
 
     def __init__(self, folder: Path | None, digest: Mapping[str, Any], job: str) -> None:
@@ -114,7 +106,7 @@ class Checkpoint:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Hide the folder while a result that ends the job takes its place; a failure brings it back."""
-        if self.folder is None or not self.folder.exists():
+        if self.folder is None or not self.exists:
             yield
             return
         with owned_folder(self.folder.parent, self.folder.stem) as stage:

@@ -53,14 +53,7 @@ class Histogram(Spec, frozen=True):
 
 
 class TrafficReference(Spec, frozen=True):
-    """Calibration examples as traffic is compared with them.
-
-    Attributes:
-        inputs: that it is of, at least 1.
-        rates: of :data:`RATES`, those that were decided.
-        histograms: by the name of the score.
-        labels: how often each was predicted, by name; of a model that tags tokens types of spans.
-    """
+    """Calibration examples as traffic is compared with them: histograms of scores, and predictions by label."""
 
     inputs: Some
     rates: Mapping[str, Rate] = {}

@@ -39,13 +39,10 @@ def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
 def store_reports(
     bundle: Bundle, files: Mapping[str, bytes | Path], folder: Path | None, remove: Collection[str] = ()
 ) -> list[str]:
-    """Put reports into the bundle, or into ``folder`` under the last part of their names.
+    """Put reports into the bundle, or into ``folder`` under the last part of their names; the names or paths.
 
     A bundle that cannot be written, or is no longer what was measured, is no error: the figures are in the caller's
     hands, and a warning is logged.
-
-    Returns:
-        The names in the bundle, or the paths in the folder; none where nothing was stored.
     """
     if folder is None:
         try:

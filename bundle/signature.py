@@ -95,22 +95,10 @@ def sign(
 
 
 def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
-    """Refuse a bundle that whoever is trusted did not sign as it is now.
+    """Refuse a bundle that whoever is trusted, by a PEM file, did not sign as it is now.
 
     What an open ``Bundle`` read from the manifest is what the signature covers, so that every file that is used
     later is compared with a signed digest.
-
-    Args:
-        bundle: bundle to check: a folder. In Python also an open ``Bundle``.
-        trust: PEM file with the public key of the signer, or with the certificates of the issuers that are trusted.
-
-    Returns:
-        The bundle.
-
-    Raises:
-        BundleError: not signed, signed by another, or altered, or with files added since.
-        InputError: ``trust`` cannot be used.
-        MissingExtraError: model-signing is not installed.
     """
     verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)

@@ -98,10 +98,7 @@ def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes and threads that also ask out of ``folder``, where folders can be locked.
-
-    A thread that holds the lock gets it again.
-    """
+    """Keep other processes and threads out of ``folder``, where folders can be locked; a thread may ask twice."""
     with contextlib.ExitStack() as stack:
         with suppress(ImportError):
             import fcntl
@@ -314,11 +311,7 @@ def check_file(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Bring a file, or the list of what a folder holds, onto the disk, where a power failure leaves it.
-
-    Raises:
-        OSError: what was written is lost, as on a full disk; a system that cannot flush is no error.
-    """
+    """Bring a file, or the list of what a folder holds, onto the disk; a system that cannot flush is no error."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -445,10 +438,7 @@ class Entry(Spec, frozen=True):
 
 
 def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[str] = ()) -> None:
-    """Give every file of ``stage/new`` its place in ``folder``; if one cannot have it, all are as before.
-
-    The caller holds the lock of ``folder``.
-    """
+    """Give every file of ``stage/new`` its place in the locked ``folder``; if one cannot have it, all are as before."""
     for name in names:
         _keep(folder / name, stage / NEW / name, stage / OLD / name)
     fresh = [name for name in names if not os.path.lexists(stage / OLD / name)]

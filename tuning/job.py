@@ -64,11 +64,6 @@ class Job:
         module.cpu()
         return found
 
-    def train(self, module: FusedClassifier, state: State, title: str = "", **options: Any) -> Trained:
-        """Tune a module on the data."""
-        given = (self.known, self.held_out, self.settings, state, self.accelerator, self.progress)
-        return train(module, *given, title=title, **options)
-
     def alone(self, member: int) -> Job:
         """The job of one member, with an order of examples and dropout of its own; the first has those of a model."""
         return replace(self, settings=replace(self.settings, seed=member_seed(self.settings.seed, member)))
@@ -89,11 +84,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it.
-
-    ``weights`` are ``None`` when they are no better than before; ``after`` is of the weights that are kept; ``members``
-    holds the histories of members tuned alone; ``apart`` names the modules whose members have factors.
-    """
+    """What came of it: ``weights`` if better; histories of ``members`` tuned alone; modules that factors tell ``apart``."""
 
     weights: Weights | None
     before: Epoch
@@ -122,7 +113,7 @@ def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
     shared = shared_form(job.ensemble.state_dict())
     if job.ensemble.members > 1 and alike(shared):
         log.warning("%s", _STAY_ALIKE.format(path=job.bundle.path, how="tuned jointly"))
-    done = job.train(job.module(shared), State(checkpoint, "all"))
+    done = train(job, job.module(shared), State(checkpoint, "all"))
     return Outcome(done.weights, done.history[0], done.best, done.seconds, done.history)
 
 
@@ -133,7 +124,8 @@ def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) ->
     if how.factors_only:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(is_factor(name))
-    done = job.train(module, State(checkpoint, "all"), begin=partial(draw, module, how.deviation, job.settings.seed))
+    begin = partial(draw, module, how.deviation, job.settings.seed)
+    done = train(job, module, State(checkpoint, "all"), begin=begin)
     weights = None if done.weights is None else merged(done.weights)
     return Outcome(weights, done.history[0], done.best, done.seconds, done.history, apart=apart)
 
@@ -151,7 +143,7 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
             member_form(shared, member), HeadPlan(plan.family, plan.layers, plan.heads, (keep,), plan.method)
         )
         title = f"member {member + 1} of {len(plan.members)}, "
-        done.append(job.alone(member).train(module, State(checkpoint, f"member {member}"), title))
+        done.append(train(job.alone(member), module, State(checkpoint, f"member {member}"), title))
         tuned.append(done[-1].weights or member_form(shared, member))
     weights = merge(tuned, shared, separate)
     averaged, unmerged = job.module(_copy(weights)), job.module(merge(tuned, shared, frozenset(PARTS)))
