@@ -24,6 +24,7 @@ from hydrant.bundle.manifest import MANIFEST
 from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import Bundle, new_bundle, staged
 from hydrant.errors import BundleError, HydrantError, InputError
+from hydrant.runtime.offline import chunks
 from hydrant.workflow import workspace
 from support import CLASSES, make_inputs, make_model, random_plan
 
@@ -345,6 +346,19 @@ def test_a_making_that_is_killed_while_it_begins_or_ends_is_gone_on_with(
 
 def killed(*_: object, **__: object) -> None:
     raise SystemExit
+
+
+def test_chunks_of_a_part_that_is_whole_go_with_the_next_run(tmp_path: Path) -> None:
+    """Killed after the part took its place, or while its chunks were removed."""
+    output, job = tmp_path / "part.jsonl", {"inputs": "0"}
+    with pytest.raises(SystemExit), chunks.kept(output, job, range(4), 2) as found:
+        found.keep(0, b'{"index": 0}\n{"index": 1}\n')
+        raise SystemExit
+    (tmp_path / f".{output.name}.0123456789ab.stage").mkdir()
+    chunks.drop(output, {"inputs": "another"})
+    assert [path.name for path in tmp_path.iterdir()] == ["part.jsonl.chunks"]
+    chunks.drop(output, job)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_verb_killed_in_its_short_form(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -12,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hydrant import Bundle, HeadPlan, calibrate, export_onnx, fuse, save_bundle
-from hydrant.bundle import staging
+from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.staging import check_file, destination, staged_folder, write_atomically
 from hydrant.errors import InputError
 from support import make_tokenizer, random_plan, run_cli
@@ -149,25 +147,3 @@ def test_a_bundle_keeps_no_folder_of_what_was_not_added(tmp_path: Path, monkeypa
     monkeypatch.undo()
     bundle.add({"reports/x.json": b"{}"}).check_addable("reports/y.json")
     assert (tmp_path / "out" / "reports" / "x.json").read_bytes() == b"{}"
-
-
-def test_an_interrupted_calibration_leaves_no_folder(
-    bundle: Path, text_csv: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A signal may arrive while the folder is being removed: it waits."""
-    export_onnx(bundle)
-    before = tree(bundle)
-    remove = staging.shutil.rmtree
-
-    def interrupted(*arguments: object, **options: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-        remove(*arguments, **options)  # type: ignore[arg-type]
-
-    def broken(*_: object, **__: object) -> None:
-        raise InputError("broken")
-
-    monkeypatch.setattr(staging.shutil, "rmtree", interrupted)
-    monkeypatch.setattr(Bundle, "add", broken)
-    with pytest.raises(KeyboardInterrupt):
-        calibrate(bundle, text_csv)
-    assert tree(bundle) == before

@@ -84,7 +84,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it: ``weights`` if better; histories of ``members`` tuned alone; modules that factors tell ``apart``."""
+    """What came of it: ``weights`` if better; ``members`` tuned alone; modules told ``apart`` by factors."""
 
     weights: Weights | None
     before: Epoch

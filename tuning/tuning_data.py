@@ -221,21 +221,12 @@ def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
     if size > shutil.disk_usage(file.parent).free // 2:
         return None
     kept = np.memmap(file, np.float32, "w+", shape=(tokens, width))
-    if _filled(file, size):
-        return kept
-    file.unlink()  # it may hold all the room that there was
-    return None
-
-
-def _filled(file: Path, size: int) -> bool:
-    """Take the disk's room for a file now; a map whose disk fills later would end the process."""
-    if not hasattr(os, "posix_fallocate"):
-        return True
-    with file.open("r+b") as opened:
+    with file.open("r+b") as opened:  # a map whose disk fills later would end the process
         try:
-            os.posix_fallocate(opened.fileno(), 0, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(opened.fileno(), 0, size)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                return False
-            log.debug("cannot take room for %s beforehand: %s", file, error)  # the file system does not know how
-    return True
+                file.unlink()  # it may hold all the room that there was
+                return None
+    return kept
