@@ -36,37 +36,7 @@ TokenPooling = Literal["first", "mean", "first_and_mean"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """Shapes and settings of a transformer classifier.
-
-    Attributes:
-        family: the ``model_type`` of the checkpoint's configuration, such as ``"bert"``.
-        head_width, width, mlp_width: d_h, d and the MLP's inner width.
-        pre_norm: LayerNorm before attention and MLP (ViT) instead of after the residual sum (BERT).
-        pooling: function of the dense layer before the classifier; ``"none"`` for no such layer. ``"unit"`` (CLIP
-            zero-shot) divides its output by its Euclidean norm; then neither it nor the classifier has a bias.
-        hidden_dropout, attention_dropout, classifier_dropout: rates, in training only.
-        token_types: rows of the table; 0 for a family without.
-        position_padding: padding token id from which positions are counted (RoBERTa); ``None`` for 0, 1, 2, …
-        prefix_tokens: learned tokens before the patches, registers among them: 0 for SigLIP, 1 for ViT, 2 for DeiT.
-        patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
-        pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
-        token_pooling: which tokens the classifier (or the dense layer before it) reads, behind the last LayerNorm:
-            the ``"first"``, the ``"mean"`` of all patches, prefix tokens left out, or of a text's real tokens, or both
-            side by side (``"first_and_mean"``, DINOv2).
-        final_norm: whether a ``pre_norm`` model has a LayerNorm behind its last layer.
-        embedding_width: width of the text tables and of the LayerNorm behind them, which a linear map brings to d
-            (ELECTRA); 0 for tables of width d and no such map.
-        registers: prefix tokens behind the others that have no position.
-        rotary: θ of each layer's rotary positions, which take the place of a table: the pair (i, i + d_h/2) of every
-            query and key is turned by t·θ^(−2i/d_h) at token t (RoFormer, Su et al. 2021); empty for a table.
-        windows: for each layer how many tokens away attention reaches to either side, 0 for any; empty for any in all.
-        gated_mlp: whether the MLP is ``down(activation(a) · b)``, a and b the halves of what ``up`` gives.
-        bias_free: of :data:`BIASES`, those that the model has not; classifiers have their own.
-        first_norm: whether the first layer of a ``pre_norm`` model has a LayerNorm before its attention.
-        pooler_norm: LayerNorm behind the dense layer before the classifier and its function.
-        task: of ``tasks.task``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
-            of ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
-    """
+    """Shapes and settings of a transformer classifier; docs/reference/bundle.md describes each (``config.json``)."""
 
     family: str
     modality: Modality

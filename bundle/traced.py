@@ -44,13 +44,10 @@ LACKS = "tuning, adapters, circuits, budgets, FP16, BF16 and INT8 graphs, engine
 
 @dataclass(frozen=True)
 class Block:
-    """One attention block, as it was found.
+    """One attention block, as it was found: ``groups`` heads of keys and values, and the names of its linear maps.
 
-    Attributes:
-        output: name of the module that is its output projection; what that reads is the heads' outputs, side by side.
-        owner: name of the module around the projections.
-        groups: heads of keys and values: H, or fewer where several heads share them (grouped queries).
-        inputs: names of the linear maps to queries, keys and values, of which one may be ``stacked``.
+    What ``output``, its output projection, reads is the heads' outputs, side by side; one of ``inputs`` may be
+    ``stacked``.
     """
 
     output: Name
@@ -68,21 +65,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Traced:
-    """What a traced model is, and reads.
+    """What a traced model is, and reads; docs/reference/bundle.md describes it (``config.json``).
 
-    Attributes:
-        family: the ``model_type`` of its configuration.
-        model_class: name of its class in transformers.
-        form: of its members.
-        width: d of the vector that the classifier reads; 0 where that was not found, and there is no distance then.
-        classifier: name of the module that is the classifier; empty where it was not found.
-        inputs: names of its tensors.
-        blocks: its attention blocks, in the order in which they run; a "layer" of its plan is one of these.
-        positions: longest text, tokens.
-        shortest: of sounds, fewest samples.
-        spectrogram: of sounds that are read as spectrograms, the shape of each; empty for waveforms and all else.
-        hidden_states: of a model that tags tokens, whether transformers hands out the vector of each token behind every
-            block, as wide as the one that the classifier reads.
+    ``width`` is d of the vector that the classifier reads, 0 where that was not found, and there is no distance then;
+    ``hidden_states`` tells of a tagger whether transformers hands out the vector of each token behind every block.
     """
 
     family: Name
