@@ -25,11 +25,9 @@ from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
 from ..fusion import FusedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
-from ..progress import Progress
-from .loop import Trained, measure, train
+from .loop import Given, Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, merged, with_factors
-from .settings import BatchEnsemble, Epoch, Settings, best_epoch
-from .tuning_data import Source
+from .settings import BatchEnsemble, Epoch, best_epoch
 from .tuning_state import State
 
 log = logging.getLogger(__name__)
@@ -42,17 +40,12 @@ Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Job:
-    """The untuned ensemble, the data to tune and to judge on with their digests, and the settings."""
+class Job(Given):
+    """The untuned ensemble, and what it is tuned on, with the digests of the data."""
 
     bundle: Bundle
     ensemble: FusedClassifier
-    known: Source
-    held_out: Source
     digests: tuple[str, str]
-    settings: Settings
-    accelerator: Any
-    progress: Progress
 
     def module(self, weights: Weights, plan: HeadPlan | None = None) -> FusedClassifier:
         """A module of weights [G, …], which it takes over."""

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,20 +23,29 @@ from ..metrics.classification import accuracy, expected_calibration_error
 from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_labels
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
+from ..progress import Progress
 from ..tasks import ScoreActivation
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
 from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
 from .tuning_data import Source, activations, epoch_batches, frozen, member_logits, on_device
 from .tuning_state import Point, State
 
-if TYPE_CHECKING:
-    from .job import Job
-
 log = logging.getLogger(__name__)
 
 
 SAVE_SECONDS = 120.0
 """Within an epoch the state is written this often."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """The data to tune and to judge on, the settings, and what carries them out."""
+
+    known: Source
+    held_out: Source
+    settings: Settings
+    accelerator: Any
+    progress: Progress
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ def check_bfloat16(device: str) -> None:
 
 
 def train(
-    job: Job, module: FusedClassifier, state: State, title: str = "", begin: Callable[[], None] = lambda: None
+    job: Given, module: FusedClassifier, state: State, title: str = "", begin: Callable[[], None] = lambda: None
 ) -> Trained:
     """Tune a module until its epochs are over or validation NLL no longer falls."""
     settings, accelerator, device = job.settings, job.accelerator, job.accelerator.device
@@ -111,7 +120,7 @@ def train(
 class _Run:
     """One tuning on its way."""
 
-    job: Job
+    job: Given
     module: FusedClassifier
     optimizer: Any
     state: State

@@ -134,7 +134,7 @@ def _job(
     unseen = _unseen(bundle, known)
     if unseen:
         log.warning("%s has no example of %s; the members may unlearn that", known.name, listing(unseen))
-    return Job(bundle, ensemble, known, judges, digests, settings, accelerator, progress)
+    return Job(known, judges, settings, accelerator, progress, bundle, ensemble, digests)
 
 
 def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
