@@ -88,7 +88,7 @@ def value(target: Target, name: str, options: argparse.Namespace) -> Any:
 
 
 def choose(
-    flag: str, kinds: Mapping[str, Target], chosen: Sequence[str], options: argparse.Namespace, **given: Any
+    flag: str, kinds: Mapping[Any, Target], chosen: Sequence[str], options: argparse.Namespace, **given: Any
 ) -> list[Any]:
     """Make one or more of several option types, and refuse options that only the others have."""
     for word in chosen:

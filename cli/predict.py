@@ -18,7 +18,6 @@ from typing import Any
 from ..bundle.staging import atomic_file, check_file, destination
 from ..data.audio import has_sound_name
 from ..data.data_files import EXAMPLES, LABELS, array_names, read_arrays, stream_lines
-from ..data.data_options import Reading
 from ..data.images import is_image
 from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
@@ -149,57 +148,38 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse options that do not go together, before anything is loaded."""
-    if [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1:
-        raise InputError(
-            "give texts or images as arguments, or a file or folder with --input, or pairs of texts with --pair, and "
-            "only one of these"
-        )
-    if options.input and "-" in options.input and len(options.input) > 1:
-        raise InputError("--input - is standard input, and stands alone; give the files without it")
-    if options.input in (None, ["-"]) and shared.read_options(options) != Reading():
-        raise InputError("--read is about the rows of --input FILE; leave it out")
-    if options.probabilities and not (options.json or options.output or options.input):
-        raise InputError(
-            "--probabilities gives more than a table on the screen has room for; add --json or --output FILE, or leave "
-            "it out"
-        )
-    if options.errors and not (options.skip_invalid and options.input):
-        raise InputError("--errors keeps rows of --input apart that --skip-invalid skips; give both, or leave it out")
-    _check_places(options)
-    ray = options.engine == "ray"
-    if options.shard or ray:
-        _check_large(options)
-    elif "chunk" in options:
-        raise InputError("--chunk divides a run with --shard; give that, too (1/1 for all rows), or leave it out")
-    given = [name for name in ("actors", "actor_gpus") if name in options]
-    if given and not ray:
-        raise InputError(f"--{given[0].replace('_', '-')} is for --engine ray; add that, or leave it out")
-
-
-def _check_places(options: argparse.Namespace) -> None:
-    """Refuse files that cannot be written, or hold something else that is wanted."""
-    for place in (options.output, options.errors):
-        if place:
-            check_form(place)
-            check_file(place)
+    files, ray = options.input not in (None, ["-"]), options.engine == "ray"
+    large = "--shard" if options.shard else "--engine ray"
+    divided = options.shard or ray
+    refusals = {
+        "give texts or images as arguments, or files with --input, or pairs of texts with --pair, and only one of "
+        "these": [bool(options.inputs), bool(options.pair), bool(options.input)].count(True) != 1,
+        "--input - is standard input, and stands alone; give the files without it": options.input is not None
+        and "-" in options.input
+        and len(options.input) > 1,
+        "--read is about the rows of --input FILE; leave it out": not files and hasattr(options, "read"),
+        "--probabilities does not fit into a table; add --json or --output FILE": options.probabilities
+        and not (options.json or options.output or options.input),
+        "--errors keeps the rows of --input that --skip-invalid skips; give both": options.errors
+        and not (options.skip_invalid and options.input),
+        f"{large} divides the rows of files, which are read more than once; give them with --input": divided
+        and not files,
+        f"{large} writes to a file; name it with --output": divided and not options.output,
+        "--chunk divides a run with --shard; give that, too (1/1 for all rows)": "chunk" in options and not divided,
+        "--actors and --actor-gpus are for --engine ray; add that": not ray
+        and ("actors" in options or "actor_gpus" in options),
+    }
+    for refusal, applies in refusals.items():
+        if applies:
+            raise InputError(refusal)
+    for place in filter(None, (options.output, options.errors)):
+        check_form(place)
+        check_file(place)
     regular = options.errors and destination(options.errors)
     if regular and options.output and regular == destination(options.output):
         raise InputError(f"{options.output} is to hold the rows and those that failed; name two files")
-    if options.input not in (None, ["-"]):
+    if files:
         Sources.named(options.input).check_kept(options.output, options.errors)
-
-
-def _check_large(options: argparse.Namespace) -> None:
-    if options.input in (None, ["-"]):
-        raise InputError(
-            f"{_by(options)} divides the rows of files, which are read more than once; give them with --input"
-        )
-    if not options.output:
-        raise InputError(f"{_by(options)} writes to a file; name it with --output")
-
-
-def _by(options: argparse.Namespace) -> str:
-    return "--shard" if options.shard else "--engine ray"
 
 
 def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:

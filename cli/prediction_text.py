@@ -38,11 +38,11 @@ COLUMNS: dict[str, list[Column]] = {
 }
 """The columns of each kind of prediction, by the key that tells it."""
 
+DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
 OPTIONAL: list[Column] = [
     ("distance", lambda row: f"{row['distance']:.2f}"),
     ("decision", lambda row: ", ".join(words for key, words in DECISIONS.items() if row.get(key))),
 ]
-DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
 
 
 def prediction_text(rows: Sequence[Row]) -> str:

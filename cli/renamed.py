@@ -90,7 +90,8 @@ def current(arguments: Sequence[str]) -> list[str]:
     Raises:
         InputError: an option left the command line.
     """
-    command, result, words = next(iter(arguments), ""), [], iter(arguments)
+    command, words = next(iter(arguments), ""), iter(arguments)
+    result: list[str] = []
     for word in words:
         flag, equals, value = word.partition("=")
         if word == "--":

@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-class Settings(Spec, kw_only=True, omit_defaults=True):
+class Settings(Spec, frozen=True, kw_only=True):
     """Rarer settings of a service, as the file of ``--settings`` gives them."""
 
     requests: int | None = None

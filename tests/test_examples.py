@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parents[1] / "examples"
 
 def run(name: str, *arguments: object, given: str = "", fresh: bool = False) -> list[str]:
     """Lines that an example prints; ``fresh`` starts Python anew for it, as its README says."""
-    program = FOLDER / name / "run.py"
+    program = FOLDER / name / f"{name[3:]}_example.py"
     if fresh:
         done = subprocess.run(
             [sys.executable, str(program), *map(str, arguments)], capture_output=True, text=True, check=False, cwd="/",

@@ -24,14 +24,9 @@ from packaging.version import Version
 from test_house import APART, SOURCES
 
 PUBLIC = {
-    "BatchEnsemble", "Budget", "Bundle", "Circuit", "Conformal", "Cost", "Coverage", "DriftReport", "Dropout",
-    "FalseAlarm", "Figures", "FusedClassifier", "FusedOutput", "GraphForm", "Grid", "HeadPlan", "HydrantError",
-    "Jointly", "LabelOutput", "Part", "PerMember", "Pipeline", "Prediction", "Predictor", "Random", "Reading", "Recipe",
-    "Risk", "ScoreOutput", "Span", "Taylor", "TensorRT", "TensorRTForRTX", "Timing", "TokenPipeline",
-    "TritonModels", "TritonSettings", "TuneReport", "Words", "__version__", "build_engine", "calibrate", "drift",
-    "estimate_cost", "evaluate", "explore", "export_onnx", "fuse", "load", "load_ensemble", "load_zero_shot",
-    "make", "measure_drift", "merge_parts", "pipeline", "plan_heads", "predict_files", "profile", "save_bundle",
-    "sign", "triton_repository", "tune", "verify",
+    "Bundle", "DataOptions", "EvaluationOptions", "HeadPlan", "HydrantError", "Prediction", "Predictor", "__version__",
+    "build_engine", "calibrate", "drift", "evaluate", "export_onnx", "fuse", "load", "make", "pipeline", "plan_heads",
+    "predict_files", "profile", "save_bundle", "sign", "tune", "verify",
 }  # fmt: skip
 
 
@@ -52,6 +47,10 @@ def test_public_names() -> None:
         assert getattr(hydrant, name) is not None
     with pytest.raises(AttributeError, match="module 'hydrant' has no attribute 'nothing'"):
         _ = hydrant.nothing
+    with pytest.warns(DeprecationWarning, match="hydrant.calib.Coverage"):
+        assert hydrant.Coverage is not None
+    with pytest.warns(DeprecationWarning, match="DataOptions"):
+        assert hydrant.Reading is hydrant.DataOptions
     assert version("hydrant-uq") == hydrant.__version__
 
 

@@ -65,7 +65,8 @@ def test_the_wheel_holds_the_package_and_no_more(dist: Path) -> None:
     package = {name for name in names if ".dist-info/" not in name}
     modules = {f"hydrant/{path.relative_to(ROOT).as_posix()}" for path in SOURCES.values()}
     page = {f"hydrant/serving/static/{path.name}" for path in (ROOT / "serving" / "static").iterdir()}
-    assert package == {*modules, *page, "hydrant/py.typed"}
+    templates = {f"hydrant/serving/triton/templates/{name}.txt" for name in ("README.md", "model.py")}
+    assert package == {*modules, *page, *templates, "hydrant/evaluation/report.html.j2", "hydrant/py.typed"}
 
 
 def test_the_wheel_has_a_bill_of_materials(dist: Path) -> None:
