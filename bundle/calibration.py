@@ -95,9 +95,8 @@ class Intervals:
     """Intervals around a score that hold the label with a probability of at least the confidence.
 
     The half width is quantile · √(variance + floor), in float32; the normalised conformal score of Lei et al. (2018),
-    |label − score| ÷ √(variance + floor), gives the quantile.
-
-    The variance of an error is σ² = factor · (variance + floor): for the likelihood of labels, not for the intervals.
+    |label − score| ÷ √(variance + floor), gives the quantile. The variance of an error is
+    σ² = factor · (variance + floor): for the likelihood of labels, not for the intervals.
     """
 
     confidence: Annotated[float, Meta(gt=0, lt=1)]

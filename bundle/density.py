@@ -57,14 +57,9 @@ class Facts(Spec, frozen=True):
 class Density:
     """The fitted distance of a bundle, of K taps of width d and R classes that had examples.
 
-    Attributes:
-        taps: K names.
-        centre: [K, d].
-        whitening: W [K, d, r].
-        means: μ_c [K, R, r], whitened.
-        location, scale: [K], mean and standard deviation of the squared distance on in-distribution validation data,
-            the latter over the weight of the tap, where one counts more than another.
-        fitted: on what, for people, and fingerprints of the examples.
+    ``centre`` [K, d], ``whitening`` W [K, d, r], ``means`` μ_c [K, R, r], whitened; ``location`` and ``scale`` [K] are
+    mean and standard deviation of the squared distance on in-distribution validation data, the latter over the weight
+    of the tap, where one counts more than another.
     """
 
     taps: tuple[str, ...]

@@ -291,13 +291,8 @@ def test_cpp_trusts_whom_python_trusts(runner: Path, copy: Path, keys: Path, inp
     assert "issuer certificate" in cpp(runner, copy, inputs, keys / "root.pem").stderr
     hydrant.sign(copy, keys / "maker.pem", certificate=keys / "mute-certificate.pem")
     assert "its certificate cannot be used for signing" in cpp(runner, copy, inputs, keys / "root.pem").stderr
-    for key, words in (
-        ("none.pem", "is not a file"),
-        ("maker.pem", "holds no PEM block of a public key or certificate"),
-    ):
-        refused = cpp(runner, copy, inputs, keys / key)
-        assert refused.returncode == 2
-        assert words in refused.stderr
+    refused = cpp(runner, copy, inputs, keys / "maker.pem")
+    assert (refused.returncode, "holds no PEM block of a public key" in refused.stderr) == (2, True)
     write_key(tmp_path / "rsa.pem", rsa.generate_private_key(65537, 2048))
     assert "expected a key of the curves P-256" in cpp(runner, copy, inputs, tmp_path / "rsa.pub").stderr
 

@@ -516,10 +516,7 @@ def test_interrupted_tuning_goes_on_to_the_same_weights(
 
 
 NUMBERS: dict[str, Any] = {"epochs": 3, "learning_rate": 1e-3}
-CHANGED: list[dict[str, Any]] = [
-    {"seed": 1}, how(**{**NUMBERS, "epochs": 4}), how(**{**NUMBERS, "learning_rate": 2e-3}),
-    how(**{**NUMBERS, "mixed_precision": "bf16"}), {"data": sentences(60, 5)},
-]  # fmt: skip
+CHANGED = [{"seed": 1}, how(**{**NUMBERS, "mixed_precision": "bf16"}), {"data": sentences(60, 5)}]
 
 
 def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> None:
