@@ -98,7 +98,7 @@ def safe_name(name: str, file: Path) -> str:
     """A name that the manifest ``file`` lists; refused where it leaves the folder or some system cannot hold it."""
     path, why = name.encode(errors="surrogatepass"), ""
     if len(path) > LONGEST or any(len(part) > LONGEST_PART for part in path.split(b"/")):
-        why = f"; expected at most {LONGEST_PART} bytes between two /, and {LONGEST} in all"
+        why = f", a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} in all; give it a shorter one"
     elif not stays_inside(name):
         why = "; a bundle's files must stay inside its folder"
     elif not is_portable(name):
