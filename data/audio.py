@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,18 +26,11 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
 
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
-"""Of files that soundfile reads."""
 
-MOST_SECONDS = 600
-"""Of one sound: attention looks at every pair of its moments, and a longer one would fill the memory."""
-
-BLOCK = 2**16
-"""Moments that are decoded at a time: a file of few bytes may have many channels of silence."""
+MOST_SECONDS = 600  # of one sound: attention looks at every pair of its moments, and would fill the memory
+BLOCK = 2**16  # moments that are decoded at a time: a file of few bytes may have many channels of silence
 
 EXPECTED = "a path, the bytes of a sound file, or an array of floats [samples]"
-
-LEAST_VARIANCE = 1e-7
-"""Added before the root, as in transformers."""
 
 
 class SoundSettings(msgspec.Struct, frozen=True):
@@ -60,14 +53,8 @@ class SoundProcessor:
         self._shortest, self._masked = spec.shortest, "attention_mask" in spec.input_names
 
     def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
-        """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.raw_inputs.Sound`.
-
-        Arrays that come without a rate are taken to have the model's.
-        """
-        return [
-            EncodedTensors({"input_values": self._prepared(sound, first + offset)})
-            for offset, sound in enumerate(sounds)
-        ]
+        """Prepare paths, bytes of sound files, arrays of floats [samples] (at the model's rate), or :class:`Sound`."""
+        return [EncodedTensors({"input_values": self._prepared(*each)}) for each in enumerate(sounds, start=first)]
 
     def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """``input_values`` [B, samples] float32, padded with zeros, and the mask [B, samples] of models with one."""
@@ -82,7 +69,7 @@ class SoundProcessor:
         """What another runtime needs to know to prepare the same tensors."""
         return {"modality": "audio", "sampling_rate": self.rate, "normalise": self._normalise}
 
-    def _prepared(self, sound: Any, index: int) -> np.ndarray:
+    def _prepared(self, index: int, sound: Any) -> np.ndarray:
         """[samples] float32, normalised."""
         samples, name = opened(sound, index, self.rate)
         check_samples(samples, self._shortest, name)
@@ -90,7 +77,7 @@ class SoundProcessor:
             raise InputError(f"{name} has {len(samples)} samples, over {MOST_SECONDS} seconds; cut it first")
         if self._normalise:
             wide = samples.astype(np.float64)  # squares of loud samples are beyond float32
-            samples = (wide - wide.mean()) / np.sqrt(wide.var() + LEAST_VARIANCE)
+            samples = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-7)  # as in transformers
         return np.ascontiguousarray(samples, np.float32)
 
 
@@ -104,10 +91,8 @@ def check_samples(samples: np.ndarray, shortest: int, name: str) -> None:
 
 def _check_rate(found: int, expected: int, name: str) -> None:
     if found != expected:
-        raise InputError(
-            f"{name} has {found} samples a second, and this model reads {expected}; resample it first (ffmpeg -i "
-            f"IN -ar {expected} OUT.wav, or scipy.signal.resample_poly)"
-        )
+        rates = f"{name} has {found} samples a second, and this model reads {expected}"
+        raise InputError(f"{rates}; resample it first (ffmpeg -i IN -ar {expected} OUT.wav)")
 
 
 def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tuple[np.ndarray, str]:
@@ -120,16 +105,13 @@ def opened(sound: Any, index: int, expected: int, most: int | None = None) -> tu
     if isinstance(sound, Sound):
         _check_rate(sound.rate, expected, name)
         sound = sound.samples
-    if isinstance(sound, Mapping) or not (hasattr(sound, "shape") or isinstance(sound, list | tuple)):
-        raise InputError(f"{name} is a {type(sound).__name__}; expected {EXPECTED}")
     try:
         array = as_array(sound)
-    except InputError as error:
-        raise InputError(f"{name} is a list that is no array; expected {EXPECTED}") from error
+    except InputError:  # lists of unequal lengths
+        array = np.array(None)
     if array.dtype.kind != "f" or array.ndim != 1:
-        raise InputError(
-            f"{name} is {array.dtype} {list(array.shape)}; expected floats [samples] of one channel (int16: / 32768)"
-        )
+        what = f"a {type(sound).__name__}, {array.dtype} {list(array.shape)}"
+        raise InputError(f"{name} is {what}; expected {EXPECTED} of one channel (int16: / 32768)")
     return array[:most].astype(np.float32), name
 
 
@@ -145,21 +127,15 @@ def _read_file(sound: Any, name: str, expected: int, most: int | None) -> tuple[
             _check_rate(int(file.samplerate), expected, called)
             if most is None and file.frames > MOST_SECONDS * file.samplerate:
                 raise InputError(f"{called} is longer than {MOST_SECONDS} seconds; cut it first")
-            samples = _decoded(file, most)
+            means, left = [np.zeros(0, np.float32)], sys.maxsize if most is None else most
+            while len(block := file.read(min(BLOCK, left), dtype="float32", always_2d=True)):  # [frames, channels]
+                means.append(block.mean(axis=1, dtype=np.float64).astype(np.float32))
+                left -= len(block)
     except InputError:
         raise
     except Exception as error:  # libsndfile's errors, and what Path makes of a text that is no path
         raise InputError(f"cannot read {called}: {cut(error, 100)}; expected a whole sound file") from error
-    return samples, called
-
-
-def _decoded(file: Any, most: int | None) -> np.ndarray:
-    """The mean [samples] float32 of the channels of an open sound file, as far as it can be decoded and is wanted."""
-    means, left = [np.zeros(0, np.float32)], sys.maxsize if most is None else most
-    while len(block := file.read(min(BLOCK, left), dtype="float32", always_2d=True)):  # [frames, channels]
-        means.append(block.mean(axis=1, dtype=np.float64).astype(np.float32))
-        left -= len(block)
-    return np.concatenate(means)
+    return np.concatenate(means), called
 
 
 def has_sound_name(path: str | Path) -> bool:

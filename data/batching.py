@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ Batch = dict[str, np.ndarray]
 WINDOW_BATCHES = 16
 """A stream of inputs is prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
 
-POOL_BATCHES = 32
-"""Shuffled examples of similar length are sought among this many batches."""
-
 MEMORY_BYTES = 256 * 2**20
 """Most memory for kept batches; those beyond it lie in a temporary file, which is gone when nobody reads it."""
 
@@ -30,10 +27,7 @@ READER = "this model reads"
 
 
 class Prepared:
-    """Inputs whose tensors can be asked for in any order; only texts are prepared before they are asked for.
-
-    ``lengths`` [N] are tokens of each text; all alike for images and sounds.
-    """
+    """Inputs whose tensors can be asked for in any order; only texts are prepared before they are asked for."""
 
     def __init__(
         self,
@@ -62,10 +56,9 @@ class Prepared:
 
     def items(self, places: np.ndarray) -> dict[int, Any]:
         """Prepared inputs by their places, in this order, of those that can be used; raises as :meth:`batch` does."""
-        wanted: list[int] = places.tolist()
         if self._texts is None:
-            return self._each(wanted)
-        return {place: self._texts[place] for place in wanted if place in self._texts}
+            return self._each(places.tolist())
+        return {place: self._texts[place] for place in places.tolist() if place in self._texts}
 
     def _all(self) -> dict[int, Any]:
         try:
@@ -110,10 +103,7 @@ def item_batches(
     reader: str = READER,
     failed: dict[int, str] | None = None,
 ) -> Iterator[tuple[np.ndarray, list[Any], dict[str, np.ndarray]]]:
-    """Places [B] in ``inputs``, prepared inputs and tensors, of similar length, that cover every usable input once.
-
-    Of images, which are large and of which nobody asks more than their tensors, the list of prepared inputs is empty.
-    """
+    """Places [B] in ``inputs``, prepared inputs and tensors, of similar length, that cover every usable input once."""
     ready = Prepared(inputs, processor, spec, first=first, reader=reader, failed=failed)
     for chosen in by_length(ready.lengths, batch_size):
         items = ready.items(chosen)
@@ -144,7 +134,7 @@ def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
 def shuffled_by_length(lengths: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Places [B] of batches that cover every input once: shuffled, sorted within pools, batches shuffled again."""
     order = rng.permutation(len(lengths))
-    pool = batch_size * POOL_BATCHES
+    pool = batch_size * 32
     pools = [order[start : start + pool] for start in range(0, len(order), pool)]
     made = [chunk[places] for chunk in pools for places in by_length(lengths[chunk], batch_size)]
     return [made[index] for index in rng.permutation(len(made))]
@@ -168,13 +158,7 @@ class CachedBatches(Sequence[Batch]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Batch]: ...
-
-    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         return {name: self._read(entry) for name, entry in self._kept[index].items()}
@@ -187,10 +171,8 @@ class CachedBatches(Sequence[Batch]):
             self._file.write(np.ascontiguousarray(array).data)
             self._file.flush()
         except OSError as error:
-            raise InputError(
-                f"cannot keep prepared inputs in {tempfile.gettempdir()}: {error.strerror or error}; free space there, "
-                "name another folder with TMPDIR, or use fewer examples"
-            ) from error
+            wrong = f"cannot keep prepared inputs in {tempfile.gettempdir()}: {error.strerror or error}"
+            raise InputError(f"{wrong}; free space there, set TMPDIR, or use fewer examples") from error
         return place
 
     def _read(self, entry: Any) -> np.ndarray:

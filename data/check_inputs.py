@@ -24,14 +24,10 @@ from .raw_inputs import Sound
 from .spec import InputSpec
 from .tensors import TensorProcessor
 
-WORDS = 700
-"""Words of the long text: beyond the 512 tokens that most models read."""
+LONG = "a " * 700 + "last"
+"""Beyond the 512 tokens that most models read."""
 
-SIZES = ((32, 32), (48, 20), (20, 48), (64, 64), (97, 61), (120, 16))
-"""Width and height of the small pictures."""
-
-BATCH_SIZES = (1, 2, 5, 16)
-"""Real inputs stand in batches of these sizes in turn, so that every dynamic axis is exercised."""
+BATCH_SIZES = (1, 2, 5, 16)  # of real inputs, in turn, so that every dynamic axis is exercised
 
 
 def model_inputs(
@@ -64,23 +60,11 @@ def model_inputs(
 
 def full_batch(spec: InputSpec, batch: int, sequence: int, seed: int) -> Batch:
     """A seeded synthetic batch without padding: random token ids [B, T], or normal pixels or samples."""
-    rng = np.random.default_rng(seed)
-    return _random_batch(spec, batch, rng, sequence)
-
-
-MAX_TOKENS = 64
-"""Longest synthetic text, but for one batch as long as the model reads (at most 512)."""
-
-MOMENTS = 12
-"""Longest synthetic sound, in shortest ones."""
+    return _random_batch(spec, batch, np.random.default_rng(seed), sequence)
 
 
 def synthetic_batches(spec: InputSpec, examples: int, seed: int) -> list[Batch]:
-    """Batches of growing size (1, 2, 3, …) so that every dynamic axis is exercised.
-
-    Text: uniform random token ids with random lengths, padded; the last batch holds one text of
-    full length. Images: standard normal pixels. Sounds: standard normal samples, padded where the model has a mask.
-    """
+    """Batches of growing size (1, 2, 3, …) so that every dynamic axis is exercised; the last text has full length."""
     rng = np.random.default_rng(seed)
     text = spec.modality == "text"
     batches, left, size = [], examples - text, 1
@@ -103,8 +87,8 @@ def _random_batch(spec: InputSpec, count: int, rng: np.random.Generator, length:
 
 
 def _random_sounds(spec: InputSpec, count: int, rng: np.random.Generator, samples: int | None) -> Batch:
-    """Sounds of up to :data:`MOMENTS` times the shortest; of one length where the model has no mask, or if given."""
-    lengths = rng.integers(spec.shortest, MOMENTS * spec.shortest + 1, size=count)
+    """Sounds of up to 12 times the shortest; of one length where the model has no mask, or if given."""
+    lengths = rng.integers(spec.shortest, 12 * spec.shortest + 1, size=count)
     if samples or "attention_mask" not in spec.input_names:
         lengths[:] = samples or lengths[0]
     mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
@@ -113,11 +97,11 @@ def _random_sounds(spec: InputSpec, count: int, rng: np.random.Generator, sample
 
 
 def _random_texts(spec: InputSpec, count: int, rng: np.random.Generator, tokens: int | None) -> Batch:
-    longest = min(spec.max_sequence, MAX_TOKENS)
+    """Texts of up to 64 tokens, or of as many as given."""
+    longest = min(spec.max_sequence, 64)
     lengths = np.full(count, tokens) if tokens else rng.integers(min(3, longest), longest + 1, size=count)
     mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-    ids = rng.integers(0, spec.vocabulary, size=mask.shape)
-    padding = spec.padding_token
+    ids, padding = rng.integers(0, spec.vocabulary, size=mask.shape), spec.padding_token
     ids = np.where(ids == padding, (padding + 1) % spec.vocabulary, ids)  # padding only where masked
     arrays = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
     if "token_type_ids" in spec.input_names:
@@ -148,12 +132,12 @@ def _texts(words: bool) -> list[Any]:
         "नमस्ते दुनिया",
         "🙂 thanks 👍🏽",
         "https://example.com/a?b=c#d user@example.com",
-        "a " * WORDS + "last",
+        LONG,
         "",
     ]
     if words:
         return [*texts, ["John", "Smith", "lives", "in", "New", "York", "."], ["don't", "café", "世界"]]
-    return [*texts, ("how are you", "fine thanks"), ("What is the weather?", "a " * WORDS + "last")]
+    return [*texts, ("how are you", "fine thanks"), ("What is the weather?", LONG)]
 
 
 def _images() -> list[Any]:
@@ -161,9 +145,9 @@ def _images() -> list[Any]:
 
     rng = np.random.default_rng(0)
     found = []
-    for width, height in SIZES:
+    for size in ((32, 32), (48, 20), (20, 48), (64, 64), (97, 61), (120, 16)):
         small = rng.integers(0, 256, (4, 4, 3), np.uint8)
-        found.append(Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR))
+        found.append(Image.fromarray(small).resize(size, Image.Resampling.BILINEAR))
     return [*found, found[0].convert("L"), found[1].convert("RGBA")]
 
 
@@ -173,12 +157,8 @@ def _sounds(rate: int) -> list[Sound]:
     for tenths in (1, 2, 3, 4, 5):
         time = np.arange(rate * tenths // 10) / rate
         wave = np.sin(2 * np.pi * (200 + 400 * tenths * time) * time) * 0.5
-        found.append(Sound(_floats((wave * 2**15).astype("<i2")), rate))
+        found.append(Sound((wave * 2**15).astype("<i2").astype(np.float32) / 2**15, rate))
     return found
-
-
-def _floats(samples: np.ndarray) -> np.ndarray:
-    return samples.astype(np.float32) / 2**15
 
 
 def to_json(item: Any) -> dict[str, Any]:
@@ -200,10 +180,10 @@ def to_json(item: Any) -> dict[str, Any]:
 def from_json(data: Mapping[str, Any]) -> Any:
     """The input that :func:`to_json` describes; images come as the bytes of a file."""
     if "pair" in data:
-        first, second = data["pair"]
-        return (first, second)
+        return tuple(data["pair"])
     if "sound" in data:
-        return Sound(_floats(np.frombuffer(base64.b64decode(data["sound"]), "<i2")), data["rate"])
+        samples = np.frombuffer(base64.b64decode(data["sound"]), "<i2")
+        return Sound(samples.astype(np.float32) / 2**15, data["rate"])
     if "image" in data:
         return base64.b64decode(data["image"])
     return data["words"] if "words" in data else data["text"]

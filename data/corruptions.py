@@ -10,26 +10,13 @@ import numpy as np
 
 from .images import upright
 
-NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)
-"""Standard deviation of Gaussian noise, of the full range."""
-
-BLUR = (1.0, 2.0, 3.0, 4.0, 6.0)
-"""Radius of a Gaussian blur, in pixels of an image whose shorter edge is 224."""
-
-LEAST_BLUR = (0.4, 0.6, 0.7, 0.8, 1.0)
-"""Radius in pixels below which a blur of a small image would do nothing."""
-
-CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)
-"""Factor of the distance from the image's mean colour."""
-
-BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)
-"""Added to every value, of the full range."""
-
-JPEG = (50, 25, 18, 12, 7)
-"""Quality."""
-
-PIXELATE = (0.8, 0.65, 0.5, 0.4, 0.3)
-"""Factor of the edges of the coarser image."""
+NOISE = (0.04, 0.08, 0.12, 0.18, 0.26)  # standard deviation, of the full range
+BLUR = (1.0, 2.0, 3.0, 4.0, 6.0)  # radius, in pixels of an image whose shorter edge is 224
+LEAST_BLUR = (0.4, 0.6, 0.7, 0.8, 1.0)  # radius in pixels below which a blur of a small image would do nothing
+CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)  # factor of the distance from the image's mean colour
+BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)  # added to every value, of the full range
+JPEG = (50, 25, 18, 12, 7)  # quality
+PIXELATE = (0.8, 0.65, 0.5, 0.4, 0.3)  # factor of the edges of the coarser image
 
 
 def corrupt(images: Sequence[Any], kind: str, severity: int, seed: int = 0, first: int = 0) -> list[np.ndarray]:
@@ -105,12 +92,8 @@ def _bytes(values: np.ndarray) -> np.ndarray:
 
 
 SEVERITIES = (1, 2, 3, 4, 5)
-
-SHARE = 0.1
-"""Severity s changes each word with probability s · SHARE."""
-
+SHARE = 0.1  # severity s changes each word with probability s · SHARE
 KINDS = ("swap", "drop", "insert", "keyboard")
-
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
@@ -119,10 +102,8 @@ def typos(texts: Sequence[Any], severity: int, seed: int = 0, kinds: Sequence[st
     rng = np.random.default_rng([seed, severity])
 
     def mistyped(text: str) -> str:
-        return " ".join(
-            _typo(word, str(rng.choice(kinds)), rng) if rng.random() < severity * SHARE else word
-            for word in text.split(" ")
-        )
+        share, words = severity * SHARE, text.split(" ")
+        return " ".join(_typo(word, str(rng.choice(kinds)), rng) if rng.random() < share else word for word in words)
 
     def changed(text: Any) -> Any:
         if isinstance(text, str):

@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -38,12 +38,6 @@ Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]
 PARQUET_ROWS = 100
 """Rows of Parquet in memory at once: a text of its dictionary is repeated for every row that uses it."""
 
-PARQUET_BUFFER = 2**16
-"""Bytes of a Parquet file read at once, except for larger pages; Arrow's default is a whole group of rows."""
-
-CONLL = (".conll", ".bio", ".iob")
-"""Endings of files with a word on each line, and an empty line behind each text."""
-
 EXAMPLES, LABELS = "x", "y"
 """Arrays of a ``.npz`` file; in place of ``x`` there may be ready tensors, named as the model's inputs."""
 
@@ -60,7 +54,7 @@ def file_rows(path: str | Path, columns: DataOptions = DataOptions(), *, missing
         return _folder_rows(path)
     if ending == ".npz":
         return _npz_rows(path)
-    if ending in CONLL:
+    if ending in (".conll", ".bio", ".iob"):
         return _conll_rows(path, _lines(path))
     if ending not in READERS:
         raise InputError(f"data {path} has the unknown ending {path.suffix!r}; expected {FORMS}")
@@ -127,8 +121,11 @@ def _delimited(path: Path) -> Records:
             if len(fields) != len(header):
                 count = f"{len(fields)} field(s); expected {len(header)}, as in the header"
                 raise InputError(f"{path}, row {number} has {count} (quote a text that holds the separator)")
-            if separator == "\t":
-                _check_whole(fields, f"{path}, row {number}")
+            if separator == "\t" and any(
+                ("\n" in field or "\r" in field) and ("\t" in field or len(fields) == 1) for field in fields
+            ):  # a text that begins with a quote swallows the next rows
+                wrong = f"{path}, row {number} has a quoted text of several lines, which may be rows of their own"
+                raise InputError(f'{wrong}: save it as .csv, or quote texts with quotes ("""so"", he said")')
             yield dict(zip(header, fields, strict=True))
 
     return records(), {}
@@ -140,16 +137,6 @@ def _check_once(names: Sequence[str], path: Path) -> None:
         raise InputError(f"{path} has the columns {listing(names)}; expected every name once")
 
 
-def _check_whole(fields: Sequence[str], where: str) -> None:
-    """Refuse a field of a TSV file that looks like several rows: a text that begins with a quote swallows the next."""
-    for field in fields:
-        if ("\n" in field or "\r" in field) and ("\t" in field or len(fields) == 1):
-            raise InputError(
-                f"{where} has a quoted text of several lines, {cut(field)}, which may be rows of their own: write such "
-                'texts as .csv or .jsonl, or quote the one that begins with a quote ("""so"", he said")'
-            )
-
-
 def _fields(path: Path, separator: str) -> Iterator[list[str]]:
     """The rows of a CSV file, with fields as long as a line may be, a setting of the whole process."""
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
@@ -157,10 +144,8 @@ def _fields(path: Path, separator: str) -> Iterator[list[str]]:
     try:
         yield from reader
     except csv.Error as error:
-        raise InputError(
-            f"cannot read data {path}, line {reader.line_num}: {error}; expected a text that holds a quote or the "
-            'separator in quotes, with its own doubled ("""so"", he said")'
-        ) from error
+        wrong = f"cannot read data {path}, line {reader.line_num}: {error}"
+        raise InputError(f'{wrong}; quote texts with quotes or separators ("""so"", he said")') from error
 
 
 def _json_lines(path: Path) -> Records:
@@ -190,8 +175,10 @@ def _parquet(path: Path) -> Records:
     if first is None:
         return iter(()), {}
     _check_once(first.schema.names, path)
-    known = [name for name in first.schema.names if _is_known(first.select([name]).schema)]
-    features = next(_guarded(map(datasets.Features.from_arrow_schema, [first.select(known).schema]), path))
+    features: dict[str, Any] = {}
+    for name in first.schema.names:
+        with suppress(ValueError, AttributeError, KeyError, TypeError):  # a type that datasets does not have
+            features |= datasets.Features.from_arrow_schema(first.select([name]).schema)
     named = {name: class_names(feature) for name, feature in features.items()}
     files = [name for name, feature in features.items() if hasattr(feature, "decode_example")]  # images, say
 
@@ -207,7 +194,7 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
     """The rows of a Parquet file as batches of Arrow, of :data:`PARQUET_ROWS` each."""
     parquet = require("pyarrow.parquet", "fuse", "read Parquet")
     _check_regular(path)
-    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=PARQUET_BUFFER) as file:
+    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**16) as file:  # by default a whole group of rows
         if not file.metadata.num_columns:  # Arrow would fill the memory with empty rows
             raise ValueError("it has no columns")
         expected, count = file.metadata.num_rows, 0
@@ -216,17 +203,6 @@ def _arrow_batches(path: Path) -> Iterator[Any]:
             yield batch
     if count != expected:
         raise ValueError(f"it holds {count} rows; its metadata say {expected}")
-
-
-def _is_known(schema: Any) -> bool:
-    """Whether datasets has the types of a schema: maps, say, it has not, and values of one length only since lately."""
-    from datasets import Features
-
-    try:
-        Features.from_arrow_schema(schema)
-    except (ValueError, AttributeError):  # the latter is of datasets 4.0
-        return False
-    return True
 
 
 READERS: dict[str, Callable[[Path], Records]] = {
@@ -238,11 +214,7 @@ READERS: dict[str, Callable[[Path], Records]] = {
 
 
 def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
-    """Rows of a file of words, as of the CoNLL-2003 task: the first column is the word, the last its tag.
-
-    Columns are apart by spaces or tabs, and by no other space of Unicode, which may stand in a word; a file of one
-    column has no tags. Lines that begin with ``-DOCSTART-`` are left out.
-    """
+    """Rows of a file of words, as of the CoNLL-2003 task: the first column is the word, the last its tag."""
     columns, begun = 0, 1
     words: list[str] = []
     tags: list[str] = []
@@ -261,10 +233,7 @@ def _conll_rows(path: Path, found: Iterable[str]) -> Iterator[Row]:
 
 
 def _folder_rows(folder: Path) -> Iterator[Row]:
-    """Paths of the images or sounds below a folder, in sorted order; the label is the subfolder they lie in.
-
-    Those directly in the folder have no label. Paths are no strings, which a text model would read as texts.
-    """
+    """Paths of the images or sounds below a folder, in sorted order; the label is the subfolder they lie in."""
     files = (path for path in folder.rglob("*") if has_media_name(path) and path.is_file())
     found = visible_files((path.relative_to(folder).as_posix() for path in files), str(folder))
     for path in (folder / name for name in found):
@@ -273,11 +242,7 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images or sounds; for labels, expected one subfolder per class")
 
 
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
-}
+SPLITS = (("train", "training"), ("validation", "valid", "val", "dev"), ("test", "testing", "eval", "evaluation"))
 """Folder names of splits, as ``datasets`` knows them."""
 
 
@@ -287,8 +252,8 @@ def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
     found = [path for path in files if not any(part.startswith(".") for part in path.parts)]
     splits: dict[PurePosixPath, dict[str, PurePosixPath]] = {}
     for place in sorted({parent for path in found for parent in path.parents}):
-        split = SPLITS.get(place.name.lower().rstrip("0123456789-_. "))  # val2017, say
-        if split is not None:
+        name = place.name.lower().rstrip("0123456789-_. ")  # val2017, say
+        for split in (each[0] for each in SPLITS if name in each):
             splits.setdefault(place.parent, {})[split] = place
     for places in splits.values():
         if len(places) > 1:
@@ -341,10 +306,8 @@ def _npz_rows(path: Path) -> Iterator[Row]:
     names = set(array_names(path))
     wanted = {EXAMPLES} if EXAMPLES in names else names - {LABELS}
     if not wanted or not wanted <= {EXAMPLES, *TENSORS}:
-        raise InputError(
-            f"{path} has the arrays {listing(sorted(names))}; expected x and y, or in place of x ready tensors under "
-            f"the names of the model's inputs, of {listing(TENSORS)}"
-        )
+        wrong = f"{path} has the arrays {listing(sorted(names))}"
+        raise InputError(f"{wrong}; expected x and y, or in place of x the model's inputs, of {listing(TENSORS)}")
     arrays = read_arrays(path, {*wanted, LABELS})
     if LABELS in arrays and arrays[LABELS].ndim > 2:
         raise InputError(f"{path} has y of shape {list(arrays[LABELS].shape)}; expected [N], or [N, C] of 0 and 1")
@@ -381,17 +344,14 @@ def _raw(inputs: np.ndarray, path: Path, labelled: bool) -> Sequence[Any]:
 def _lines(path: Path) -> Iterator[str]:
     """The lines of a text file, with their ends."""
     check_filled(path)
-    with _opened(path) as file:
-        for number, line in enumerate(_guarded(_limited(file, ""), path), start=1):
-            _check_length(len(line), f"data {path}, line {number}")
-            yield line
+    for number, line in enumerate(_guarded(_text_lines(path), path), start=1):
+        _check_length(len(line), f"data {path}, line {number}")
+        yield line
 
 
-def _opened(path: Path) -> IO[str]:
-    try:
-        return path.open(encoding="utf-8-sig", newline="")
-    except OSError as error:
-        raise InputError(f"cannot read data {path}: {error.strerror or error}; expected {FORMS}") from error
+def _text_lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield from _limited(file, "")
 
 
 def _limited(file: IO[Line], end: Line) -> Iterator[Line]:

@@ -72,11 +72,7 @@ def _pattern_rows(pattern: str, columns: DataOptions, missing: bool) -> Iterator
 
 
 def hub_name(text: str) -> tuple[str, str | None, str | None]:
-    """Name, configuration and split of a data set of the hub; ``None`` for the only one.
-
-    >>> hub_name("hf:clinc_oos:plus:test")
-    ('clinc_oos', 'plus', 'test')
-    """
+    """Name, configuration and split of a data set of the hub; ``None`` for the only one."""
     name, *rest = text.removeprefix(HUB).split(":")
     if not name or len(rest) > 2:
         raise InputError(f"data {cut(text)} names no data set of the hub; expected {HUB_FORM}")
@@ -85,24 +81,19 @@ def hub_name(text: str) -> tuple[str, str | None, str | None]:
 
 
 def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
-    """Rows of a data set of the hub; it is downloaded once, and read from the cache of ``datasets`` afterwards.
-
-    Its columns are read undecoded: ``datasets`` would fetch addresses in a column of images, or have them drawn.
-    """
+    """Rows of a data set of the hub; it is downloaded once, and read from the cache of ``datasets`` afterwards."""
     name, config, wanted = hub_name(text)
     datasets = require("datasets", "hub", "read data sets of the hub")
     try:
         splits = datasets.load_dataset(name, config)
     except Exception as error:  # datasets raises many kinds: no such name, no connection, no such configuration
-        raise InputError(
-            f"cannot read data set {name} of the hub: {cut(error, 200)}; expected {HUB_FORM}, and a connection, or "
-            "the data set in the cache of an earlier run"
-        ) from error
+        wrong = f"cannot read data set {name} of the hub: {cut(error, 200)}"
+        raise InputError(f"{wrong}; expected {HUB_FORM}, and a connection or an earlier copy of it") from error
     wanted = next(iter(splits)) if wanted is None and len(splits) == 1 else wanted
     if wanted not in splits:
         form = f"hf:{name}:{config or ''}:{next(iter(splits), 'train')}"
         raise InputError(f"data {text} has the splits {listing(splits)}; expected one of them, as {form}")
-    split = splits[wanted]
+    split = splits[wanted]  # read undecoded: datasets would fetch addresses in a column of images
     table = datasets.Dataset(split.data.table.replace_schema_metadata(None), fingerprint=text)
     return table_rows(table, columns, text, split.features)
 
@@ -113,21 +104,14 @@ def _is_url(text: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """A URL without what may be secret in it: credentials, and the query in which signatures stand.
-
-    >>> shown("https://user:word@host/train.csv?signature=abc")
-    'https://host/train.csv'
-    """
+    """A URL without what may be secret in it: credentials, and the query in which signatures stand."""
     scheme, _, rest = url.partition("?")[0].partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _remote_rows(url: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
-    """Rows of the files behind a URL of whatever ``fsspec`` reads, in the order of their names.
-
-    Tables and arrays are copied to a temporary place, one at a time; images are read when their turn comes.
-    """
+    """Rows of the files behind a URL of whatever ``fsspec`` reads, in the order of their names."""
     core = require("fsspec.core", "hub", "read URLs")
     with _guarded(url):
         system, place = core.url_to_fs(url)
@@ -187,6 +171,5 @@ def _guarded(url: str) -> Iterator[None]:
             remedy = "; pip install 'hydrant-uq[hub]'" if url.startswith("http") else ""
             raise MissingExtraError(f"data {shown(url)} need a plugin of fsspec: {said}{remedy}") from error
         missing = "it does not exist" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}, {said}"
-        raise InputError(
-            f"cannot read data {shown(url)}: {missing}; check the address, the connection and the credentials"
-        ) from error
+        wrong = f"cannot read data {shown(url)}: {missing}"
+        raise InputError(f"{wrong}; check the address, the connection and the credentials") from error

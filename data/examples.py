@@ -107,10 +107,8 @@ def check_apart(data: Any, ood: Any, roles: tuple[str, str] = ("data", "ood")) -
     """Refuse one file, or one object, given as both in- and out-of-distribution data."""
     paths = isinstance(ood, str | Path) and isinstance(data, str | Path)
     if (paths and Path(ood).resolve() == Path(data).resolve()) or (ood is data and ood is not None):
-        what = ood if paths else f"one {kind_of(ood)}"
-        raise InputError(
-            f"{what} is given both as {roles[0]} and as {roles[1]}; expected inputs of another distribution"
-        )
+        what = f"{ood if paths else kind_of(ood)} is given both as {roles[0]} and as {roles[1]}"
+        raise InputError(f"{what}; expected inputs of another distribution")
 
 
 def check_alike(data: Examples, ood: Examples | None) -> None:
@@ -196,10 +194,8 @@ def _rows_of(data: Any, columns: DataOptions) -> tuple[Iterable[Row], str]:
     if is_table(data):
         return table_rows(data, columns), f"table of {listing(column_names(data))}"
     if isinstance(data, Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
-        raise InputError(
-            f"data is a {kind_of(data)}; expected a path ({FORMS}), a table, rows as dicts (a list or generator) or a "
-            "pair (inputs, labels)"
-        )
+        wanted = f"a path ({FORMS}), a table, a list of dicts, or (inputs, labels)"
+        raise InputError(f"data is a {kind_of(data)}; expected {wanted}")
     return item_rows(ordered(data, None), columns), source
 
 
@@ -218,11 +214,13 @@ def _labels(labels: Any) -> list[Any] | None:
     named = class_names(feature_of(labels))  # of a column of ``datasets``
     labels = unformatted(labels)
     listed = labels.to_pylist() if hasattr(labels, "to_pylist") else plain(labels)
+    if listed is None:
+        return None
     unordered = isinstance(listed, str | bytes | Mapping | set | frozenset) or hasattr(labels, "columns")
-    if listed is not None and (unordered or not isinstance(listed, Iterable)):
+    if unordered or not isinstance(listed, Iterable):
         raise InputError(f"labels is a {kind_of(labels)}; expected a list of classes, one for each input, or None")
-    if listed is None or named is None:
-        return None if listed is None else list(listed)
+    if named is None:
+        return list(listed)
     return [value if value is None else named(value, f"example {i}") for i, value in enumerate(listed)]
 
 
@@ -235,14 +233,17 @@ def _drawn(rows: Iterable[Row], limit: int, seed: int, task: str) -> list[Row]:
     rows = chain([first], stream)
     if task == "score" and is_pair(first.input):
         return _sample_rankings(rows, limit, seed)
-    return _sample(rows, limit, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    kept: list[tuple[int, Row]] = []
+    for index, row in enumerate(rows):  # Vitter's algorithm R
+        slot = index if index < limit else int(rng.integers(0, index + 1))
+        if slot < limit:
+            kept[slot : slot + 1] = [(index, row)]
+    return [row for _, row in sorted(kept, key=lambda pair: pair[0])]
 
 
 def _sample_rankings(rows: Iterable[Row], limit: int, seed: int) -> list[Row]:
-    """All rows of a uniform sample of first texts, at most ``limit``, in stream order; of a lone one some of its rows.
-
-    First texts are kept by a hash of theirs, so that what was put away needs no room (bottom-k sampling).
-    """
+    """All rows of a uniform sample of first texts, at most ``limit``, in stream order; of a lone one some of them."""
     kept: dict[bytes, list[tuple[int, Row]]] = {}
     least, total = b"\xff" * 32, 0  # from this hash on everything was put away
     for index, row in enumerate(rows):
@@ -268,16 +269,3 @@ def _fewer(rows: list[tuple[int, Row]], limit: int, seed: int) -> list[tuple[int
 
 def _hash(seed: int, text: str) -> bytes:
     return hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).digest()
-
-
-def _sample(rows: Iterable[Row], limit: int, rng: np.random.Generator) -> list[Row]:
-    """A uniform sample without replacement of a stream (Vitter's algorithm R), in stream order."""
-    kept: list[tuple[int, Row]] = []
-    for index, row in enumerate(rows):
-        if len(kept) < limit:
-            kept.append((index, row))
-            continue
-        slot = int(rng.integers(0, index + 1))
-        if slot < limit:
-            kept[slot] = (index, row)
-    return [row for _, row in sorted(kept, key=lambda pair: pair[0])]

@@ -23,25 +23,15 @@ from .examples import Examples
 from .raw_inputs import Sound, as_array, is_pair
 from .spec import Modality
 
-LOWEST = 4096
-"""Hashes that a record keeps; data of no more examples are compared exactly."""
-
+LOWEST = 4096  # hashes that a record keeps; data of no more examples are compared exactly
 BYTES = 6
-
-FLOATS = {"f": np.float32}
-"""Kinds of samples → the type that they are read in; pixels stay as they are."""
-
-TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}
-"""Likewise of ready tensors."""
+FLOATS = {"f": np.float32}  # kinds of samples → the type that they are read in; pixels stay as they are
+TENSORS = {**FLOATS, **dict.fromkeys("iub", np.int64)}  # likewise of ready tensors
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Hashes of examples, each once, ascending: all of them, or the :data:`LOWEST`.
-
-    ``hashes`` are integers below 2^48; ``complete``: whether these are all; ``pairs``: whether all inputs are pairs of
-    texts, or all single ones; ``None`` for anything else, or where it was not recorded.
-    """
+    """Hashes of examples, each once, ascending: all of them, or the :data:`LOWEST`."""
 
     hashes: tuple[int, ...]
     complete: bool = True
@@ -106,10 +96,11 @@ def hashes_of(inputs: Sequence[Any], modality: Modality) -> list[int] | None:
 def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
     """The fingerprint of raw inputs; ``None`` where there are none, or one is of a kind that has no lasting form."""
     numbers = hashes_of(inputs, modality)
-    pairs = (
-        {is_pair(item) if isinstance(item, str | tuple) else None for item in inputs} if modality == "text" else set()
-    )
-    return Fingerprint(tuple(sorted({*numbers})), pairs=pairs.pop() if len(pairs) == 1 else None) if numbers else None
+    if not numbers:
+        return None
+    pairs = {is_pair(item) if isinstance(item, str | tuple) else None for item in inputs}
+    known = modality == "text" and len(pairs) == 1
+    return Fingerprint(tuple(sorted({*numbers})), pairs=pairs.pop() if known else None)
 
 
 def fingerprints(modality: Modality, **examples: Examples | None) -> dict[str, Any]:
@@ -130,7 +121,9 @@ def _content(item: Any) -> bytes | None:
         return _joined([part for name in sorted(item) for part in (str(name), _array(item[name], TENSORS))])
     samples = isinstance(item, Sound) or (isinstance(item, tuple | list) and isinstance(next(iter(item), None), float))
     if samples or isinstance(item, np.ndarray) or hasattr(item, "convert"):  # PIL images convert
-        return _of_array(_array(item.samples if isinstance(item, Sound) else item, FLOATS))
+        array = _array(item.samples if isinstance(item, Sound) else item, FLOATS)
+        kind = f"{array.dtype} {list(array.shape)} ".encode()
+        return None if array.dtype.hasobject else kind + np.ascontiguousarray(array).tobytes()
     return _joined(item) if isinstance(item, tuple | list) else None  # a pair of texts, or the words of one
 
 
@@ -147,8 +140,3 @@ def _array(value: Any, read: Mapping[str, Any]) -> np.ndarray:
         return np.array(None)
     with np.errstate(over="ignore"):
         return array.astype(read.get(array.dtype.kind, array.dtype), copy=False)
-
-
-def _of_array(array: np.ndarray) -> bytes | None:
-    kind = f"{array.dtype} {list(array.shape)} ".encode()
-    return None if array.dtype.hasobject else kind + np.ascontiguousarray(array).tobytes()

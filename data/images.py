@@ -22,20 +22,13 @@ from .spec import InputSpec
 from .specs import processor_settings
 from .tensors import EncodedTensors, stacked
 
-MOST_PIXELS = 2**28
-"""Of a resized image: a long and narrow one whose shorter edge grows would fill the memory."""
-
 MOST_SCANS = 1000
 """Of a JPEG file: each runs over all pixels and takes some bytes only. Programs write a dozen; the mark of a scan also
 occurs by chance in what cameras append to a photo, once in 64 kB."""
 
-DRAWN = ("EPS", "WMF")
-"""Kinds that hold no pixels but programs: PIL would run Ghostscript, or ask Windows, to draw them."""
-
 STEPS = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
 
-OTHERS = ("crop_pct", "rescale_offset", "include_top")
-"""Keys of a configuration that ask for a step, as those do that begin with ``do_``."""
+OTHERS = ("crop_pct", "rescale_offset", "include_top")  # keys that ask for a step, as those in ``do_`` do
 
 KINDS = (
     "ViT", "DeiT", "Beit", "CLIP", "ChineseCLIP", "Siglip", "Blip", "Bit", "Pvt", "Segformer", "MobileNetV1",
@@ -47,8 +40,7 @@ images larger before they are cropped, and Perceiver's crops first."""
 KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
 """Names of image processors, older ones among them."""
 
-DEEP = re.compile(r";16[BLN]|SGI16")
-"""In what PIL calls the pixels of a file, or reads them with: 16 bits per channel, of which it would drop 8."""
+DEEP = re.compile(r";16[BLN]|SGI16")  # in PIL's names for pixels of 16 bits per channel, of which it would drop 8
 
 Edge = Annotated[int, msgspec.Meta(ge=1, le=2**15)]
 Size = Edge | dict[str, Edge | None] | None
@@ -78,14 +70,21 @@ class ImageProcessor:
         self._channels = spec.channels
         self._expected = (spec.channels, spec.image_height, spec.image_width)
         file = folder / "preprocessor_config.json"
-        self._check(processor_settings(folder, dict[str, Any]), file)
-        self._read(processor_settings(folder, ImageSettings), file)
+        _check_steps(processor_settings(folder, dict[str, Any]), file)
+        settings = processor_settings(folder, ImageSettings)
+        self._size = _size(settings.size, file) if settings.do_resize else None
+        self._crop = _size(settings.crop_size, file, edges=False) if settings.do_center_crop else None
+        self._resample, self._scale = settings.resample, settings.rescale_factor if settings.do_rescale else None
+        self._mean = self._per_channel(settings.image_mean, file) if settings.do_normalize else None
+        self._std = self._per_channel(settings.image_std, file) if settings.do_normalize else None
+        fixed, read = self._crop or self._size, self._expected[1:]
+        if fixed is not None and tuple(fixed.values()) != ((min(read),) if "shortest_edge" in fixed else read):
+            size = f"the model reads {read[0]} by {read[1]} pixels; use its own image processor"
+            raise InputError(f"{file} makes images of {fixed}, but {size}")
 
     def encode(self, images: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
         """Preprocess images: paths, bytes of image files, PIL images, or uint8 arrays [H, W] or [H, W, 3]."""
-        return [
-            EncodedTensors({"pixel_values": self._pixels(image, first + offset)}) for offset, image in enumerate(images)
-        ]
+        return [EncodedTensors({"pixel_values": self._pixels(*each)}) for each in enumerate(images, start=first)]
 
     def collate(self, items: Sequence[EncodedTensors]) -> dict[str, np.ndarray]:
         """``pixel_values`` [B, channels, height, width] float32."""
@@ -104,43 +103,19 @@ class ImageProcessor:
             "std": None if self._std is None else self._std.tolist(),
         }
 
-    def _check(self, config: dict[str, Any], file: Path) -> None:
-        """Refuse what asks, or may ask, for more than is done here."""
-        for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
-            found = KIND.fullmatch(str(name))
-            if name is not None and (found is None or found[1] not in KINDS):
-                raise InputError(
-                    f"{file} has a {cut(name)}, which may do more than its keys say; hydrant knows those of "
-                    f"{listing(KINDS, len(KINDS))}; give ready tensors, or a processor of one of these kinds"
-                )
-        asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
-        if unknown := [key for key in asked if key not in STEPS]:
-            raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
-
-    def _read(self, settings: ImageSettings, file: Path) -> None:
-        self._size = _size(settings.size, file) if settings.do_resize else None
-        self._crop = _size(settings.crop_size, file, edges=False) if settings.do_center_crop else None
-        self._resample, self._scale = settings.resample, settings.rescale_factor if settings.do_rescale else None
-        self._mean = self._per_channel(settings.image_mean, file) if settings.do_normalize else None
-        self._std = self._per_channel(settings.image_std, file) if settings.do_normalize else None
-        fixed, read = self._crop or self._size, self._expected[1:]
-        if fixed is not None and tuple(fixed.values()) != ((min(read),) if "shortest_edge" in fixed else read):
-            size = f"the model reads {read[0]} by {read[1]} pixels; use its own image processor"
-            raise InputError(f"{file} makes images of {fixed}, but {size}")
-
     def _per_channel(self, value: Any, file: Path) -> np.ndarray:
         values = np.asarray([value] * self._channels if isinstance(value, float) else value, np.float32)
         if values.shape != (self._channels,):
             raise InputError(f"{file} has image_mean or image_std {value}; expected {self._channels} numbers")
         return values
 
-    def _pixels(self, image: Any, index: int) -> np.ndarray:
+    def _pixels(self, index: int, image: Any) -> np.ndarray:
         from PIL import Image
 
         picture = self._open(image, index)
         if self._size is not None:
             width, height = _target(self._size, picture.size)
-            if width * height > MOST_PIXELS:
+            if width * height > 2**28:  # a long and narrow one whose shorter edge grows would fill the memory
                 raise InputError(f"input {index} would be resized to [{height}, {width}] pixels; crop it first")
             picture = picture.resize((width, height), resample=Image.Resampling(self._resample))
         pixels = np.asarray(picture)
@@ -149,9 +124,8 @@ class ImageProcessor:
             pixels = _center_crop(pixels, self._crop["height"], self._crop["width"])
         if pixels.shape != self._expected:
             made, read = pixels.shape[1:], self._expected[1:]
-            raise InputError(
-                f"input {index} becomes {made[0]} by {made[1]} pixels; the model reads {read[0]} by {read[1]}"
-            )
+            made_of = f"input {index} becomes {made[0]} by {made[1]} pixels"
+            raise InputError(f"{made_of}; the model reads {read[0]} by {read[1]}")
         values = pixels.astype(np.float32)
         if self._scale is not None:
             values = (pixels.astype(np.float64) * self._scale).astype(np.float32)
@@ -170,15 +144,24 @@ class ImageProcessor:
         elif isinstance(image, np.ndarray):
             picture = _from_array(image, index)
         else:
-            kind = type(image).__name__
-            raise InputError(
-                f"input {index} is a {kind}; expected a path, a PIL image, the bytes of a file or an array"
-            )
+            kind = f"input {index} is a {type(image).__name__}"
+            raise InputError(f"{kind}; expected a path, a PIL image, the bytes of a file or an array")
         if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
             raise _too_deep(f"input {index} is an image of mode {picture.mode}")
-        return (picture.convert("LA") if picture.mode == "La" else picture).convert(
-            "L" if self._channels == 1 else "RGB"
-        )
+        picture = picture.convert("LA") if picture.mode == "La" else picture
+        return picture.convert("L" if self._channels == 1 else "RGB")
+
+
+def _check_steps(config: dict[str, Any], file: Path) -> None:
+    """Refuse what asks, or may ask, for more than is done here."""
+    for name in (config.get("image_processor_type"), config.get("feature_extractor_type")):
+        found = KIND.fullmatch(str(name))
+        if name is not None and (found is None or found[1] not in KINDS):
+            wrong = f"{file} has a {cut(name)}, which may do more than its keys say"
+            raise InputError(f"{wrong}; give ready tensors, or a processor of {listing(KINDS, len(KINDS))}")
+    asked = sorted(key for key in config if config[key] and (key.startswith("do_") or key in OTHERS))
+    if unknown := [key for key in asked if key not in STEPS]:
+        raise InputError(f"{file} asks for {listing(unknown)}; hydrant does no more than {listing(STEPS)}")
 
 
 def upright(image: Any, index: int) -> Any:
@@ -191,7 +174,7 @@ def upright(image: Any, index: int) -> Any:
         if image == "":  # on which Pillow before 11.3 fails in a way of its own
             raise ValueError("its path is empty")
         with contextlib.nullcontext(image) if given else Image.open(file) as opened:
-            if not given and opened.format in DRAWN:
+            if not given and opened.format in ("EPS", "WMF"):  # PIL would run Ghostscript, or ask Windows
                 raise ValueError(f"it is {opened.format}, which another program would have to draw")
             if not given and opened.format in ("JPEG", "MPO"):
                 _check_scans(opened.fp)
@@ -207,9 +190,7 @@ def upright(image: Any, index: int) -> Any:
         reason = "bytes of no known kind" if unknown else getattr(error, "strerror", None) or cut(error, 100)
         if isinstance(image, str) and "://" in image:
             reason = "it is an address, which is not fetched"
-        raise InputError(
-            f"cannot read {name}: {reason}; expected a whole image: its file, bytes or a PIL image"
-        ) from error
+        raise InputError(f"cannot read {name}: {reason}; expected a whole image, as a file, bytes or of PIL") from error
     return picture
 
 
@@ -278,10 +259,8 @@ def _from_array(image: np.ndarray, index: int) -> Any:
 
     shaped = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
     if image.dtype != np.uint8 or not shaped or 0 in image.shape:
-        raise InputError(
-            f"input {index} is an array of {image.dtype} {list(image.shape)}; expected uint8 [height, width] or "
-            "[height, width, 3]; normalised pixels go in a dict, as pixel_values"
-        )
+        wrong = f"input {index} is an array of {image.dtype} {list(image.shape)}"
+        raise InputError(f"{wrong}; expected uint8 [height, width] or [height, width, 3], or a dict of pixel_values")
     return Image.fromarray(image)
 
 
@@ -290,9 +269,7 @@ def _size(value: Size, file: Path, edges: bool = True) -> dict[str, int]:
     given = {"height": value, "width": value} if isinstance(value, int) else value or {}
     size = {key: edge for key, edge in sorted(given.items()) if edge is not None}
     if list(size) != ["height", "width"] and not (edges and list(size) == ["shortest_edge"]):
-        raise InputError(
-            f"{file} has a size of {cut(value)}; expected height and width, or to resize shortest_edge alone"
-        )
+        raise InputError(f"{file} has a size of {cut(value)}; expected height and width, or shortest_edge to resize")
     return size
 
 

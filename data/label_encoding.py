@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import partial
@@ -27,17 +28,10 @@ from .words import NO_WORD, EncodedWords
 
 log = logging.getLogger(__name__)
 
-SEPARATOR = "|"
-"""Between the names of several labels."""
+SEPARATOR = "|"  # between the names of several labels
 
 IGNORED = -100
 """Label of what has none: Hugging Face's -100, PyTorch's ``ignore_index``."""
-
-ROOM = 2**25
-"""Most tags of all texts, where each text has room for as many as the longest (256 MB), however few there are."""
-
-RATIO = 64
-"""They may also be as many times the tags that there are."""
 
 Named = Callable[[Any, str], Any]
 """An index, or a list of them, and its place, for messages → names of classes; ``None`` for no label."""
@@ -50,11 +44,7 @@ def plain(value: Any) -> Any:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Class names, in class order, each once: names of several classes get the index of theirs.
-
-    >>> unique_names(["crane", "heron", "crane"])
-    ['crane (0)', 'heron', 'crane (2)']
-    """
+    """Class names, in class order, each once: names of several classes get the index of theirs."""
     times = Counter(names)
     return [name if times[name] == 1 else f"{name} ({index})" for index, name in enumerate(names)]
 
@@ -80,17 +70,7 @@ def _class_name(value: Any, where: str, names: Sequence[str]) -> Any:
 def encode(
     rows: Sequence[Row], labels: Sequence[str], task: str = "classification", encoded: bool = False
 ) -> np.ndarray:
-    """Labels of all rows as a model of these classes reads them.
-
-    Args:
-        rows: all with a label.
-        labels: class names, or the one name of a score.
-        task: of the model.
-        encoded: whether labels are class indices already.
-
-    Returns:
-        [N] int64, or float64 scores; [N, C] bool for several labels; [N, W] int64 for tags of words.
-    """
+    """Labels of all rows as a model of these classes reads them."""
     values, where = [row.label for row in rows], [row.where for row in rows]
     if task == "tokens":
         return word_tags([row.input for row in rows], values, labels, where, encoded)
@@ -104,11 +84,9 @@ def encode(
 
 def _number(row: Row) -> float:
     """The label of a row as a number; texts are read as decimals."""
-    value = plain(row.label)
-    try:
+    value, found = plain(row.label), math.nan
+    with suppress(TypeError, ValueError, OverflowError):
         found = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        found = math.nan
     if not math.isfinite(found):
         raise InputError(f"label {cut(value)} at {row.where} is no finite number; expected one: the model scores")
     return found
@@ -137,10 +115,8 @@ def meant(values: Sequence[Any], labels: Sequence[str], where: Sequence[str]) ->
     if other is None or len(named) < len(numbers):
         return found
     if all(0 <= number < len(labels) for number in numbers):
-        raise InputError(
-            f"label {other} at {where[found.index(other)]} is the name of one class and the index of another, "
-            f"{labels[other]!r}; expected names as texts: {str(other)!r}, or {labels[other]!r}"
-        )
+        both = f"label {other} at {where[found.index(other)]} is the name of one class and the index of another"
+        raise InputError(f"{both}; expected names as texts: {str(other)!r}, or {labels[other]!r}")
     return [str(value) if type(value) is int else value for value in found]
 
 
@@ -227,11 +203,7 @@ def _unknown_label(label: Any, labels: Sequence[str], where: str, remedy: str, k
 
 
 def _label_sets(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
-    """Which labels each row has, [N, C] bool.
-
-    Those of a row are a text that holds a JSON list or names with ``|`` between them, a list or set, or one name or
-    index; none of an empty list. Rows that all hold C numbers, each 0 or 1, are a matrix; others are names or indices.
-    """
+    """Which labels each row has, [N, C] bool."""
     values = [_parts(row, labels) for row in rows]
     if all(_is_line(row, value, len(labels)) for row, value in zip(rows, values, strict=True)):
         return np.array(values, np.float64).astype(bool)
@@ -258,9 +230,8 @@ def _parts(row: Row, labels: Sequence[str]) -> list[Any]:
     try:
         return list(json.loads(value))
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f'label {cut(value)} at {row.where} is not a JSON list; expected one, or names with "{SEPARATOR}" between'
-        ) from error
+        what = f"label {cut(value)} at {row.where} is not a JSON list"
+        raise InputError(f'{what}; expected one, or names with "{SEPARATOR}" between') from error
 
 
 def _is_line(row: Row, value: list[Any], count: int) -> bool:
@@ -272,13 +243,10 @@ def _is_line(row: Row, value: list[Any], count: int) -> bool:
 def word_tags(
     inputs: Sequence[Any], tags: Sequence[Any], labels: Sequence[str], where: Sequence[str], encoded: bool = False
 ) -> np.ndarray:
-    """Tags of N texts as class indices, [N, W] int64, W the longest; :data:`IGNORED` behind the others.
-
-    -100 or ``None`` is no tag; others are names or indices.
-    """
+    """Tags of N texts as class indices, [N, W] int64, W the longest; :data:`IGNORED` behind the others."""
     listed = [_listed(item, given, place) for item, given, place in zip(inputs, tags, where, strict=True)]
     lengths = [len(row) for row in listed]
-    longest, most = max(lengths), max(ROOM, RATIO * sum(lengths))
+    longest, most = max(lengths), max(2**25, 64 * sum(lengths))  # each text has room for as many as the longest
     if len(lengths) * longest > most:
         first = where[lengths.index(longest)]
         raise InputError(f"{first} has {longest} words; expected at most {most // len(lengths)}: cut it up")
@@ -327,10 +295,7 @@ def are_tags(labels: Any) -> bool:
 
 
 def word_starts(items: Sequence[Any], tokens: int) -> np.ndarray:
-    """Which word begins at each token of a batch of prepared inputs, [B, T] int64; elsewhere :data:`NO_WORD`.
-
-    Of ready tensors every real token is a word of its own.
-    """
+    """Which word begins at each token of a batch of prepared inputs, [B, T] int64; elsewhere :data:`NO_WORD`."""
     found = np.full((len(items), tokens), NO_WORD, np.int64)
     for row, item in enumerate(items):
         if isinstance(item, EncodedWords):
@@ -357,10 +322,7 @@ def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str,
 
 
 def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
-    """What has a label: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch.
-
-    Labels of whole inputs are returned as they are, with their logits.
-    """
+    """What has a label: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch."""
     if not are_tags(labels):
         return logits, labels
     real = labels != IGNORED
@@ -368,8 +330,5 @@ def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def at_tokens(outputs: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
-    """Outputs [B, T, …] of a model that tags tokens where ``tokens`` [B, T] is true, [n, …].
-
-    Those of members [B, M, T, C] are [n, M, C], and the ``features`` of taps [B, K, T, d] are [n, K, d].
-    """
+    """Outputs [B, T, …] of a model that tags tokens where ``tokens`` [B, T] is true, [n, …]."""
     return {name: (array.swapaxes(1, 2) if array.ndim == 4 else array)[tokens] for name, array in outputs.items()}

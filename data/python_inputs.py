@@ -39,9 +39,6 @@ EXPECTED = "expected texts, images, sounds, a table with a column of them, rows 
 TAGS = ("tags", "ner_tags")
 """Columns of the tags of words, where there is none of labels; the first that is there."""
 
-COLUMNS = {("datasets", "Column"), ("datasets", "IterableColumn")}
-"""Columns that know their table."""
-
 
 def given_inputs(
     given: Any, modality: Modality | None, text_column: str | None = None, text_pair_column: str | None = None
@@ -89,10 +86,8 @@ def _array_inputs(array: np.ndarray, modality: Modality | None) -> list[Any]:
     """Texts, paths or objects of a flat array; sounds; or images."""
     text = array.dtype.kind in "USO"
     if (text and (array.dtype.kind == "S" or array.ndim > 1)) or (not text and modality == "text"):
-        raise InputError(
-            f"inputs is an array of {array.dtype} {list(array.shape)}; expected texts [N], images, sounds, or token "
-            "ids in a dict under the model's input names"
-        )
+        wrong = f"inputs is an array of {array.dtype} {list(array.shape)}"
+        raise InputError(f"{wrong}; expected texts [N], images, sounds, or a dict of token ids")
     if text:
         return list(array.reshape(-1).tolist())
     if modality == AUDIO:
@@ -104,10 +99,8 @@ def _array_inputs(array: np.ndarray, modality: Modality | None) -> list[Any]:
 def image_stack(array: np.ndarray, name: str) -> list[np.ndarray]:
     """The images of an array [N, …], if it cannot be taken for one image."""
     if array.ndim < 3 or (array.ndim == 3 and (array.shape[2] in (1, 3, 4) or array.shape[0] == 3)):
-        raise InputError(
-            f"{name} is an array of {array.dtype} {list(array.shape)}: one image or several? Expected "
-            "[N, height, width, 3], [height, width, 3], or a list of grey images [height, width]"
-        )
+        wrong = f"{name} is an array of {array.dtype} {list(array.shape)}: one image or several?"
+        raise InputError(f"{wrong} Expected [N, H, W, 3], [H, W, 3], or a list of grey images [H, W]")
     return list(array)
 
 
@@ -132,7 +125,7 @@ def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[Row]:
         if is_table(item):
             raise InputError(f"example {number} is a table, {kind_of(item)}; expected the data in one table, or dicts")
         found, label, names = item, None, ()
-        if isinstance(item, tuple) and len(item) == 2 and _is_number(item[1]):
+        if isinstance(item, tuple) and len(item) == 2 and type(plain(item[1])) in (int, float):  # no second text
             found, label = item
         elif isinstance(item, Mapping):
             known = columns_of_words(columns, item)
@@ -140,12 +133,6 @@ def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[Row]:
             if not is_record(item, [*keys, known.text]):
                 found = {name: item[name] for name in TENSORS if name in item} or item
         yield Row(as_input(found, columns, keys), label, f"example {number}", names)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether the second of two is a number: a label, and no second text."""
-    found = plain(value)
-    return isinstance(found, int | float) and not isinstance(found, bool)
 
 
 def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOptions:
@@ -216,20 +203,11 @@ def _dataset_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
         yield tuple(record[name] for name in names)
 
 
-def _pandas_column(table: Any, name: Any) -> Any:
-    values = table[name].astype(object)
-    return values.where(values.notna(), None)
-
-
-def _arrow_column(table: Any, name: Any) -> Any:
-    return table.column(name).to_pylist()
-
-
 TABLES: dict[tuple[str, str], Callable[[Any, Any], Iterable[Any]]] = {
-    ("pandas", "DataFrame"): _pandas_column,
+    ("pandas", "DataFrame"): lambda table, name: table[name].astype(object).where(table[name].notna(), None),
     ("polars", "DataFrame"): lambda table, name: table.get_column(name).to_list(),
-    ("pyarrow", "Table"): _arrow_column,
-    ("pyarrow", "RecordBatch"): _arrow_column,
+    ("pyarrow", "Table"): lambda table, name: table.column(name).to_pylist(),
+    ("pyarrow", "RecordBatch"): lambda table, name: table.column(name).to_pylist(),
 }
 """Library and class of a table in memory → one of its columns."""
 
@@ -238,7 +216,7 @@ DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}
 
 
 def _is_column(value: Any) -> bool:
-    return not COLUMNS.isdisjoint(kinds(value))
+    return any(kind in (("datasets", "Column"), ("datasets", "IterableColumn")) for kind in kinds(value))
 
 
 def _is_transformed(table: Any) -> bool:
@@ -247,10 +225,7 @@ def _is_transformed(table: Any) -> bool:
 
 
 def unformatted(value: Any) -> Any:
-    """A table or column of ``datasets`` that gives values of Python in place of pandas', torch's or others'.
-
-    What the user's own transform makes stays, and so does anything else.
-    """
+    """A table or column of ``datasets`` that gives values of Python in place of pandas', torch's or others'."""
     if _is_column(value):
         source, name = unformatted(value.source), value.column_name
         if isinstance(source, list):  # a column within one of a transformed table

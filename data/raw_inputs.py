@@ -15,21 +15,12 @@ from .data_options import DataOptions
 TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values", "input_features")
 """Names of ready tensors: those of the graphs' inputs."""
 
-PAIR = "text_pair"
-"""The key of a second text, as in the dicts that pipelines of transformers take."""
-
-SAMPLES = ("array", "raw")
-"""Keys of a sound's samples beside ``sampling_rate``, in data sets and in what pipelines of transformers take."""
-
-WORDS = "tokens"
-"""The key of a text as a list of words, for models that tag tokens."""
-
-AUDIO = "audio"
-"""The key of a sound, as in data sets of the hub."""
+PAIR = "text_pair"  # the key of a second text, as in the dicts that pipelines of transformers take
+WORDS = "tokens"  # the key of a text as a list of words, for models that tag tokens
+AUDIO = "audio"  # the key of a sound, as in data sets of the hub
 
 KEYS = ("text", "image", AUDIO, WORDS)
 """Keys and columns of inputs, of which the first that is there counts."""
-
 
 SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
 """Several tables under the names of their splits."""
@@ -52,14 +43,10 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Row:
-    """One example of the data.
+    """One example of the data: an input, its label if any, its place, and the columns there if none is of labels.
 
-    Attributes:
-        input: a text, its words as a list, a pair of texts as a tuple, an image or sound, its path or bytes, or a
-            mapping of names to ready tensors.
-        label: if there is any; of words a list of their tags.
-        where: its place, for messages.
-        names: of the columns or keys there, where the one of labels is not among them.
+    An input is a text, its words as a list, a pair of texts as a tuple, an image or sound, its path or bytes, or a
+    mapping of names to ready tensors; the label of words a list of their tags.
     """
 
     input: Any
@@ -108,10 +95,7 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def image_array(value: Any) -> np.ndarray:
-    """Images of a tensor, [C, H, W] or [N, C, H, W] uint8 as torch has them, with their channels last.
-
-    Grey ones lose their one channel, and whatever is shaped otherwise stays as it is.
-    """
+    """Images of a tensor, [C, H, W] or [N, C, H, W] uint8 as torch has them, with their channels last."""
     array = as_array(value)
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[-3] not in (1, 3):
         return array
@@ -157,20 +141,15 @@ def column_rows(given: Any, keys: Sequence[str]) -> Any:
     return [dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True)]
 
 
-def _stored(item: Mapping[str, Any]) -> Any:
-    """Samples with their rate as a :class:`Sound`, or a file; anything else as it is."""
-    samples = next((item[name] for name in SAMPLES if name in item), None)
-    if samples is None or "sampling_rate" not in item:
-        return stored_file(item)
-    return Sound(samples, item["sampling_rate"])
-
-
 def stored_file(value: Any) -> Any:
-    """A file in a data set, ``{"bytes": …, "path": …}``, as its bytes or its path; anything else as it is.
+    """A file or the samples of a data set as bytes, a path, or :class:`Sound`; anything else as it is.
 
     A path is no string, which a text model would read, and an address is :class:`Unusable`: nothing is fetched because
     data say so.
     """
+    if isinstance(value, Mapping) and "sampling_rate" in value:
+        samples = next((value[name] for name in ("array", "raw") if name in value), None)
+        return value if samples is None else Sound(samples, value["sampling_rate"])
     if not isinstance(value, Mapping) or not value or not set(value) <= {"bytes", "path"}:
         return value
     found = value.get("bytes") or value.get("path")
@@ -182,16 +161,10 @@ def stored_file(value: Any) -> Any:
 
 
 def as_input(item: Any, columns: DataOptions, keys: Sequence[str]) -> Any:
-    """One element of what a caller gave, as an input: a row by its keys, tensors of torch as arrays.
-
-    Images and sounds that ``datasets`` did not decode (``{"bytes": …, "path": …}``) are their bytes or path,
-    ``{"array" or "raw": …, "sampling_rate": …}`` is a :class:`Sound`, and everything else is what it is.
-    """
-    if is_tensor(item):
-        return image_array(item)
+    """One element of what a caller gave, as an input: a row by its keys, tensors of torch as arrays."""
     if not is_record(item, keys):
-        return item
-    if (found := _stored(item)) is not item:
+        return image_array(item) if is_tensor(item) else item
+    if (found := stored_file(item)) is not item:
         return found
     name = next((key for key in keys if key in item), None)
     pair = columns.text_pair or (PAIR if PAIR in item else None)
@@ -200,6 +173,6 @@ def as_input(item: Any, columns: DataOptions, keys: Sequence[str]) -> Any:
         return Unusable(f"is a dict with the keys {listing(item)}; expected {wanted}")
     if pair is not None:
         return item[name], item[pair]
-    return (
-        list(item[name]) if name == WORDS and not isinstance(item[name], str) else as_input(item[name], columns, keys)
-    )
+    if name == WORDS and not isinstance(item[name], str):
+        return list(item[name])
+    return as_input(item[name], columns, keys)

@@ -26,32 +26,21 @@ log = logging.getLogger(__name__)
 WIDTH, HOP = 400, 160
 """Samples of a frame and between the starts of two, of either kind: 25 and 10 ms at 16,000 samples a second."""
 
-LEAST = 1.192092955078125e-07
-"""Energy of silence in Kaldi's bands: the difference between 1 and the next float32."""
-
 
 def kaldi_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
-    """Natural logarithms of the energies in Kaldi's mel bands: [samples] → [frames, bands] float32.
-
-    Frames lie within the samples, at least :data:`WIDTH`; each loses its mean, is pre-emphasised (0.97) and put under a
-    Hann window.
-    """
+    """Natural logarithms of the energies in Kaldi's mel bands: [samples] → [frames, bands] float32."""
     frames = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), WIDTH)[::HOP]
     frames = frames - frames.mean(axis=1, keepdims=True)
     before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
     energies = _energies((frames - 0.97 * before) * np.hanning(WIDTH), 512)
     edges = np.linspace(_kaldi_mel(20.0), _kaldi_mel(rate // 2), bands + 2)
     triangles = _triangles(_kaldi_mel(np.arange(257) * rate / 512), edges)
-    found: np.ndarray = np.log(np.maximum(energies @ triangles, LEAST)).astype(np.float32)
+    found: np.ndarray = np.log(np.maximum(energies @ triangles, 1.192092955078125e-07)).astype(np.float32)
     return found
 
 
 def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
-    """What Whisper reads: [samples] → [bands, frames] float32, a frame for every :data:`HOP` samples.
-
-    Decimal logarithms of the energies in Slaney's mel bands from 0 to 8000 Hz, of at most 8 below the largest, shifted
-    and scaled. Frames are centred; outside of the samples lies their mirror image.
-    """
+    """What Whisper reads: [samples] → [bands, frames] float32, a frame for every :data:`HOP` samples."""
     padded = np.pad(samples.astype(np.float64), WIDTH // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, WIDTH)[::HOP][:-1]
     energies = _energies(frames * np.hanning(WIDTH + 1)[:-1], WIDTH)
@@ -78,8 +67,7 @@ def _kaldi_mel(hertz: float | np.ndarray) -> np.ndarray:
     return np.asarray(1127 * np.log(1 + np.asarray(hertz) / 700))
 
 
-_STEPS = 27 / np.log(6.4)
-"""Of Slaney's scale above 1000 Hz, for each factor e."""
+_STEPS = 27 / np.log(6.4)  # of Slaney's scale above 1000 Hz, for each factor e
 
 
 def _slaney_hertz(mel: np.ndarray) -> np.ndarray:
@@ -170,10 +158,7 @@ class SpectrogramProcessor:
         self._warned = False
 
     def encode(self, sounds: Sequence[Any], first: int = 0) -> list[EncodedTensors]:
-        """Prepare sounds: paths, bytes of sound files, arrays of floats [samples], or :class:`data.raw_inputs.Sound`.
-
-        Arrays that come without a rate are taken to have the model's.
-        """
+        """Prepare paths, bytes of sound files, arrays of floats [samples] (at the model's rate), or ``Sound``."""
         found = []
         for offset, sound in enumerate(sounds):
             samples, name = opened(sound, first + offset, self.rate, self._settings.most)

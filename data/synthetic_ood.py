@@ -1,10 +1,8 @@
 """Out-of-distribution inputs made from the data themselves, for who has none.
 
-Texts, one of three in turn: the words in another order, the first half of one text with the second half of another, and
-the letters in another script; where a text is one word in a script that may have no spaces, its characters take the
-place of words. Images: patches in another order, the left half of one with the right half of another, and a corruption
-at the highest severity. Whether real unknown inputs look like these is not known: they help to choose (Hendrycks et al.
-2019, "Deep Anomaly Detection with Outlier Exposure", train on made ones), and report nothing.
+In turn: the words or patches in another order, halves of two inputs, and another script or a corruption at the highest
+severity. Whether real unknown inputs look like these is not known: they help to choose, and report nothing (Hendrycks
+et al. 2019, "Deep Anomaly Detection with Outlier Exposure", train on made ones).
 """
 
 from __future__ import annotations
@@ -21,15 +19,9 @@ from .examples import Examples
 from .raw_inputs import is_pair, is_words
 from .spec import Modality
 
-GRID = 4
-"""Patches along each edge of an image that is shuffled."""
-
 LATIN = "abcdefghijklmnopqrstuvwxyz"
 SCRIPTS = ("абцдефгхижклмнопярстувшъыз", "αβκδεφγηιξκλμνοπθρστυωχψζζ", "ابجدهوزحطيكلمنسعفصقرشتثخذض")
 """Letters that stand for the Latin ones: Cyrillic, Greek, Arabic. Latin ones stand for those of every other script."""
-
-LEAST = 0.5
-"""Share of examples of which an input must have been made that differs from them."""
 
 
 def synthetic_ood(known: Examples, modality: Modality, seed: int = 0) -> Examples:
@@ -45,18 +37,15 @@ def synthetic_ood(known: Examples, modality: Modality, seed: int = 0) -> Example
     made: list[Any] = [make(inputs, index, rng) for index in range(len(known))]
     if modality != "image":
         made = [each for each, source in zip(made, inputs, strict=True) if each != source]
-        if len(made) < LEAST * len(known):
-            raise InputError(
-                f"{len(known) - len(made)} of {len(known)} texts of {known.source} come out as they are where OOD "
-                "inputs are made of them; give out-of-distribution data of your own"
-            )
+        if 2 * len(made) < len(known):
+            same = f"{len(known) - len(made)} of {len(known)} texts of {known.source} come out as they are"
+            raise InputError(f"{same} where OOD inputs are made of them; give out-of-distribution data of your own")
     made = [text.split() for text in made] if words else made
     return Examples(made, None, f"inputs made of {known.name}")
 
 
-def _pair(inputs: Sequence[Any], index: int, rng: np.random.Generator) -> tuple[str, str]:
-    first, second = ([pair[side] for pair in inputs] for side in (0, 1))
-    return _text(first, index, rng), _text(second, index, rng)
+def _pair(inputs: Sequence[Any], index: int, rng: np.random.Generator) -> tuple[str, ...]:
+    return tuple(_text(side, index, rng) for side in zip(*inputs, strict=True))
 
 
 def _text(texts: Sequence[str], index: int, rng: np.random.Generator) -> str:
@@ -65,7 +54,8 @@ def _text(texts: Sequence[str], index: int, rng: np.random.Generator) -> str:
     words, space = _words(text)
     made = text
     if len(words) > 1 and index % 3 == 0:
-        made = space.join(_shuffled(words, rng))
+        made = space.join(words[place] for place in rng.permutation(len(words)))
+        made = space.join([words[-1], *words[:-1]]) if made == space.join(words) else made
     elif len(words) > 1 and index % 3 == 1:
         other, _ = _words(texts[_another(index, len(texts), rng)])
         made = space.join([*words[: len(words) // 2], *other[len(other) // 2 :]])
@@ -88,11 +78,6 @@ def _is_foreign(character: str) -> bool:
     return character.isalpha() and not unicodedata.name(character, "").startswith("LATIN")
 
 
-def _shuffled(words: list[str], rng: np.random.Generator) -> list[str]:
-    shuffled = [words[place] for place in rng.permutation(len(words))]
-    return [words[-1], *words[:-1]] if shuffled == words else shuffled
-
-
 def _another(index: int, count: int, rng: np.random.Generator) -> int:
     return (index + int(rng.integers(1, count))) % count
 
@@ -112,7 +97,7 @@ def _image(images: Sequence[Any], index: int, rng: np.random.Generator) -> np.nd
 
 def _patches(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The image cut into a grid and put together in another order; what the grid does not cover is cut off."""
-    grid = min(GRID, *pixels.shape[:2])
+    grid = min(4, *pixels.shape[:2])
     height, width = pixels.shape[0] // grid, pixels.shape[1] // grid
     rows = [pixels[row * height : (row + 1) * height] for row in range(grid)]
     patches = [row[:, column * width : (column + 1) * width] for row in rows for column in range(grid)]

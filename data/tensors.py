@@ -74,11 +74,7 @@ class TensorProcessor:
 
 
 def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) -> dict[str, np.ndarray]:
-    """The model's inputs, complete, of the right kind, and within range.
-
-    ``token_type_ids`` may be left out (zeros); for a family without token types it is accepted when
-    all zero.
-    """
+    """The model's inputs, complete (``token_type_ids`` may be left out), of the right kind, and within range."""
     arrays = {name: as_array(value) for name, value in inputs.items()}
     return _tokens(arrays, spec, first) if spec.modality == "text" else _numbers(arrays, spec, first)
 
@@ -122,9 +118,8 @@ def _numbers(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> d
 
 
 def _check_names(inputs: Mapping[str, Any], needed: set[str], allowed: set[str]) -> None:
-    names = set(inputs)
-    if not needed <= names <= allowed:
-        raise InputError(f"tensors are named {listing(sorted(names))}; expected {listing(sorted(allowed))}")
+    if not needed <= set(inputs) <= allowed:
+        raise InputError(f"tensors are named {listing(sorted(inputs))}; expected {listing(sorted(allowed))}")
 
 
 def _integers(name: str, array: np.ndarray, limit: int, like: np.ndarray | None = None) -> np.ndarray:

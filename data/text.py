@@ -17,15 +17,11 @@ from .raw_inputs import Unusable, is_pair
 from .spec import InputSpec
 from .specs import processor_settings
 
-UNLIMITED = 2**31
-
 LONGEST = 2**24
 """Characters of one text or pair, each of which takes 130 bytes while it is cut into tokens; and of one line, or of one
 row of a table that goes over many: a file without an end would fill the memory."""
 
-INPUT_NAMES = "model_input_names"
-"""The setting of a tokenizer that says what it gives to models."""
-
+INPUT_NAMES = "model_input_names"  # the setting of a tokenizer that says what it gives to models
 TYPES = "token_type_ids"
 
 UNREADABLE = "expected readable text"
@@ -34,12 +30,7 @@ REMEDY = "use the tokenizer that the model was trained with"
 
 @dataclass(frozen=True)
 class EncodedText:
-    """One tokenised text, or pair.
-
-    Attributes:
-        ids, types: token ids and token-type ids, equally long.
-        truncated: whether tokens were cut off to fit the model.
-    """
+    """One tokenised text, or pair."""
 
     ids: list[int]
     types: list[int]
@@ -54,7 +45,7 @@ class EncodedText:
 class TextSettings(msgspec.Struct, frozen=True):
     """What is read of ``tokenizer_config.json``; a missing length is one too large to matter."""
 
-    model_max_length: Annotated[float, msgspec.Meta(ge=4)] = UNLIMITED
+    model_max_length: Annotated[float, msgspec.Meta(ge=4)] = 2**31
     truncation_side: Literal["left", "right"] = "right"
     model_input_names: list[str] | None = None
     unk_token: Any = None
@@ -72,20 +63,14 @@ def tokenizing(what: str) -> Iterator[None]:
 
 
 class TextProcessor:
-    """Tokenises and pads texts, and pairs of texts, for one model. Safe to use from many threads.
-
-    Token types tell the texts of a pair apart where the tokenizer gives them to models (``typed``); with another, as
-    one of no class of its own, models of transformers take type 0 for all.
-    """
+    """Tokenises and pads texts, and pairs of texts, for one model. Safe to use from many threads."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         from tokenizers import Tokenizer
 
         file = folder / "tokenizer.json"
         if not file.is_file():
-            raise InputError(
-                f"{folder} holds no tokenizer.json; save the tokenizer with transformers 5 (save_pretrained writes it)"
-            )
+            raise InputError(f"{folder} holds no tokenizer.json; save the tokenizer there with save_pretrained")
         with tokenizing(f"cannot read {file}"):
             tokenizer = Tokenizer.from_file(str(file))
         size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -94,7 +79,7 @@ class TextProcessor:
         self._spec = spec
         name = "tokenizer_config.json"
         settings = processor_settings(folder, TextSettings, name) if (folder / name).is_file() else TextSettings()
-        self.max_tokens = min(spec.max_sequence, int(min(settings.model_max_length, UNLIMITED)))
+        self.max_tokens = min(spec.max_sequence, int(min(settings.model_max_length, 2**31)))
         self.side = settings.truncation_side
         self.typed = settings.model_input_names is None or TYPES in settings.model_input_names
         self._unk_token = settings.unk_token
@@ -110,10 +95,8 @@ class TextProcessor:
         for index, (text, encoding) in enumerate(zip(texts, encodings, strict=True), start=first):
             empty = is_pair(text) and not {0, 1} <= set(encoding.sequence_ids)
             if empty or all(encoding.special_tokens_mask):
-                raise InputError(
-                    f"input {index}, {cut(text)}, has no token the model knows{' in one of its texts' * empty}; "
-                    f"{UNREADABLE}"
-                )
+                where = " in one of its texts" * empty
+                raise InputError(f"input {index}, {cut(text)}, has no token the model knows{where}; {UNREADABLE}")
         pairs = enumerate(zip(texts, encodings, strict=True), start=first)
         return [self._shortened(encoding, index, text) for index, (text, encoding) in pairs]
 
@@ -135,17 +118,14 @@ class TextProcessor:
         """A tokenised text, or pair, with as many tokens as the model reads."""
         places = self._kept(encoding, index)
         made = self._made(encoding, places, item)
-        self._check_range("token id", max(made.ids), self._spec.vocabulary, index)
+        ranges = [("token id", max(made.ids), self._spec.vocabulary)]
         if TYPES in self._spec.input_names:
-            self._check_range("token type", max(made.types), self._spec.token_types, index)
+            ranges.append(("token type", max(made.types), self._spec.token_types))
+        for what, largest, known in ranges:  # not every backend would tell
+            if largest >= known:
+                found = f"the tokenizer gives input {index} the {what} {largest}"
+                raise InputError(f"{found}; this model knows 0 to {known - 1}; {REMEDY}")
         return made
-
-    def _check_range(self, what: str, largest: int, known: int, index: int) -> None:
-        """Refuse numbers that the model has no embedding for: not every backend would tell."""
-        if largest >= known:
-            raise InputError(
-                f"the tokenizer gives input {index} the {what} {largest}; this model knows 0 to {known - 1}; {REMEDY}"
-            )
 
     def _kept(self, encoding: Any, index: int) -> Sequence[int]:
         """Places of the tokens that the model reads."""
@@ -228,10 +208,7 @@ def check_texts(texts: Sequence[str], index: int) -> None:
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Tokens kept of two texts for which there is too little room: the longer one is cut, then both alike.
-
-    The odd token goes to the longer text, or to the second of two equally long ones, as in Hugging Face's tokenizers.
-    """
+    """Tokens kept of two texts for which there is too little room: the longer one is cut, then both alike."""
     short = min(first, second)
     kept = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
     return kept if first <= second else (kept[1], kept[0])

@@ -23,13 +23,7 @@ NO_WORD = -1
 
 @dataclass(frozen=True)
 class EncodedWords(EncodedText):
-    """One tokenised text of a model that tags tokens.
-
-    Attributes:
-        words: index of the word that each token belongs to; :data:`NO_WORD` for special tokens.
-        offsets: first character of each token, and the one behind its last; of words given as a list in these joined
-            by spaces.
-    """
+    """One tokenised text of a model that tags tokens."""
 
     words: list[int]
     offsets: list[tuple[int, int]]
@@ -37,15 +31,7 @@ class EncodedWords(EncodedText):
 
 @dataclass(frozen=True)
 class Piece:
-    """A token of a text, as pipelines of transformers speak of it.
-
-    Attributes:
-        token: its entry in the vocabulary; of an unknown one what stands in the text.
-        start, end: its first character, and the one behind its last, as the tokenizer has them; of words given as a
-            list in these joined by spaces.
-        special: whether it stands for no part of the text.
-        continues: whether it belongs to the word of the token before it.
-    """
+    """A token of a text, as pipelines of transformers speak of it."""
 
     token: str
     start: int
@@ -55,10 +41,7 @@ class Piece:
 
 
 class WordProcessor(TextProcessor):
-    """Tokenises texts, and texts given as lists of words, and keeps which word each token belongs to.
-
-    Of a text words are those that the checkpoint's own tokenizer splits it into before its vocabulary is asked.
-    """
+    """Tokenises texts, and texts given as lists of words, and keeps which word each token belongs to."""
 
     def __init__(self, folder: Path, spec: InputSpec) -> None:
         super().__init__(folder, spec)
@@ -81,25 +64,18 @@ class WordProcessor(TextProcessor):
             given = [list(texts[place]) if split else texts[place] for place in places]
             if split and places and self._joins and not self._told:
                 self._told = True
-                log.warning(
-                    "this tokenizer (add_prefix_space=False) reads words of a list without a space before them, and "
-                    "those of a text with one; give what the model was trained on"
-                )
+                what = "words of a list without a space before them, and those of a text with one"
+                log.warning("this tokenizer (add_prefix_space=False) reads %s; give what it was trained on", what)
             encodings = self._encodings(given, [first + place for place in places], is_pretokenized=split)
             for place, encoding in zip(places, encodings, strict=True):
                 if all(encoding.special_tokens_mask):
-                    raise InputError(
-                        f"input {first + place}, {cut(texts[place])}, has no token the model knows; {UNREADABLE}"
-                    )
+                    what = f"input {first + place}, {cut(texts[place])}"
+                    raise InputError(f"{what}, has no token the model knows; {UNREADABLE}")
                 found[place] = self._shortened(encoding, first + place, texts[place])
         return [found[place] for place in range(len(texts))]
 
     def pieces(self, text: Any, index: int = 0) -> list[Piece]:
-        """The tokens that the model reads of a text, or of a list of words, by the rules of transformers' pipelines.
-
-        Where the vocabulary marks pieces within words (``##``), one continues a word if it is marked; elsewhere if no
-        space stands before it.
-        """
+        """The tokens that the model reads of a text, or of a list of words, by the rules of transformers' pipelines."""
         split = not isinstance(text, str)
         encoding = self._encoding(list(text) if split else text, index, is_pretokenized=split)
         if len(encoding.tokens) != len(encoding.ids):  # a template may name more or fewer
@@ -134,14 +110,11 @@ class WordProcessor(TextProcessor):
             return
         if not is_words(item):
             kind = "pair of texts" if is_pair(item) else type(item).__name__
-            raise InputError(
-                f"input {index} is a {kind}; this model tags tokens, and reads a text (str), or its words as a list"
-            )
-        for place, word in enumerate(item):
-            if not word.strip():
-                raise InputError(f"input {index} has an empty word at {place}; expected no empty words")
-        if not len(item):
-            raise InputError(f"input {index} is a list of no words; expected at least one")
+            raise InputError(f"input {index} is a {kind}; this model tags tokens: give a text, or its words as a list")
+        empty = [place for place, word in enumerate(item) if not word.strip()]
+        if empty or not len(item):
+            what = f"has an empty word at {empty[0]}" if empty else "is a list of no words"
+            raise InputError(f"input {index} {what}; expected at least one word, and no empty ones")
         check_texts(item, index)
 
     def _made(self, encoding: Any, places: Sequence[int], item: Any) -> EncodedText:

@@ -126,15 +126,10 @@ def _runs(
         window = inputs[start : start + size]
         for places, items, tensors in item_batches(window, processor, architecture, batch_size, first=start):
             outputs = model.run(tensors)
-            _check_finite(model, outputs)
+            if name := next((name for name, array in outputs.items() if not np.isfinite(array).all()), None):
+                raise BackendError(
+                    f"{model.name} gave {name.replace('_', ' ')} that are not finite (NaN or infinity); check the "
+                    "weights and the inputs, or compare backends with `hydrant verify`"
+                )
             tokens = tensors["input_ids"].shape[1] if "input_ids" in tensors else 0
             yield places + start, items, tokens, outputs
-
-
-def _check_finite(model: Backend, outputs: Arrays) -> None:
-    for name, array in outputs.items():
-        if not np.isfinite(array).all():
-            raise BackendError(
-                f"{model.name} gave {name.replace('_', ' ')} that are not finite (NaN or infinity); check the weights "
-                "and the inputs, or compare backends with `hydrant verify`"
-            )

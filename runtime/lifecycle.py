@@ -8,7 +8,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import NoReturn, Self
 
 from ..errors import BackendError, InputError
@@ -31,16 +30,8 @@ class Closable(ABC):
             "bundle, and load it there with hydrant.load"
         )
 
-    def _forget_other_threads(self) -> None:
-        """In a forked process: of all threads this one alone goes on, and none holds the lock."""
-        self._changed = threading.Condition()
-        self._users = [thread for thread in self._users if thread == threading.get_ident()]
-
     def close(self) -> None:
-        """Release what it holds, after everything that uses it has finished; closing again does nothing.
-
-        A thread that closes it amid a use of its own does not wait: the last use to end releases it.
-        """
+        """Release what it holds, after everything that uses it has finished, but for uses of the thread that closes."""
         with self._changed:
             self._closed = True
             self._release_if_idle()
@@ -50,9 +41,7 @@ class Closable(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
@@ -85,8 +74,9 @@ _everything: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def _in_forked_process() -> None:
-    for each in list(_everything):
-        each._forget_other_threads()
+    for each in list(_everything):  # of all threads this one alone goes on, and none holds the lock
+        each._changed = threading.Condition()
+        each._users = [thread for thread in each._users if thread == threading.get_ident()]
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -97,7 +97,6 @@ def _opened(
 
 
 def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
-    """Refuse a calibration for another task."""
     calibration, task = Calibration.of(bundle), architecture.task
     fitted = {
         "prediction sets": ("classification", calibration.conformal),

@@ -1,15 +1,10 @@
-"""``hydrant.pipeline``: a bundle in the place of a pipeline of transformers; its answers contain more.
-
-The rules by which tokens become words and words become entities are those of transformers, so that its callers get what
-they know; ``predictor.spans`` reads tags as seqeval does. An entity is as sure as its least sure word: every
-uncertainty is the largest of its words, or tokens.
-"""
+"""``hydrant.pipeline``: a bundle in the place of a pipeline of transformers, by its rules; its answers contain more."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -30,8 +25,7 @@ from .words import Aggregation, aggregated, flat, worst
 UNASKED = "unasked"
 """``top_k`` where nobody asked for a number: pipelines of transformers then answer in another shape."""
 
-MAX_LABELS = 5
-"""Labels of an image or sound where nobody asked for a number, as in transformers."""
+MAX_LABELS = 5  # of an image or sound where nobody asked for a number, as in transformers
 
 FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classification": ("the mean of its members' softmax, and no logits", ("softmax",)),
@@ -39,9 +33,6 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "multi_label": ("the mean of its members' sigmoids, and no logits", ("sigmoid",)),
 }
 """By the task of a bundle its output, and the functions that lead from there to what may be asked for."""
-
-SUPERSEDED = ("index", "label", "score", "confidence")
-"""Keys of rows of predictions that a pipeline has under other names."""
 
 Strategy = Literal["none", "simple", "first", "average", "max"]
 
@@ -222,7 +213,6 @@ class Pipeline(_Pipeline):
         return self._all(inputs, _is_whole(inputs), batch_size, *options)
 
     def _is_one(self, inputs: Any) -> bool:
-        """Whether this is one input, and not many."""
         pair = self.predictor.modality == "text" and is_pair(inputs)
         inputs = image_array(inputs) if is_tensor(inputs) else inputs
         grid = isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "USO"
@@ -371,7 +361,6 @@ class TokenPipeline(_Pipeline):
         return answers
 
     def _tokens(self, found: Prediction, pieces: Sequence[Piece], places: Sequence[int]) -> list[dict[str, Any]]:
-        """One answer for each token."""
         labels = self.predictor.labels
         return [
             {
@@ -389,9 +378,8 @@ class TokenPipeline(_Pipeline):
     def _entities(
         self, tokens: Prediction, pieces: Sequence[Piece], places: Sequence[int], strategy: str
     ) -> list[dict[str, Any]]:
-        """One answer for each run of tokens, or of words, with tags of one type."""
         simple, joined = strategy == "simple", self.predictor.joined
-        units = [[at] for at in range(len(pieces))] if simple else _words(pieces)
+        units = _groups(len(pieces), lambda at: not simple and pieces[at].continues)
         of_units = [np.array([places[at] for at in unit]) for unit in units]
         found = aggregated(tokens, of_units, AGGREGATIONS[strategy], self.predictor.calibration)
         labels = [self.predictor.labels[label] for label in found.label]
@@ -405,7 +393,7 @@ class TokenPipeline(_Pipeline):
                 "end": pieces[units[run[-1]][-1]].end,
                 **_known(found, run),
             }
-            for run in _runs(labels)
+            for run in _groups(len(labels), lambda at: _goes_on(labels[at - 1], labels[at]))
         ]
 
 
@@ -424,8 +412,8 @@ def _count(top_k: Any, modality: str) -> int | None:
 
 
 def _uncertainties(row: dict[str, Any], squash: bool) -> dict[str, Any]:
-    """A row without its label; an interval goes through the sigmoid that its score went through."""
-    more = {name: value for name, value in row.items() if name not in SUPERSEDED}
+    """A row without what an answer has by itself; an interval goes through the sigmoid that its score went through."""
+    more = {name: value for name, value in row.items() if name not in ("index", "label", "score", "confidence")}
     for end in ("interval_low", "interval_high"):
         if squash and end in more:
             more[end] = float(_sigmoid(np.asarray(more[end])))
@@ -433,7 +421,6 @@ def _uncertainties(row: dict[str, Any], squash: bool) -> dict[str, Any]:
 
 
 def _sigmoid(values: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(−z)), in float64."""
     with np.errstate(over="ignore"):
         found: np.ndarray = 1 / (1 + np.exp(-values.astype(np.float64)))
     return found
@@ -458,30 +445,16 @@ def _ignored(labels: Sequence[str] | None) -> frozenset[str]:
     return frozenset(("O",) if labels is None else labels)
 
 
-def _words(pieces: Sequence[Piece]) -> list[list[int]]:
-    """Places of the tokens of each word."""
-    words: list[list[int]] = []
-    for at, piece in enumerate(pieces):
-        if words and piece.continues:
-            words[-1].append(at)
-        else:
-            words.append([at])
-    return words
+def _groups(count: int, continues: Callable[[int], bool]) -> list[list[int]]:
+    """Places in groups, each with those behind it that continue it."""
+    starts = [at for at in range(count) if at == 0 or not continues(at)]
+    return [list(range(start, end)) for start, end in pairwise([*starts, count])]
 
 
-def _runs(labels: Sequence[str]) -> list[list[int]]:
-    """Places of each run of labels of one type, of which a ``B-`` begins a new one."""
-    runs: list[list[int]] = []
-    for at, label in enumerate(labels):
-        if runs and _type(label) == _type(labels[at - 1]) and not label.startswith("B-"):
-            runs[-1].append(at)
-        else:
-            runs.append([at])
-    return runs
-
-
-def _type(label: str) -> str:
-    return label[2:] if label.startswith(("B-", "I-")) else label
+def _goes_on(before: str, label: str) -> bool:
+    """Whether a label is of the same type as the one before; a ``B-`` begins a new run."""
+    kind = before[2:] if before.startswith(("B-", "I-")) else before
+    return not label.startswith("B-") and kind == label.removeprefix("I-")
 
 
 def _known(found: Prediction, places: list[int]) -> dict[str, Any]:

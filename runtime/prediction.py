@@ -16,8 +16,6 @@ from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
 from ..tasks import DISTANCE, TASKS, TaskName
 
-SCORE_FIELDS = TASKS["score"].outputs
-
 MEMBERS = TASKS["tokens"].member_output
 """Of tokens, the one field whose second axis is not theirs."""
 FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
@@ -211,19 +209,14 @@ class Prediction:
         joined: dict[str, Any] = {}
         for name in vars(parts[0]):
             arrays = [getattr(part, name) for part in parts]
-            there = [array for array in arrays if array is not None]
-            if len(there) == len(parts) or not there:  # as it is of nearly every field
-                joined[name] = np.concatenate(there) if there else None
-                continue
+            like = next((array for array in arrays if array is not None), None)
             absent = [part for part, array in zip(parts, arrays, strict=True) if array is None]
-            if name != "error" and not all(part.failed.all() for part in absent):
+            if like is None or (name != "error" and not all(part.failed.all() for part in absent)):
                 joined[name] = None
                 continue
+            filled = zip(parts, arrays, strict=True)
             joined[name] = np.concatenate(
-                [
-                    _blank(name, there[0], len(part)) if array is None else array
-                    for part, array in zip(parts, arrays, strict=True)
-                ]
+                [_blank(name, like, len(part)) if array is None else array for part, array in filled]
             )
         return cls(**joined)
 
@@ -301,7 +294,7 @@ def prediction_rows(
             row["error"] = prediction.error[index]
             continue
         row |= _answer(prediction, index, labels)
-        for name in (*SCORE_FIELDS, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
+        for name in (*TASKS["score"].outputs, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
             if (score := getattr(prediction, name)) is not None:
                 row[name] = shortest(score[index])
         row["abstain"] = None if prediction.abstain is None else bool(prediction.abstain[index])
@@ -348,10 +341,7 @@ def shortest(value: Any) -> float:
 
 
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
-    """The prediction with ``abstain``, ``out_of_distribution``, and ``prediction_set`` or interval, where calibrated.
-
-    That of a multi-label model says which labels are ``assigned``, calibrated or not.
-    """
+    """The prediction with the decisions of a calibration; of a multi-label model also which labels are ``assigned``."""
     conformal, flags = calibration.conformal, {}
     if prediction.label_entropy is not None:
         limits = UNFITTED if calibration.labels is None else calibration.labels.thresholds

@@ -23,11 +23,7 @@ WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
 
 @dataclass(frozen=True)
 class Observed:
-    """Some inputs, without those that failed; for token classification, scores and labels of spans.
-
-    Decisions [N] by :data:`bundle.reference.RATES`, a text decided like its least certain span; scores by
-    :data:`WATCHED`, one value for each input or span; and how often each label was given.
-    """
+    """Inputs that did not fail: decisions [N] of each, scores and counted labels of each, or of each span."""
 
     inputs: int = 0
     decisions: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -91,9 +87,8 @@ def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where
     decided, scores = ([name for name in known if name in names] for known in (RATES, WATCHED))
     if tagged:
         return _of_spans(found, decided, failed, scores)
-    counts: Counter[str] = Counter()
-    for row in found:
-        counts.update(_labels(row))
+    labels = [row.get("labels", [row] if "label" in row else []) for row in found]
+    counts = Counter(str(each["label"]) for those in labels for each in those)
     return Observed(
         len(found),
         {name: np.array([row[name] for row in found], bool) for name in decided},
@@ -101,12 +96,6 @@ def observed_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], where
         counts,
         failed,
     )
-
-
-def _labels(row: Mapping[str, Any]) -> list[str]:
-    if "labels" in row:
-        return [str(each["label"]) for each in row["labels"]]
-    return [str(row["label"])] if "label" in row else []
 
 
 def _of_spans(

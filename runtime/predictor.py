@@ -24,7 +24,7 @@ from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
 from ..tasks import TASKS
 from .backends.dlpack import DeviceArray
-from .backends.protocol import Backend
+from .backends.protocol import Backend, parts_of
 from .lifecycle import Closable
 from .prediction import Prediction, decided, prediction_rows
 from .warmup_inputs import blank_inputs, no_outputs
@@ -33,9 +33,6 @@ from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
 log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
-
-SHORTEST = 4
-"""Fewest tokens that a text is cut to."""
 
 
 class Predictor(Closable):
@@ -81,7 +78,7 @@ class Predictor(Closable):
         self._running = backend
         folder = bundle.processor_folder()
         self._reader = READER
-        if backend.longest is not None and SHORTEST <= backend.longest < architecture.max_sequence:
+        if backend.longest is not None and 4 <= backend.longest < architecture.max_sequence:
             self._reader = f"this bundle's {backend.name} engine takes"
             beyond = architecture.max_sequence - backend.longest
             architecture = replace(architecture, positions=architecture.positions - beyond)
@@ -145,10 +142,7 @@ class Predictor(Closable):
         with self._use():
             if are_tensors(inputs) and text_column is None:
                 arrays = checked_tensors(inputs, self._architecture)
-                parts = [
-                    self._run({name: array[start : start + batch_size] for name, array in arrays.items()})
-                    for start in range(0, len(next(iter(arrays.values()))), batch_size)
-                ]
+                parts = [self._run(part) for part in parts_of(arrays, batch_size)]
             else:
                 columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
                 parts = list(self.stream(inputs, batch_size=batch_size, first=first, on_error=on_error, **columns))
@@ -315,10 +309,7 @@ class Predictor(Closable):
     def _predict_window(
         self, window: Sequence[Any], first: int, batch_size: int, failed: dict[int, str] | None
     ) -> Prediction:
-        """Predict inputs in batches of similar length; the result is in their own order.
-
-        Without ``failed``, an input that cannot be used raises.
-        """
+        """Predict inputs in batches of similar length, in their order; without ``failed``, an unusable one raises."""
         processor = self._processor
         assert processor is not None  # checked by stream
         self._warn_of_form(window, first)

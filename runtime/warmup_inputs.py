@@ -9,9 +9,6 @@ import numpy as np
 from ..data.spec import InputSpec
 from ..tasks import DISTANCE, PER_CLASS, TASKS, TaskName
 
-BLANK_TOKENS = 16
-"""Tokens of a text that only warms a backend up."""
-
 
 def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
     """Tensors of inputs that say nothing: grey images, or texts of a few unreadable tokens."""
@@ -25,7 +22,7 @@ def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
         return {
             name: silence if name == "input_values" else np.ones_like(silence, np.int64) for name in spec.input_names
         }
-    tokens = min(BLANK_TOKENS, spec.max_sequence)
+    tokens = min(16, spec.max_sequence)
     arrays = {name: np.zeros((batch, tokens), np.int64) for name in spec.input_names}
     arrays["attention_mask"][:] = 1
     return arrays

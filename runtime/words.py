@@ -1,13 +1,8 @@
-"""Predictions of tokens → those of words, and of spans: runs of words with tags of one type, as of a named entity.
-
-A word takes what its first token says, what its most confident token says, or the mean of its tokens. A span is as sure
-as its least sure word: its confidence is the least of theirs, and every uncertainty the largest, since one wrong word
-makes a span wrong. So a threshold for spans decides of the words, and of a span that has one word beyond it.
-"""
+"""Predictions of tokens → those of words, and of spans: runs of words with tags of one type, as of a named entity."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -126,9 +121,7 @@ def token_rows(
             row["error"] = prediction.error[place]
             continue
         text = " ".join(row["input"]) if is_words(given) else given
-        row["words"] = [
-            {**_place(text, words, at), **answer} for at, answer in enumerate(_answers(words, labels, probabilities))
-        ]
+        row["words"] = [_word_row(words, at, text, labels, probabilities) for at in range(len(words))]
         row["spans"] = [_row(span, text) for span in spans_of(words, labels)]
     return rows
 
@@ -206,22 +199,22 @@ def _span(words: Words, label: str, first: int, last: int) -> Span:
     )
 
 
-def _answers(words: Words, labels: Sequence[str], probabilities: bool) -> Iterator[dict[str, Any]]:
-    found = words.prediction
-    for at in range(len(words)):
-        answer: dict[str, Any] = {"label": labels[found.label[at]]}
-        for name in ("confidence", *UNCERTAINTIES):
-            if (scores := getattr(found, name)) is not None:
-                answer[name] = shortest(scores[at])
-        if probabilities:
-            answer["probabilities"] = dict(zip(labels, map(shortest, found.probabilities[at]), strict=True))
-        yield answer
-
-
-def _place(text: str | None, words: Words, at: int) -> dict[str, Any]:
-    start, end = int(words.start[at]), int(words.end[at])
+def _word_row(words: Words, at: int, text: str | None, labels: Sequence[str], probabilities: bool) -> dict[str, Any]:
+    found, start, end = words.prediction, int(words.start[at]), int(words.end[at])
     said = {} if text is None else {"text": text[start:end]}
-    return {"word": int(words.index[at]), **said, "start": start, "end": end}
+    row: dict[str, Any] = {
+        "word": int(words.index[at]),
+        **said,
+        "start": start,
+        "end": end,
+        "label": labels[found.label[at]],
+    }
+    for name in ("confidence", *UNCERTAINTIES):
+        if (scores := getattr(found, name)) is not None:
+            row[name] = shortest(scores[at])
+    if probabilities:
+        row["probabilities"] = dict(zip(labels, map(shortest, found.probabilities[at]), strict=True))
+    return row
 
 
 def _row(span: Span, text: str | None) -> dict[str, Any]:

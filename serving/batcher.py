@@ -44,14 +44,11 @@ MAX_CHARACTERS = 2**20
 
 @dataclass(eq=False)
 class _Job:
-    """One request: how many of its inputs are not done, and predictions with their places.
-
-    ``answer`` is ``None`` once nobody waits for it: an error in it would hold the request by its traceback, a cycle.
-    """
+    """One request: how many of its inputs are not done, and predictions with their places."""
 
     left: int
     on_error: str
-    answer: asyncio.Future[Prediction] | None
+    answer: asyncio.Future[Prediction] | None  # none once nobody waits: an error in it would hold the request, a cycle
     parts: list[tuple[np.ndarray, Prediction]] = field(default_factory=list)
 
     def take(self, items: Sequence[Item], outcome: Prediction | BaseException) -> None:
@@ -83,15 +80,12 @@ class _Job:
 
 @dataclass(eq=False, frozen=True)
 class Item:
-    """One input that waits: its request, its place there, the raw input or its tensors with a batch axis of 1.
-
-    Only inputs of one ``kind`` run together: raw ones, or tensors of the same names, types and shapes.
-    """
+    """One input that waits, raw or as tensors with a batch axis of 1, and its place in its request."""
 
     job: _Job
     place: int
     given: Any
-    kind: tuple[Any, ...]
+    kind: tuple[Any, ...]  # only those of one kind run together: raw ones, or tensors of one form
     length: int
 
 
@@ -127,7 +121,14 @@ class Batcher:
         """Predict the inputs of one request; if cancelled, they leave the queue."""
         loop = asyncio.get_running_loop()
         job = _Job(0, on_error, None)
-        self._check_room(_count(inputs))  # before an item is made of each
+        count = _count(inputs)
+        check_count(count, self._limit)  # before an item is made of each
+        if self._closing:
+            raise ServeError(503, "this version of the model is being put away; ask again", retry_after=1)
+        if self.depth + count > self._limit:
+            after = max(1, math.ceil(self.depth / self._batch_size * self._seconds))
+            message = f"{self.depth} inputs wait already, of at most {self._limit}; retry later"
+            raise ServeError(503, message, retry_after=after)
         items = _items(job, inputs)
         if not items:
             return await loop.run_in_executor(self._pool, self._predict, inputs)
@@ -151,15 +152,6 @@ class Batcher:
         self._wake.set()
         await asyncio.shield(self._task)
 
-    def _check_room(self, count: int) -> None:
-        check_count(count, self._limit)
-        if self._closing:
-            raise ServeError(503, "this version of the model is being put away; ask again", retry_after=1)
-        if self.depth + count > self._limit:
-            after = max(1, math.ceil(self.depth / self._batch_size * self._seconds))
-            message = f"{self.depth} inputs wait already, of at most {self._limit}; retry later"
-            raise ServeError(503, message, retry_after=after)
-
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -169,7 +161,10 @@ class Batcher:
                     await self._wake.wait()
                 if not self._waiting:
                     return
-                batch = self._take()
+                batch = next_batch(self._waiting, self._batch_size, self._run_costs)
+                taken = set(map(id, batch))
+                self._waiting = [item for item in self._waiting if id(item) not in taken]
+                self._waits(self.depth)
                 started = perf_counter()
                 try:
                     outcomes = await loop.run_in_executor(self._pool, self._answers, batch)
@@ -183,13 +178,6 @@ class Batcher:
                 outcomes.clear()  # an error holds the frames of the thread, and they hold this list
         finally:
             self._pool.shutdown(wait=False)
-
-    def _take(self) -> list[Item]:
-        batch = next_batch(self._waiting, self._batch_size, self._run_costs)
-        taken = set(map(id, batch))
-        self._waiting = [item for item in self._waiting if id(item) not in taken]
-        self._waits(self.depth)
-        return batch
 
     def _answers(self, batch: Sequence[Item]) -> list[tuple[_Job, list[Item], Prediction | BaseException]]:
         """The results of each request of a batch; runs in the thread."""
@@ -250,14 +238,9 @@ def next_batch(waiting: Sequence[Item], most: int, run: float = RUN) -> list[Ite
 
 
 def batches(lengths: Sequence[int], run: float) -> list[tuple[int, int]]:
-    """The shortest and longest of each batch in the cheapest partition of sorted lengths.
-
-    Every input is padded to the longest of its batch, and every batch costs ``run``; equal lengths share a batch.
-    """
-    least, begins = (
-        np.zeros(len(lengths) + 1),
-        [0],
-    )  # of the first n inputs: the cost, and where their last batch begins
+    """The shortest and longest of each batch in the cheapest partition of sorted lengths; a batch costs ``run``."""
+    # of the first n inputs: the cost, and where their last batch begins
+    least, begins = np.zeros(len(lengths) + 1), [0]
     for end, longest in enumerate(lengths, 1):
         costs = least[:end] + np.arange(end, 0, -1) * float(longest)
         begins.append(int(costs.argmin()))
@@ -277,8 +260,7 @@ def _items(job: _Job, inputs: Inputs) -> list[Item]:
     items = [Item(job, place, given, (), _length(given)) for place, given in enumerate(inputs)]
     for item in items:
         if item.length > MAX_CHARACTERS:
-            limit = f"send {MAX_CHARACTERS} at most, its beginning"
-            raise ServeError(413, f"input {item.place} has {item.length} characters; {limit}")
+            raise ServeError(413, f"input {item.place} has {item.length} characters; send {MAX_CHARACTERS} at most")
     return items
 
 

@@ -11,7 +11,7 @@ such a request at its headers: its body would be parsed as a request of its own 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -23,45 +23,12 @@ MAX_HEAD = 65_536
 MAX_PIPELINED = 100
 """Unanswered requests of one connection."""
 
-LEAVING = "hydrant.leaving"
-"""In the scope of a request: the :class:`Leaving` of its client."""
-
-FAREWELL = 1.0
-"""Seconds that an idle client has to close its connection when the service ends."""
-
 ASKING = (b"upgrade", b"http2-settings")
 """Headers, and words of ``Connection``, that ask for another protocol."""
 
 
-class TooManyPipelinedError(Exception):
-    """A connection has :data:`MAX_PIPELINED` unanswered requests, and one more came."""
-
-
-class Leaving:
-    """Calls back when the client of a request leaves, at once if it has left; ``then(None)`` cancels."""
-
-    def __init__(self, listen: Callable[[], None]) -> None:
-        self._listen, self._left = listen, False
-        self._call: Callable[[], None] | None = None
-
-    def then(self, call: Callable[[], None] | None) -> None:
-        """Set the callback."""
-        self._call = call
-        if call is not None:
-            (call if self._left else self._listen)()
-
-    def left(self) -> None:
-        """The client has left."""
-        self._left = True
-        if self._call is not None:
-            self._call()
-
-
 class _PlainParser:
-    """A parser of httptools that reads requests for another protocol again, as plain ones.
-
-    Its protocol has to ignore the callbacks of requests for which ``should_upgrade()`` is true.
-    """
+    """Reads requests for another protocol again; callbacks while ``should_upgrade()`` are to be ignored."""
 
     def __init__(self, parser: Any, protocol: Any) -> None:
         self._parser, self._protocol = parser, protocol
@@ -94,23 +61,18 @@ def plain_head(method: bytes, url: bytes, version: str, headers: Sequence[tuple[
     >>> plain_head(b"POST", b"/x", "1.1", [(b"connection", b"Upgrade, close"), (b"upgrade", b"h2c"), (b"a", b"b")])
     b'POST /x HTTP/1.1\r\nconnection: close\r\na: b\r\n\r\n'
     """
-    lines = [b"%s %s HTTP/%s" % (method, url, version.encode()), *_plain_headers(headers), b"", b""]
-    return b"\r\n".join(lines)
-
-
-def _plain_headers(headers: Sequence[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    lines = [b"%s %s HTTP/%s" % (method, url, version.encode())]
     for name, value in headers:
-        words = [word.strip() for word in value.split(b",")] if name == b"connection" else [value]
-        words = [word for word in words if name != b"connection" or word.lower() not in ASKING]
+        words = [value]
+        if name == b"connection":
+            words = [word for word in map(bytes.strip, value.split(b",")) if word.lower() not in ASKING]
         if words and name not in ASKING:
-            yield name + b": " + b", ".join(words)
+            lines.append(name + b": " + b", ".join(words))
+    return b"\r\n".join([*lines, b"", b""])
 
 
 class _Limits:
-    """Limits of time and size for a connection of uvicorn, as a mixin.
-
-    Within ``seconds`` the headers of a request must arrive, and the client must read half of what waits for it.
-    """
+    """A mixin: within ``seconds`` headers must arrive, and the client must read half of what waits for it."""
 
     seconds: float
     loop: Any
@@ -139,7 +101,6 @@ class _Limits:
         for cycle in self._begun:
             cycle.disconnected |= not cycle.response_complete
             cycle.message_event.set()
-            cycle.scope[LEAVING].left()
         super().connection_lost(exc)  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
@@ -165,10 +126,9 @@ class _Limits:
         while self._begun and self._begun[0].response_complete:  # answers are in order
             self._begun.popleft()
         if len(self._begun) >= MAX_PIPELINED:
-            raise TooManyPipelinedError
+            raise RuntimeError("too many requests at a time")  # the parser makes an error of it
         super().on_headers_complete()  # type: ignore[misc]
         self._begun.append(self.cycle)
-        self.cycle.scope[LEAVING] = Leaving(self.cycle.flow.resume_reading)
         self._amid = True
 
     def on_body(self, body: bytes) -> None:
@@ -188,10 +148,7 @@ class _Limits:
         if self.transport.is_closing():
             self._end()
         elif self._amid and self.cycle.response_complete:
-            self._timer = self.loop.call_later(self.seconds, self._part)
-
-    def timeout_keep_alive_handler(self) -> None:
-        self._part()
+            self._timer = self.loop.call_later(self.seconds, self.timeout_keep_alive_handler)
 
     def pause_writing(self) -> None:
         super().pause_writing()  # type: ignore[misc]
@@ -210,7 +167,7 @@ class _Limits:
         if self.transport.is_closing():
             self._end()
 
-    def _part(self) -> None:
+    def timeout_keep_alive_handler(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
             self._end()
@@ -219,7 +176,7 @@ class _Limits:
         """Abort the connection if the client does not close it, or read its answers, soon."""
         self._stop_timer()
         waits = self.transport.get_write_buffer_size()
-        self._timer = self.loop.call_later(self.seconds if waits else FAREWELL, self.transport.abort)
+        self._timer = self.loop.call_later(self.seconds if waits else 1.0, self.transport.abort)
 
     def _expect_headers(self) -> None:
         self._dry = 0
@@ -265,7 +222,7 @@ class _Limits:
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
-        self._part()
+        self.timeout_keep_alive_handler()
 
 
 def limited_protocol(seconds: float) -> type[Any]:

@@ -25,13 +25,11 @@ _ARRAYS: dict[str, type] = {
     "FP64": np.float64,
     "BYTES": np.object_,
 }
-"""Datatype → of NumPy. BFloat16 has none: its values are held as float32, whose upper half it is."""
+"""Datatype → of NumPy; BFloat16 is held as float32, whose upper half it is."""
 
 DATATYPES = tuple(_ARRAYS)
 
-_JSON_TYPES: dict[str, type[list[Any]]]
-_JSON_TYPES = {"b": list[bool], "i": list[int], "u": list[int], "f": list[float], "O": list[str]}
-"""Values in JSON, by kinds of NumPy."""
+_JSON_TYPES: dict[str, Any] = {"b": list[bool], "i": list[int], "u": list[int], "f": list[float], "O": list[str]}
 
 MAX_AXES = 8
 MAX_ELEMENTS = 2**31
@@ -65,9 +63,8 @@ def checked_head(what: str, datatype: str, shape: Sequence[int]) -> tuple[int, .
         raise ServeError(400, f"{what} has shape {cut(shape)}; expected a list of whole numbers, 0 or more each")
     most = MAX_OBJECTS if datatype == "BYTES" else MAX_ELEMENTS
     if len(shape) > MAX_AXES or math.prod(max(size, 1) for size in shape) > most:
-        raise ServeError(
-            400, f"{what} has shape {cut(shape)}; expected at most {MAX_AXES} axes and {most} elements of {datatype}"
-        )
+        expected = f"at most {MAX_AXES} axes and {most} elements of {datatype}"
+        raise ServeError(400, f"{what} has shape {cut(shape)}; expected {expected}")
     return tuple(shape)
 
 
@@ -78,8 +75,7 @@ def from_bytes(what: str, datatype: str, shape: tuple[int, ...], raw: bytes | me
         return object_array(_elements(what, count, raw), shape)
     width = 2 if datatype == "BF16" else dtype_of(datatype).itemsize
     if len(raw) != count * width:
-        each = f"{width} for each element of {datatype} {list(shape)}"
-        raise ServeError(400, f"{what} has {len(raw)} bytes; expected {count * width}, {each}")
+        raise ServeError(400, f"{what} has {len(raw)} bytes; expected {count * width} for {datatype} {list(shape)}")
     if datatype == "BF16":
         halves = np.frombuffer(raw, "<u2").astype(np.uint32)
         return (halves << 16).view(np.float32).reshape(shape)
@@ -109,9 +105,7 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[A
             found = list(nested.shape)
             raise ServeError(400, f"{what} has lists of shape {found}; expected {list(shape)}, or one flat list")
         values = nested.ravel().tolist()
-    if len(values) != math.prod(shape):
-        expected = f"{math.prod(shape)}, by its shape {list(shape)}"
-        raise ServeError(400, f"{what} has {len(values)} values; expected {expected}")
+    check_values(what, shape, values)
     dtype = dtype_of(datatype)
     values = convert_fields(values, _JSON_TYPES[dtype.kind], what)
     if datatype == "BYTES":
@@ -128,12 +122,14 @@ def from_values(what: str, datatype: str, shape: tuple[int, ...], values: list[A
     return array.reshape(shape)
 
 
-def to_values(tensor: Tensor) -> list[Any]:
-    """The data of a tensor as JSON holds them, flat; NaN and infinity, which JSON has not, as ``None``.
+def check_values(what: str, shape: tuple[int, ...], values: Sequence[Any]) -> None:
+    """Refuse more or fewer values than a shape has."""
+    if len(values) != math.prod(shape):
+        raise ServeError(400, f"{what} has {len(values)} values; expected {math.prod(shape)} for {list(shape)}")
 
-    Every other number comes back as the same bits, since each is a float64, too. The shortest decimal that names a
-    float32 would be shorter, and takes many times as long to find.
-    """
+
+def to_values(tensor: Tensor) -> list[Any]:
+    """The data of a tensor as JSON holds them, flat, to the last bit; NaN and infinity as ``None``."""
     flat = tensor.data.ravel()
     if tensor.datatype == "BYTES":
         return [item.decode(errors="replace") for item in flat]
@@ -156,12 +152,9 @@ def text_array(texts: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _elements(what: str, count: int, raw: bytes | memoryview) -> list[bytes]:
-    """The elements of BYTES in binary form."""
     view, end = memoryview(raw), 0
     if count * _LENGTH.size > len(view):
-        raise ServeError(
-            400, f"{what} has {len(view)} bytes for {count} elements of BYTES; expected 4 for the length of each"
-        )
+        raise ServeError(400, f"{what} has {len(view)} bytes for {count} elements of BYTES; expected 4 and more each")
     items = []
     for index in range(count):
         start = end + _LENGTH.size
@@ -169,8 +162,7 @@ def _elements(what: str, count: int, raw: bytes | memoryview) -> list[bytes]:
             raise ServeError(400, f"{what} ends before element {index} of {count}; expected the 4 bytes of its length")
         end = start + _LENGTH.unpack_from(view, end)[0]
         if end > len(view):
-            found = f"{end - start} bytes; {len(view) - start} are there"
-            raise ServeError(400, f"element {index} of {what} should have {found}")
+            raise ServeError(400, f"element {index} of {what} has {len(view) - start} bytes; expected {end - start}")
         items.append(bytes(view[start:end]))
     if end != len(view):
         raise ServeError(400, f"{what} has {len(view) - end} bytes behind its {count} elements; expected none")

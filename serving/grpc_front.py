@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import HydrantError, InputError, cut, listing, require
-from .datatypes import Tensor, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
+from .datatypes import Tensor, check_values, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
 from .middleware import check_token
+from .observers import Served
 from .oip import (
     InferRequest,
     LoadParameters,
@@ -34,8 +33,9 @@ from .oip import (
     outputs_of,
     server_metadata,
 )
+from .predict_routes import observed
 from .refusals import ServeError, convert_fields, refusal
-from .service import Served, Service
+from .service import Service
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,6 @@ CODES = {
     504: "DEADLINE_EXCEEDED",
 }
 """HTTP status → code of gRPC; every other is ``INVALID_ARGUMENT``."""
-
-OPEN = ("ServerLive", "ServerReady", "Check")
-"""Methods that need no token, and are answered at any load."""
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
@@ -109,8 +106,6 @@ HealthCheckResponse: int32 status = 1
 """Message: fields. ``one`` marks those of a oneof, ``map`` a map from text; nesting and enums are invisible there.
 KServe has the name of a model to load where Triton has the repository's."""
 
-_FIELD = re.compile(r"(?:(repeated|one|map) )?(\w+) (\w+) = (\d+)")
-
 CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -133,8 +128,8 @@ def message_classes() -> dict[str, Any]:
     for line in TABLE.replace("\n  ", " ").strip().splitlines():
         name, _, fields = line.partition(":")
         message = file.message_type.add(name=name)
-        for kind, of, field, number in _FIELD.findall(fields):
-            _add_field(message, kind, of, field, int(number))
+        for kind, of, called, number in re.findall(r"(?:(repeated|one|map) )?(\w+) (\w+) = (\d+)", fields):
+            _add_field(message, kind, of, called, int(number))
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     names = [message.name for message in file.message_type]
@@ -164,10 +159,8 @@ def read_message(message: Any) -> InferRequest:
     """The request in a ``ModelInferRequest``."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
-        raise ServeError(
-            400,
-            f"the request has {len(raw)} raw_input_contents for {len(message.inputs)} inputs; expected one for each",
-        )
+        asked = len(message.inputs)
+        raise ServeError(400, f"the request has {len(raw)} raw_input_contents for {asked} inputs; expected one each")
     inputs = [_tensor(given, raw[place] if raw else None) for place, given in enumerate(message.inputs)]
     outputs = [(each.name, parameters_of(each.parameters)) for each in message.outputs]
     return infer_request(message.id or None, inputs, outputs, parameters_of(message.parameters))
@@ -206,19 +199,18 @@ def _tensor(given: Any, raw: bytes | None) -> Tensor:
     values = list(getattr(given.contents, field))
     if datatype not in ("BYTES", "FP32", "FP64"):  # which may be any bytes, and NaN
         return Tensor(given.name, datatype, from_values(what, datatype, shape, values))
-    if len(values) != math.prod(shape):
-        expected = f"{math.prod(shape)}, by its shape {list(shape)}"
-        raise ServeError(400, f"{what} has {len(values)} values; expected {expected}")
+    check_values(what, shape, values)
     array = object_array(values, shape) if datatype == "BYTES" else np.array(values, dtype_of(datatype)).reshape(shape)
     return Tensor(given.name, datatype, array)
 
 
 @dataclass
 class _Call:
-    """One call, and whether it reached a model, so that the observers count it."""
+    """One call, and the model that it reached, whose observers count it then."""
 
     context: Any
-    reached: bool = False
+    served: Served | None = None
+    scope: dict[str, Any] = field(default_factory=dict)
 
 
 Handler = Callable[[Any, _Call], Awaitable[Any]]
@@ -290,7 +282,7 @@ class GrpcFront:
         """Admits a call, reads its message, and answers it or aborts with the code of its error."""
         request_class = self._classes["HealthCheckRequest" if name == "Check" else f"{name}Request"]
         admission, token = self._service.admission, self._service.settings.token
-        counted = name not in OPEN  # others take no places of admitted calls
+        counted = name not in ("ServerLive", "ServerReady", "Check")  # probes need no token, at any load
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
             call, entered, size = _Call(context), False, 0
@@ -309,7 +301,7 @@ class GrpcFront:
                 return (await handler(_parsed(request_class, raw), call)).SerializeToString()
             except Exception as error:
                 known = refusal(error)
-                if not call.reached:
+                if call.served is None:
                     self._count_refusal(known.status)
                 if not isinstance(error, HydrantError):
                     log.exception("%s failed", name)
@@ -346,26 +338,14 @@ class GrpcFront:
         return self._classes["ModelMetadataResponse"](**metadata)
 
     async def _infer(self, message: Any, call: _Call) -> Any:
-        started, status = perf_counter(), 500
-        served = self._served(message.model_name, message.model_version)
-        call.reached = True
-        try:
+        with observed(self._service, call, "grpc", cancelled=499):
+            call.served = served = self._served(message.model_name, message.model_version)
             request = read_message(message)
             limits = [each for each in (request.timeout, call.context.time_remaining()) if each is not None]
             inputs = inputs_of(request, served)
             prediction = await self._service.predict(served, inputs, min(limits, default=None))
             outputs = outputs_of(prediction, request, served)
-            answer = fill_message(self._classes["ModelInferResponse"](), served, request, outputs)
-            status = 200
-            return answer
-        except asyncio.CancelledError:
-            status = 499
-            raise
-        except Exception as error:
-            status = refusal(error).status
-            raise
-        finally:
-            self._service.observer.request(served, "grpc", perf_counter() - started, status)
+            return fill_message(self._classes["ModelInferResponse"](), served, request, outputs)
 
     async def _index(self, message: Any, _: Any) -> Any:
         rows = await asyncio.to_thread(self._service.index)

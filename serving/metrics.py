@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -43,11 +44,11 @@ class Metrics:
         return encode(self._registry), content_type
 
 
+@dataclass(eq=False)
 class _Collector:
     """Makes metric families of the counts, for every scrape."""
 
-    def __init__(self, stats: Stats) -> None:
-        self._stats = stats
+    _stats: Stats
 
     def describe(self) -> list[Any]:
         return []
@@ -81,7 +82,6 @@ def _few_labels(model: ModelStats) -> Rows:
 
 
 def _scores(model: ModelStats) -> Rows:
-    """Histograms of the scores, in the bins of the reference."""
     if model.watch is not None:
         bins = model.watch.total.bins
         for name, histogram in model.watch.reference.histograms.items():
@@ -89,9 +89,19 @@ def _scores(model: ModelStats) -> Rows:
                 yield name, _cumulative(histogram.edges, bins[name].tolist(), model.sums[name])
 
 
-def _rates(value: Callable[[Any, str], float]) -> Callable[[ModelStats], Rows]:
+def _requests(model: ModelStats) -> Rows:
+    return [(front, str(status), count) for (front, status), count in sorted(model.requests.items())]
+
+
+def _rates(number: str) -> Callable[[ModelStats], Rows]:
     """A number of each watched rate."""
-    return lambda model: [(name, value(model.watch, name)) for name in model.watch.rates] if model.watch else []
+    return lambda model: [
+        (name, getattr(test, number)) for name, test in (model.watch.rates if model.watch else {}).items()
+    ]
+
+
+def _calibrated(model: ModelStats) -> Rows:
+    return [(name, model.watch.reference.rates[name].share) for name in model.watch.rates] if model.watch else []
 
 
 def _last_psi(model: ModelStats) -> Rows:
@@ -116,14 +126,10 @@ def _cumulative(bounds: Sequence[float], counts: Sequence[int], total: float) ->
     return list(zip(names, accumulate(counts), strict=True)), total
 
 
+DECISION = ["decision"]
+
 FAMILIES: list[tuple[str, str, str, list[str], Callable[[ModelStats], Rows]]] = [
-    (
-        "Counter",
-        "hydrant_requests",
-        "Requests answered or refused",
-        ["front", "status"],
-        lambda model: [(front, str(status), count) for (front, status), count in sorted(model.requests.items())],
-    ),
+    ("Counter", "hydrant_requests", "Requests answered or refused", ["front", "status"], _requests),
     (
         "Histogram",
         "hydrant_request_seconds",
@@ -145,27 +151,9 @@ FAMILIES: list[tuple[str, str, str, list[str], Callable[[ModelStats], Rows]]] = 
     ),
     ("Counter", "hydrant_predictions", "Predictions by label; beyond 100 the others are one", ["label"], _few_labels),
     ("Histogram", "hydrant_score", "Scores of inputs, or of spans, in the bins of calibration", ["score"], _scores),
-    (
-        "Gauge",
-        "hydrant_calibrated_rate",
-        "Share of a decision among calibration examples",
-        ["decision"],
-        _rates(lambda watch, name: watch.reference.rates[name].share),
-    ),
-    (
-        "Gauge",
-        "hydrant_drift_evidence",
-        "How much likelier the inputs are with a change",
-        ["decision"],
-        _rates(lambda watch, name: watch.rates[name].evidence),
-    ),
-    (
-        "Gauge",
-        "hydrant_drift_limit",
-        "Evidence from which on there is an alarm",
-        ["decision"],
-        _rates(lambda watch, name: watch.rates[name].limit),
-    ),
+    ("Gauge", "hydrant_calibrated_rate", "Share of a decision among calibration examples", DECISION, _calibrated),
+    ("Gauge", "hydrant_drift_evidence", "How much likelier the inputs are with a change", DECISION, _rates("evidence")),
+    ("Gauge", "hydrant_drift_limit", "Evidence from which on there is an alarm", DECISION, _rates("limit")),
     ("Gauge", "hydrant_drift_psi", "Population stability index of the last whole window", ["score"], _last_psi),
     ("Gauge", "hydrant_drift_alarm", "1 from the first alarm on, else 0", ["kind", "name"], _alarms),
 ]

@@ -14,8 +14,6 @@ from .admission import Admission
 from .refusals import App, Receive, Scope, Send, ServeError, refuse
 from .serve_settings import ServeSettings, is_loopback
 
-REPOSITORY = "/v2/repository/"
-
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 """Probes need no token, and are answered at any load."""
 
@@ -27,10 +25,7 @@ COUNTED = "hydrant.counted"
 
 
 class Middleware:
-    """Admits requests to an ASGI application, and limits their size, number and time.
-
-    ``count_refusal`` gets the status of each request that reached no model.
-    """
+    """Admits requests to an ASGI application, limits their size, number and time, and counts refusals."""
 
     def __init__(
         self,
@@ -71,7 +66,7 @@ class Middleware:
 
     async def _in_time(self, scope: Scope, body: _LimitedBody, send: Send) -> None:
         """Answer within the time limit; the verbs that open bundles have none."""
-        seconds = None if scope["path"].startswith(REPOSITORY) else self._settings.timeout
+        seconds = None if scope["path"].startswith("/v2/repository/") else self._settings.timeout
         started = False
 
         async def counted_send(message: MutableMapping[str, Any]) -> None:
@@ -90,9 +85,8 @@ class Middleware:
         except TimeoutError:
             if started:  # the client does not read its answer
                 return
-            error = ServeError(504, f"the request was not answered within {seconds:g} s; send less, or retry later")
-            if not body.ended:
-                error = ServeError(408, f"the body did not arrive within {seconds:g} s; send less, or retry later")
+            status, what = (504, "request was not answered") if body.ended else (408, "body did not arrive")
+            error = ServeError(status, f"the {what} within {seconds:g} s; send less, or retry later")
             await refuse(counted_send, error)
 
     def _check(self, path: str, headers: Mapping[bytes, bytes]) -> None:
@@ -125,7 +119,8 @@ class _LimitedBody:
         self._admission.held_bytes += size
         if self.size > self._max_bytes:
             raise _too_large(self._max_bytes)
-        self._admission.check_bodies(self.size)
+        if size:
+            self._admission.check_bodies(self.size)
         return message
 
 

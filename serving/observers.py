@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,29 +15,26 @@ from ..runtime.prediction import Prediction
 
 if TYPE_CHECKING:
     from ..runtime.predictor import Predictor
+    from .batcher import Batcher
 
 log = logging.getLogger(__name__)
 
 ALWAYS = {"always": True}
 """``extra`` of a warning that must not be held back as a repetition of another one."""
 
-REPEAT_SECONDS = 60.0
-"""Time for which a warning is not repeated."""
-
-SOURCES = ("hydrant", "uvicorn")
-"""Loggers whose warnings clients can cause at will."""
-
 changes = logging.getLogger(f"{__name__}.changes")
 """Logs an operator's changes, at any log level."""
 
 
-class Served(Protocol):
-    """One version of a model that is served; ``serving.service`` makes them."""
+@dataclass(eq=False)
+class Served:
+    """One version of a model that is served; ``ready`` while it is warm and not being unloaded."""
 
     name: str
     version: str
     predictor: Predictor
     ready: bool
+    batcher: Batcher
 
 
 class Observer:
@@ -91,11 +89,11 @@ class RareWarnings(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged."""
-        always = getattr(record, "always", False)
-        if always or record.levelno != logging.WARNING or not record.name.startswith(SOURCES):
+        ours = record.name.startswith(("hydrant", "uvicorn"))  # whose warnings clients can cause at will
+        if getattr(record, "always", False) or record.levelno != logging.WARNING or not ours:
             return True
         now = self._clock()
-        if now - self._last.get(record.msg, -REPEAT_SECONDS) < REPEAT_SECONDS:
+        if now - self._last.get(record.msg, -60.0) < 60.0:
             return False
         self._last[record.msg] = now
         return True

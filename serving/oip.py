@@ -29,15 +29,11 @@ from .refusals import ServeError, convert_fields, decode_json
 SIZE = "binary_data_size"
 HEADER = "Inference-Header-Content-Length"
 
-EXTENSIONS = ("binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters")
-"""Of the protocol, by Triton's names."""
-
 UNSUPPORTED_PARAMETERS = {
     "classification": "labels are in the output label, and probabilities in the output of that name",
     "sequence_id": "this service keeps no state between requests",
     "shared_memory_region": "send the tensor itself; this service reads no shared memory",
 }
-"""Parameters that would change the answer, and what to do instead."""
 
 BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]{64,76}\r?\n)*[A-Za-z0-9+/]+={0,2}\r?\n?")
 """No image or sound file looks like this."""
@@ -84,7 +80,7 @@ class LoadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UnloadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of the verb ``unload``; no model depends on another, so the second one changes nothing."""
+    """Parameters of the verb ``unload``; the second one changes nothing."""
 
     version: str | None = None
     unload_dependents: bool | None = None
@@ -133,8 +129,7 @@ def check_parameters(what: str, parameters: Mapping[str, Any]) -> None:
 def read_infer(body: bytes, json_length: int | None = None) -> InferRequest:
     """The request in a body of REST."""
     if json_length is not None and not is_whole(json_length, 1, len(body)):
-        expected = f"the length of the JSON, 1 to {len(body)}, the length of the body"
-        raise ServeError(400, f"{HEADER} is {json_length}; expected {expected}")
+        raise ServeError(400, f"{HEADER} is {json_length}; expected the length of the JSON, 1 to {len(body)}")
     end = len(body) if json_length is None else json_length
     message = decode_json(body[:end], _Request, "the request")
     view, taken, inputs = memoryview(body)[end:], 0, []
@@ -149,8 +144,7 @@ def read_infer(body: bytes, json_length: int | None = None) -> InferRequest:
             if json_length is None:
                 raise ServeError(400, f"{what} has {SIZE}, but the request has no header {HEADER}; expected both")
             if not is_whole(size, 0, left):
-                expected = f"a whole number up to {left}, the bytes that are left"
-                raise ServeError(400, f"{what} has {SIZE} {cut(size)}; expected {expected}")
+                raise ServeError(400, f"{what} has {SIZE} {cut(size)}; expected at most the {left} bytes that are left")
             array = from_bytes(what, datatype, shape, view[taken : taken + size])
             taken += size
         elif given.data is None:
@@ -159,8 +153,7 @@ def read_infer(body: bytes, json_length: int | None = None) -> InferRequest:
             array = from_values(what, datatype, shape, given.data)
         inputs.append(Tensor(given.name, datatype, array))
     if taken != len(view):
-        expected = f"as many as the {SIZE} of all inputs say"
-        raise ServeError(400, f"{len(view) - taken} bytes stand behind the last tensor; expected {expected}")
+        raise ServeError(400, f"{len(view) - taken} bytes stand behind the last tensor; expected none")
     outputs = [(each.name, each.parameters or {}) for each in message.outputs or ()]
     return infer_request(message.id, inputs, outputs, message.parameters or {})
 
@@ -185,7 +178,8 @@ def write_infer(served: Served, request: InferRequest, tensors: Sequence[Tensor]
 
 def server_metadata() -> dict[str, Any]:
     """The answer of ``GET /v2``."""
-    return {"name": "hydrant", "version": __version__, "extensions": list(EXTENSIONS)}
+    extensions = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters"]
+    return {"name": "hydrant", "version": __version__, "extensions": extensions}
 
 
 def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dict[str, Any]:
@@ -206,7 +200,6 @@ def model_metadata(served: Served, versions: Sequence[str] | None = None) -> dic
 
 
 def _model_inputs(predictor: Predictor) -> list[dict[str, Any]]:
-    """Raw inputs of a model with a processor, or the tensors of its graph."""
     if predictor.takes_raw:
         names = _raw_names(predictor)[: 2 if predictor.pairs else 1]
         return [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in names]
@@ -221,11 +214,7 @@ def _model_inputs(predictor: Predictor) -> list[dict[str, Any]]:
 
 
 def inputs_of(request: InferRequest, served: Served) -> list[Any] | dict[str, np.ndarray]:
-    """The inputs for the predictor, one a row of the tensors.
-
-    They are ``text`` (and ``text_pair``), BYTES [B] or [B, 1] in UTF-8; or ``image`` or ``audio``, BYTES [B] or [B, 1]
-    of files, which may be in base64; or ready tensors by the names of the graph's inputs.
-    """
+    """The inputs for the predictor, one a row of the tensors: raw ones as BYTES [B] or [B, 1], or ready tensors."""
     predictor = served.predictor
     if request.outputs:
         _check_outputs(request, _outputs(predictor.nothing(), predictor.labels))
@@ -291,14 +280,12 @@ def _without_padding(prediction: Prediction) -> Prediction:
 
 
 def _raw_names(predictor: Predictor) -> tuple[str, ...]:
-    """Inputs that are not tensors of the graph."""
     if not predictor.takes_raw:
         return ()
     return ("text", "text_pair") if predictor.modality == "text" else (predictor.modality,)
 
 
 def _column(tensor: Tensor, expected: str) -> list[bytes]:
-    """The elements of a tensor of BYTES [B] or [B, 1]."""
     shape = tensor.data.shape
     if tensor.datatype != "BYTES" or len(shape) > 2 or shape[1:] not in ((), (1,)):
         raise ServeError(400, f"input {cut(tensor.name)} is {tensor.datatype} {list(shape)}; expected {expected}")
@@ -312,15 +299,13 @@ def _texts(tensor: Tensor) -> list[str]:
             texts.append(item.decode())
         except UnicodeDecodeError as error:
             what = f"element {index} of input {cut(tensor.name)}"
-            raise ServeError(400, f"{what} is not UTF-8 ({error.reason}); expected text") from None
+            raise ServeError(400, f"{what} is not UTF-8 ({error.reason})") from None
     return texts
 
 
 def _file(item: bytes) -> bytes:
     """The bytes of an image or sound file, which may be in base64."""
-    if BASE64.fullmatch(item):
-        try:
-            return from_base64(item)
-        except ValueError:
-            return item
-    return item
+    try:
+        return from_base64(item) if BASE64.fullmatch(item) else item
+    except ValueError:
+        return item

@@ -62,14 +62,12 @@ class Spans(Observer):
 
     def request(self, served: Served, front: str, seconds: float, status: int) -> None:
         """Annotate the request's span; gRPC requests, which have none, get a finished one."""
-        attributes: dict[str, Any] = {"hydrant.model": served.name, "hydrant.version": served.version}
-        attributes["hydrant.front"] = front
+        told = {"hydrant.model": served.name, "hydrant.version": served.version, "hydrant.front": front}
         span = self._trace.get_current_span()
         if front != "grpc" and span.get_span_context().is_valid:
-            span.set_attributes(attributes)
+            span.set_attributes(told)
             return
-        attributes["hydrant.status"] = status
-        self._finished(f"{front} request", seconds, attributes, self._trace.SpanKind.SERVER)
+        self._finished(f"{front} request", seconds, {**told, "hydrant.status": status}, self._trace.SpanKind.SERVER)
 
     def batch(self, served: Served, size: int, seconds: float) -> None:
         """Make a finished span of a batch."""

@@ -1,8 +1,7 @@
 """The page at ``/`` of ``hydrant serve``: its files and their headers, and the facts and explanations that it asks for.
 
-The page is static and asks this server alone. Browsers may run scripts and styles of this origin only: no frame, no
-form, no markup made of text. ``GET /describe`` returns the facts of every model; ``POST /explain`` takes the body of
-``POST /predict`` and returns what is shown of each input.
+``GET /describe`` returns the facts of every model; ``POST /explain`` takes the body of ``POST /predict`` and returns
+what is shown of each input.
 """
 
 from __future__ import annotations
@@ -50,41 +49,29 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class PageFile:
-    """One file of the page; browsers send its quoted digest ``etag`` to ask whether their copy is current."""
+    """One file of the page."""
 
     body: bytes
     media_type: str
-    etag: str
 
 
-def _read(path: Path) -> PageFile:
-    body = path.read_bytes()
-    return PageFile(body, f"{TYPES[path.suffix]}; charset=utf-8", f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+FILES = {
+    "/" if path.name == START else f"/static/{path.name}": PageFile(path.read_bytes(), TYPES[path.suffix])
+    for path in sorted(FOLDER.iterdir())
+    if path.suffix in TYPES
+}
+"""By path, sent without a token, which a browser lacks before the page asks for it; they contain nothing secret."""
 
-
-def _page_files() -> dict[str, PageFile]:
-    """Every file of the page by its path; paths of requests are looked up here, never on the disk."""
-    files = {f"/static/{path.name}": _read(path) for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
-    return {"/": files.pop(f"/static/{START}"), **files}
-
-
-FILES = _page_files()
-"""Sent without a token, which a browser lacks before the page asks for it; they contain nothing secret."""
-
-
-def headers(file: PageFile) -> dict[str, str]:
-    """Headers of a file's response, beside its type and length."""
-    return {
-        "Cache-Control": "no-cache",
-        "Content-Security-Policy": POLICY,
-        "Cross-Origin-Opener-Policy": "same-origin",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        "ETag": file.etag,
-        "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-        "Referrer-Policy": "no-referrer",
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "DENY",
-    }
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 def page_routes(service: Service) -> list[Route]:
@@ -112,10 +99,12 @@ def _sends(file: PageFile) -> Callable[[Request], Awaitable[Response]]:
     """Responds with a file, or with 304 if the browser's copy is current."""
     from starlette.responses import Response
 
+    headers = {**HEADERS, "ETag": f'"{hashlib.sha256(file.body).hexdigest()[:32]}"'}
+
     async def send(request: Request) -> Response:
-        if request.headers.get("if-none-match") == file.etag:
-            return Response(status_code=304, headers=headers(file))
-        return Response(file.body, headers=headers(file), media_type=file.media_type)
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(file.body, headers=headers, media_type=file.media_type)
 
     return send
 
@@ -147,13 +136,7 @@ def facts_of(predictor: Predictor) -> dict[str, Any]:
 def explanations(
     predictor: Predictor, prediction: Prediction, inputs: Sequence[Any], aggregation: Aggregation = "first"
 ) -> list[dict[str, Any]]:
-    """One JSON-ready object an input.
-
-    Returns:
-        ``row``, and unless the input failed ``members``, what each member predicts: label and confidence, a score, or
-        for each word a list of these; ``None`` if the graph does not return it. Classifiers also have the likeliest
-        ``classes``, and ``others``, the number and probability of the remaining ones.
-    """
+    """One JSON-ready object an input: ``row``, what each of the ``members`` predicts, and the likeliest ``classes``."""
     rows = predictor.rows(prediction, inputs if predictor.modality == "text" else None, aggregation=aggregation)
     words = [] if prediction.mask is None else words_of(prediction, aggregation, predictor.calibration)
     shown: list[dict[str, Any]] = []

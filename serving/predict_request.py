@@ -1,7 +1,6 @@
 """Requests of ``POST /predict`` and the page: JSON, forms with files, or the bytes of one image or sound.
 
-Inputs are texts, pairs, words, and images or sounds as base64 or files; options are fields beside them, or in the
-query. Nothing in a request is read as a path.
+Nothing in a request is read as a path.
 """
 
 from __future__ import annotations
@@ -33,9 +32,6 @@ MAX_PARTS = 10_000
 MAX_PART_HEADERS = 16_384
 MAX_SEMICOLONS = 64
 """In a header with parameters: Python's parser takes quadratic time."""
-
-BLANKS = b" \t\r\n"
-"""Allowed within base64."""
 
 
 class PredictOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,9 +66,7 @@ def read_request(body: bytes, content_type: str, query: Mapping[str, str]) -> Pr
         fields = decode_json(body, dict[str, Any], "the body")
         inputs = fields.pop("inputs", None)
         if not isinstance(inputs, list):
-            raise ServeError(
-                400, f'the body has inputs = {cut(inputs)}; expected a list, as in {{"inputs": ["a text"]}}'
-            )
+            raise ServeError(400, f'inputs is {cut(inputs)}; expected a list, as in {{"inputs": ["a text"]}}')
         request = PredictRequest(inputs, [None] * len(inputs))
     else:
         expected = "application/json, multipart/form-data, image/… or audio/…"
@@ -101,7 +95,6 @@ def model_inputs(request: PredictRequest, predictor: Predictor, limit: int) -> t
 
 
 def _text(value: Any, index: int) -> Any:
-    """A text, or a pair of texts as a tuple."""
     texts = value
     if isinstance(value, dict) and set(value) in ({"text"}, {"text", "text_pair"}):
         texts = value["text"] if len(value) == 1 else [value["text"], value["text_pair"]]
@@ -109,13 +102,10 @@ def _text(value: Any, index: int) -> Any:
         return texts
     if isinstance(texts, list) and len(texts) == 2 and all(isinstance(text, str) for text in texts):
         return tuple(texts)
-    raise InputError(
-        f"input {index} is {cut(value)}; expected a text, two texts, or an object with text (and text_pair)"
-    )
+    raise InputError(f"input {index} is {cut(value)}; expected a text, two texts, or an object with text, text_pair")
 
 
 def _words(value: Any, index: int) -> Any:
-    """A text, or the list of its words."""
     words = value
     if isinstance(value, dict) and len(value) == 1:
         words = value.get("text", value.get("tokens"))
@@ -125,7 +115,6 @@ def _words(value: Any, index: int) -> Any:
 
 
 def _file(value: Any, index: int, kind: str) -> bytes:
-    """The bytes of an image or sound file."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, dict) and len(value) == 1:
@@ -141,27 +130,23 @@ def _file(value: Any, index: int, kind: str) -> bytes:
 
 def from_base64(text: bytes) -> bytes:
     """Decode base64, ignoring blanks and line breaks."""
-    plain = text.translate(None, BLANKS) if any(blank in text for blank in BLANKS) else text
-    return base64.b64decode(plain, validate=True)
+    return base64.b64decode(b"".join(text.split()), validate=True)
 
 
 def _read_form(body: bytes, content_type: str) -> tuple[PredictRequest, dict[str, Any]]:
     """Files are images or sounds, fields named text are texts, other fields are options."""
     request, options = PredictRequest(), {}
     for part in read_parts(body, content_type):
-        if part.filename is not None or part.name in FILES:
-            request.inputs.append(part.data)
-            request.names.append(part.filename or None)
-            continue
+        is_file = part.filename is not None or part.name in FILES
         try:
-            word = part.data.decode()
+            value: Any = part.data if is_file else part.data.decode()
         except UnicodeDecodeError as error:
             raise ServeError(400, f"field {cut(part.name)} is not UTF-8; send files with a filename") from error
-        if part.name == "text":
-            request.inputs.append(word)
-            request.names.append(None)
+        if is_file or part.name == "text":
+            request.inputs.append(value)
+            request.names.append(part.filename or None)
         else:
-            options[part.name] = word
+            options[part.name] = value
     return request, options
 
 
@@ -193,22 +178,16 @@ def _part(piece: bytes) -> Part:
     line = str(HeaderParser().parsestr(head.decode("utf-8", "replace")).get("Content-Disposition", ""))
     disposition = _header(" ".join(line.split()))
     try:
-        name, filename = (_parameter(disposition, each) for each in ("name", "filename"))
+        values = map(disposition.get_param, ("name", "filename"))
+        name, filename = (None if each is None else collapse_rfc2231_value(each) for each in values)
     except (ValueError, TypeError) as error:  # an unknown character set, or pieces of a name out of order
         raise ServeError(400, f"a part of the body has an unreadable name: {cut(error, 100)}") from error
     if line.partition(";")[0].strip().lower() != "form-data" or name is None:
-        raise ServeError(400, "a part of the body is not a form field; expected Content-Disposition: form-data; name=…")
+        raise ServeError(400, "a part of the body is no form field; expected Content-Disposition: form-data; name=…")
     return Part(name, filename, data)
 
 
-def _parameter(header: Message, name: str) -> str | None:
-    """A parameter, which may have its own character set (RFC 2231)."""
-    value = header.get_param(name)
-    return None if value is None else collapse_rfc2231_value(value)
-
-
 def _header(value: str) -> Message:
-    """A header with parameters, as in mails."""
     if value.count(";") > MAX_SEMICOLONS:
         raise ServeError(400, f"a header has {value.count(';')} semicolons; expected {MAX_SEMICOLONS} at most")
     message = Message()

@@ -19,12 +19,12 @@ from urllib.parse import parse_qsl
 from ..errors import HydrantError, cut
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import answer
-from .connection import LEAVING
 from .middleware import COUNTED
+from .observers import Served
 from .oip import HEADER, inputs_of, outputs_of, read_infer, write_infer
 from .predict_request import PredictOptions, model_inputs, read_request
 from .refusals import App, Receive, Scope, Send, ServeError, refusal, refuse, respond
-from .service import Served, Service
+from .service import Service
 
 log = logging.getLogger(__name__)
 
@@ -132,14 +132,14 @@ async def predict_body(
 
 
 @contextmanager
-def observed(service: Service, call: Call, front: str) -> Iterator[None]:
-    """Report a request that reached a model to the observers; the middleware counts others."""
+def observed(service: Service, call: Any, front: str, cancelled: int = 504) -> Iterator[None]:
+    """Report a request that reached a model to the observers; the middleware, or gRPC, counts others."""
     started, status = perf_counter(), 500
     try:
         yield
         status = 200
     except asyncio.CancelledError:
-        status = 504  # out of time
+        status = cancelled  # of HTTP, out of time
         raise
     except Exception as error:
         status = refusal(error).status
@@ -171,41 +171,21 @@ async def unless_left(call: Call, work: Awaitable[T]) -> T:
     task, left = asyncio.current_task(), False
     assert task is not None
 
-    def leave() -> None:
+    async def watch() -> None:
         nonlocal left
+        while (await call.receive())["type"] != "http.disconnect":
+            pass
         left = True
         task.cancel()
 
-    with _listening(call, leave):
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if left:
-                task.uncancel()
-                raise ServeError(499, "the client left before its answer") from None
-            raise
-
-
-@contextmanager
-def _listening(call: Call, leave: Callable[[], None]) -> Iterator[None]:
-    """Call ``leave`` once the client has left: our connections report it, other servers are asked."""
-    leaving = call.scope.get(LEAVING)
-    if leaving is not None:
-        leaving.then(leave)
-        try:
-            yield
-        finally:
-            leaving.then(None)
-        return
-
-    async def watch() -> None:
-        while (await call.receive())["type"] != "http.disconnect":
-            pass
-        leave()
-
     watcher = asyncio.create_task(watch())
     try:
-        yield
+        return await work
+    except asyncio.CancelledError:
+        if left:
+            task.uncancel()
+            raise ServeError(499, "the client left before its answer") from None
+        raise
     finally:
         watcher.cancel()
 

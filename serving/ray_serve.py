@@ -1,8 +1,4 @@
-"""Bundles on Ray Serve: replicas of the same service, behind Ray's own HTTP server.
-
-A replica is a process with the routes, middleware and batches of ``hydrant serve`` without Ray. Ray's HTTP server
-distributes requests, and scales the replicas with the traffic.
-"""
+"""Bundles on Ray Serve: replicas of the same service, scaled by Ray with the traffic, behind its own HTTP server."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ UNSUPPORTED_SETTINGS = {
     "tls_cert": ("--tls-cert", "put a proxy that speaks TLS before it"),
     "recording": ("--record", "every replica would write a file of its own, on its own machine"),
 }
-"""Settings without a meaning on Ray: their options, and why."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +102,8 @@ def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas
     if settings.port == 0:
         raise InputError("port is 0, and Ray cannot tell which one it chose; give the number of a free port")
     models = found_bundles(folder)
-    for versions in models.values():
-        for path in versions.values():
-            Bundle.open(path)
+    for path in [path for versions in models.values() for path in versions.values()]:
+        Bundle.open(path)
     with bound(settings.host, settings.port):
         pass  # whether it is free: Ray would try for minutes
     ended = threading.Event()
@@ -135,7 +129,7 @@ def serve_on_ray(folder: str | Path, settings: ServeSettings, replicas: Replicas
 
 
 def _start(ray: Any, serve: Any, folder: str, settings: ServeSettings, pool: Pool) -> None:
-    """Start Ray's HTTP server and the replicas, and wait for the first ones."""
+    """Start Ray's HTTP server and the first replicas."""
     resources = ray.cluster_resources()
     share = pool.share(resources.get("CPU", 1.0))
     check_room(resources, pool)
@@ -145,20 +139,18 @@ def _start(ray: Any, serve: Any, folder: str, settings: ServeSettings, pool: Poo
     if pool.least < pool.most:
         limits = {"min_replicas": pool.least, "max_replicas": pool.most}
         scaling = {"autoscaling_config": {**limits, "target_ongoing_requests": settings.batch_size}}
+    quiet = {"log_level": "ERROR", "enable_access_log": False}
     deployment = serve.deployment(
         name=NAME,
         max_ongoing_requests=settings.requests,
         max_queued_requests=settings.queue,
         graceful_shutdown_timeout_s=settings.timeout,
         ray_actor_options={"num_cpus": share, "num_gpus": pool.gpus},
-        logging_config={"log_level": "ERROR", "enable_access_log": False},
+        logging_config=quiet,
         **scaling,
     )(Replica)
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    serve.start(
-        proxy_location="HeadOnly",
-        http_options={"host": settings.host, "port": settings.port, "request_timeout_s": settings.timeout + 5},
-        logging_config={"log_level": "ERROR", "enable_access_log": False},
-    )
+    http = {"host": settings.host, "port": settings.port, "request_timeout_s": settings.timeout + 5}
+    serve.start(proxy_location="HeadOnly", http_options=http, logging_config=quiet)
     serve.run(deployment.bind(folder, own), name=NAME, route_prefix="/")

@@ -1,9 +1,7 @@
 """Inputs that a service abstained from or flagged, as JSON lines for review: opt-in, and bounded in size.
 
-A row is that of ``predictor.rows``, with ``time``, ``model``, ``version``, ``why`` (``"abstain"``,
-``"out_of_distribution"``) and the ``input``: a text, a pair or words as a list, an image as ``{"base64": …}``, ready
-tensors by name. A thread of its own writes; requests never wait for it, and never fail by it. Rows that it cannot keep
-up with are dropped, and counted.
+A row is that of ``predictor.rows``, with ``time``, ``model``, ``version``, ``why`` and the ``input``. A thread of its
+own writes; requests never wait for it, and never fail by it. Rows that it cannot keep up with are dropped, and counted.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ WAITING = 1000
 """Requests whose rows may wait to be written."""
 
 MAX_WAITING_BYTES = 256 * 2**20
-"""Bytes of the inputs of these, above which further ones are dropped: images are large."""
+"""Bytes of the inputs of these."""
 
 MIN_BYTES = 1 << 16
 
@@ -167,7 +165,6 @@ class Recorder(Observer):
 
 
 def _size(value: Any) -> int:
-    """Approximate bytes of an input."""
     if isinstance(value, Mapping):
         return sum(np.asarray(each).nbytes for each in value.values())
     return len(value) if isinstance(value, str | bytes) else sum(map(_size, value))

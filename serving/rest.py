@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..errors import HydrantError, cut
+from .observers import Served
 from .oip import LoadParameters, UnloadParameters, model_metadata, server_metadata
 from .predict_routes import read_body
 from .refusals import ServeError, decode_json, error_headers, refusal
-from .service import Served, Service
+from .service import Service
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -71,9 +72,11 @@ async def _error_response(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         path = cut(request.url.path)
         allowed = ", ".join(sorted((error.headers or {}).get("Allow", "another method").split(", ")))
-        messages = {404: f"there is nothing at {path}; the routes are /predict, /explain, /describe, /metrics, /stats, "
-                         "the page at / and those under /v2",
-                    405: f"{request.method} is not allowed at {path}; expected {allowed}"}  # fmt: skip
+        routes = "/predict, /explain, /describe, /metrics, /stats, the page at / and those under /v2"
+        messages = {
+            404: f"there is nothing at {path}; the routes are {routes}",
+            405: f"{request.method} is not allowed at {path}; expected {allowed}",
+        }
         message, status = messages.get(error.status_code, str(error.detail)), error.status_code
         return json_response({"error": message}, status, dict(error.headers or {}))
     known = refusal(error)

@@ -79,7 +79,10 @@ class ServeSettings:
         if not self.host:
             raise InputError("host is empty; expected an address, as in 127.0.0.1")
         if self.token is not None:
-            _check_token(self.token)
+            plain = self.token.isascii() and self.token.isprintable() and " " not in self.token
+            if not plain or len(self.token) < 8:  # too short to guard, or no header holds it
+                count = f"{len(self.token)} characters{'' if plain else ', some of them not allowed'}"
+                raise InputError(f"the token has {count}; expected 8 or more printable ASCII characters without spaces")
         if (self.tls_cert is None) != (self.tls_key is None):
             present, missing = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
             raise InputError(f"{present} is set without {missing}; TLS needs the certificate and its private key")
@@ -103,13 +106,3 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _check_token(token: str) -> None:
-    """Refuse a token that a header cannot hold, or that is easily guessed; the message does not contain it."""
-    plain = token.isascii() and token.isprintable() and " " not in token
-    if not plain or len(token) < 8:
-        raise InputError(
-            f"the token has {len(token)} characters{'' if plain else ', some of them not allowed'}; expected 8 or more "
-            "printable ASCII characters without spaces"
-        )

@@ -39,16 +39,6 @@ Ready = dict[str, Any]
 
 Announce = Callable[[Ready], None]
 
-BACKLOG = 2048
-"""Connections that wait to be accepted."""
-
-KEEP_ALIVE = 75
-"""Seconds after which an idle connection is closed: more than the minute after which proxies close theirs, which would
-otherwise send a request on a connection that is being closed."""
-
-YOUNG = (10_000, 20, 20)
-"""Objects that are made until the collector runs, and how often until it looks at older ones."""
-
 
 @contextlib.contextmanager
 def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.socket]:
@@ -64,7 +54,7 @@ def bound(host: str, number: int, *, listens: bool = True) -> Iterator[socket.so
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if listens else socket.SO_REUSEPORT, 1)
             port.bind(address)
             if listens:
-                port.listen(BACKLOG)
+                port.listen(2048)
         except OSError as error:
             advice = "give an address of this machine and a free port, or 0 for any"
             raise InputError(f"cannot listen on port {number} of {cut(host)}: {error.strerror}; {advice}") from error
@@ -87,10 +77,7 @@ def check_certificate(settings: ServeSettings) -> None:
 
 
 class Monitor:
-    """The observers of a service, and the routes of its counts.
-
-    A worker counts nothing itself, but reports through ``pipe`` to the process that started it.
-    """
+    """The observers of a service, and the routes of its counts; a worker reports through ``pipe`` instead."""
 
     def __init__(
         self, watching: Watching = Watching(), recording: Recording | None = None, pipe: Connection | None = None
@@ -104,9 +91,7 @@ class Monitor:
         else:
             self.stats = self._metrics = Reporter(pipe, self._recorded)
         self._spans = tracer()
-        self.observers: list[Observer] = [
-            each for each in (self.stats, self._spans, self._recorder) if each is not None
-        ]
+        self.observers: list[Observer] = [each for each in (self.stats, self._spans, self._recorder) if each]
 
     def around(self, app: App) -> App:
         """The ASGI application with ``/metrics`` and ``/stats``, and a span around each request if these are made."""
@@ -115,12 +100,10 @@ class Monitor:
             if scope["type"] != "http" or scope["path"] not in STATS_PATHS or scope["method"] not in ("GET", "HEAD"):
                 await app(scope, receive, send)
                 return
-            accept = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"").decode(
-                "latin-1"
-            )
-            answer, path = self._metrics.answer, scope["path"]
+            accept = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"")
+            asked = scope["path"], accept.decode("latin-1"), self._recorded()
             try:
-                body, content_type = await asyncio.to_thread(answer, path, accept, self._recorded())
+                body, content_type = await asyncio.to_thread(self._metrics.answer, *asked)
             except (EOFError, OSError) as error:  # TimeoutError among them
                 message = "the process that counts for all workers does not answer; retry"
                 raise ServeError(503, message, retry_after=1) from error
@@ -165,54 +148,36 @@ def serve_alone(
     *,
     warm_first: bool = False,
 ) -> None:
-    """Serve from this process until a signal comes, or ``parent`` closes; then answer requests in progress, and return.
-
-    ``counts`` is the pipe to the process that counts for all workers; with ``warm_first`` connections are accepted only
-    once every model is warm.
-    """
+    """Serve from this process until a signal comes, or ``parent`` closes; ``counts`` leads to who counts for all."""
     # in batches of short texts, threads of the tokenizer cost more than they save
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     usual = gc.get_threshold()
+    factory: Any = None
+    with contextlib.suppress(ImportError):  # it takes less CPU for each request
+        factory = importlib.import_module("uvloop").new_event_loop
+    monitor = Monitor(settings.watching, settings.recording, counts)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_main(Path(folder), settings, port, announce, parent, counts, warm_first))
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(_main(Service(folder, settings, monitor.observers), monitor, port, announce, parent, warm_first))
     finally:  # for a process that goes on
         gc.set_threshold(*usual)
         gc.unfreeze()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop, if it is installed, takes less CPU for each request."""
-    try:
-        factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
-    except ImportError:
-        return None
-    return factory
-
-
 async def _main(
-    folder: Path,
-    settings: ServeSettings,
+    service: Service,
+    monitor: Monitor,
     port: socket.socket,
     announce: Announce,
     parent: Connection | None,
-    counts: Connection | None,
     warm_first: bool,
 ) -> None:
     """Open the models, usually while the port answers already; serve until the end; answer requests in progress."""
     import uvicorn
 
-    class Server(uvicorn.Server):
-        """A server that leaves signals to its caller."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    monitor = Monitor(settings.watching, settings.recording, counts)
-    service = Service(folder, settings, monitor.observers)
+    settings = service.settings
     front = None if settings.grpc_port is None else GrpcFront(service, monitor.stats.refuse)
-    server = Server(
+    server = uvicorn.Server(
         uvicorn.Config(
             assembled(service, monitor),
             http=limited_protocol(settings.timeout),
@@ -222,22 +187,30 @@ async def _main(
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
+            timeout_keep_alive=75,  # proxies close theirs after a minute, and must come first
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
             timeout_graceful_shutdown=math.ceil(settings.timeout),
         )
     )
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # they are the caller's
     starting = asyncio.create_task(service.start())
 
     def leave() -> None:
+        if parent is not None:
+            loop.remove_reader(parent.fileno())
         server.force_exit = server.should_exit  # a second time, it does not wait
         service.leaving = server.should_exit = True
         starting.cancel()
         if front is not None:
             front.leave(0 if server.force_exit else settings.timeout)
 
-    _on_end(leave, parent)
+    loop = asyncio.get_running_loop()
+    if parent is None:
+        for each in end_signals():
+            loop.add_signal_handler(each, leave)
+    else:  # in a worker, or a thread, the parent closes the pipe, or is gone
+        loop.add_reader(parent.fileno(), leave)
     tasks = [starting]
     try:
         if warm_first:
@@ -253,7 +226,7 @@ async def _main(
             starting.result()
             gc.collect()  # the collector need not look at objects that stay; requests leave little garbage
             gc.freeze()
-            gc.set_threshold(*YOUNG)
+            gc.set_threshold(10_000, 20, 20)
             scheme, (host, number) = "http" if settings.tls_cert is None else "https", port.getsockname()[:2]
             ready = {"scheme": scheme, "host": host, "port": number, "grpc_port": grpc_port}
             announce({**ready, "workers": settings.workers, "models": service.answering})
@@ -265,18 +238,3 @@ async def _main(
         await asyncio.gather(*tasks, *ends, return_exceptions=True)
         await service.drain()
         monitor.close()
-
-
-def _on_end(leave: Callable[[], None], parent: Connection | None) -> None:
-    """Call ``leave`` on a signal; in a worker, or a thread, when its parent closes the pipe, or is gone."""
-    loop = asyncio.get_running_loop()
-    if parent is None:
-        for each in end_signals():
-            loop.add_signal_handler(each, leave)
-        return
-
-    def ended() -> None:
-        loop.remove_reader(parent.fileno())
-        leave()
-
-    loop.add_reader(parent.fileno(), ended)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
 from .admission import MAX_BODIES, Admission
 from .batcher import RUN, RUN_ON_GPU, Batcher, Inputs
-from .observers import ALWAYS, Observer, Observers, changes
+from .observers import ALWAYS, Observer, Observers, Served, changes
 from .refusals import ServeError
 from .serve_settings import ServeSettings
 
@@ -35,17 +36,6 @@ Versions = Mapping[str, Path]
 
 ONLY = "1"
 """The version of a bundle without versions."""
-
-
-@dataclass(eq=False)
-class Served:
-    """One version of a model that is served; ``ready`` while it is warm and not being unloaded."""
-
-    name: str
-    version: str
-    predictor: Predictor
-    ready: bool
-    batcher: Batcher
 
 
 @dataclass
@@ -59,10 +49,7 @@ class _Model:
 
 
 class Service:
-    """Every model of a folder; made and used within one event loop.
-
-    While ``leaving``, clients should go elsewhere, and requests in progress are answered.
-    """
+    """Every model of a folder, in one event loop; while ``leaving``, requests in progress are answered."""
 
     def __init__(
         self,
@@ -122,10 +109,7 @@ class Service:
     async def predict(
         self, served: Served, inputs: Inputs, timeout: float | None = None, on_error: str = "raise"
     ) -> Prediction:
-        """Predict the inputs of one request, in order; if cancelled, they leave the queue.
-
-        Raw inputs are texts, pairs, words, or the bytes of files: fronts never pass a path.
-        """
+        """Predict the inputs of one request, in order, never a path; if cancelled, they leave the queue."""
         if isinstance(inputs, Mapping):  # before they run in parts, so that a message names a row by its place here
             inputs = checked_tensors(inputs, served.predictor.spec)
         limit = self.settings.timeout
@@ -144,36 +128,31 @@ class Service:
         return rows
 
     async def load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
-        """Load a version of a model (again), the newest by default, and make it the current one; logged.
-
-        With ``keep`` the version that was current stays loaded, and answers requests that name it.
-        """
-        self._check_single_worker()
-        try:
+        """Load a version of a model, the newest by default, as the current one; ``keep`` keeps those before loaded."""
+        with self._changing("a load"):
             served = await self._load(name, version, keep=keep)
-        except ServeError as error:
-            _log_refusal("a load", error)
-            raise
         _log_current(changes, served)
         return served
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Close a model once it has answered its requests; logged, and so is a refusal."""
-        self._check_single_worker()
-        try:
+        with self._changing("an unload"):
             old = await self._unload(name, version)
-        except ServeError as error:
-            _log_refusal("an unload", error)
-            raise
         if old:
             changes.info("model %s: unloaded %s; loaded are: %s", name, listing(old), listing(self.versions(name)))
 
-    def _check_single_worker(self) -> None:
-        """Refuse a change that only one of several workers would make."""
-        if self.settings.workers > 1:
-            message = f"{self.settings.workers} workers share this port; restart the service, or run one worker"
-            log.warning("a load or an unload was refused (409): %s", message)
-            raise ServeError(409, message)
+    @contextmanager
+    def _changing(self, what: str) -> Iterator[None]:
+        """Refuse a change that only one of several workers would make, and log refusals."""
+        try:
+            if self.settings.workers > 1:
+                shared = f"{self.settings.workers} workers share this port"
+                raise ServeError(409, f"{shared}; restart the service, or run one worker")
+            yield
+        except ServeError as error:
+            extra = ALWAYS if error.status == 409 else None  # not for each name that a client makes up
+            log.warning("%s was refused (%d): %s", what, error.status, error.message, extra=extra)
+            raise
 
     async def _load(self, name: str, version: str | None = None, *, keep: bool = False) -> Served:
         versions = self._folder_models().get(name)
@@ -191,9 +170,9 @@ class Service:
             try:
                 served = await self._warmed(name, wanted, versions[wanted])
             except BaseException as error:
-                if wanted in model.loaded:
-                    raise
-                model.states[wanted] = ("UNAVAILABLE", error.message if isinstance(error, ServeError) else repr(error))
+                if wanted not in model.loaded:
+                    reason = error.message if isinstance(error, ServeError) else repr(error)
+                    model.states[wanted] = ("UNAVAILABLE", reason)
                 raise
             old = [each for each in model.loaded.values() if each.version == wanted or not keep]
             model.loaded = {**({} if not keep else model.loaded), wanted: served}
@@ -259,7 +238,7 @@ class Service:
         return predictor
 
     async def _close(self, model: _Model, served: Served) -> None:
-        """Answer its requests, and close it; new requests do not reach it."""
+        """Answer its requests, and close it."""
         served.ready = False
         replaced = served.version in model.loaded
         if not replaced:
@@ -280,7 +259,6 @@ class Service:
         return names[0]
 
     def _folder_models(self) -> Mapping[str, Versions]:
-        """Models in the folder now."""
         try:
             return found_bundles(self._folder)
         except InputError:
@@ -292,11 +270,6 @@ class Service:
 
 def _log_current(to: logging.Logger, served: Served) -> None:
     to.info("model %s answers with version %s (%s)", served.name, served.version, served.predictor.backend)
-
-
-def _log_refusal(what: str, error: ServeError) -> None:
-    extra = ALWAYS if error.status == 409 else None  # not for each name that a client makes up
-    log.warning("%s was refused (%d): %s", what, error.status, error.message, extra=extra)
 
 
 def _each(inputs: Inputs) -> Sequence[Any]:

@@ -82,16 +82,15 @@ class Buckets:
 
 
 class ModelStats:
-    """Counts of one version of a model: of requests by front and status, of inputs by decision and label.
-
-    ``watch`` is ``None`` without a reference in the bundle; ``steps`` are those of the last hour, by their start.
-    """
+    """Counts of one version of a model; ``steps`` are those of the last hour, by their start."""
 
     def __init__(self, served: Served, watching: Watching, began: float) -> None:
         predictor = served.predictor
         self.began = began
         self.name, self.version = served.name, served.version
         self.task, self.names, self.calibration = predictor.task, list(predictor.labels), predictor.calibration
+        limits = self.calibration.thresholds
+        self.decisions = [name for name, limit in zip(RATES, (ABSTAIN, OOD), strict=True) if limit in limits]
         reference = self.calibration.reference
         self.watch = None if reference is None else Watch(reference, watching.alpha, watching.psi, watching.window)
         self.requests: Counter[tuple[str, int]] = Counter()
@@ -107,12 +106,6 @@ class ModelStats:
         self._kept = 0  # inputs of these
         self._came = self._evaluated = -math.inf
         self._last_window = Counts()
-
-    @property
-    def decisions(self) -> list[str]:
-        """Decisions that the calibration makes."""
-        limits = self.calibration.thresholds
-        return [name for name, threshold in zip(RATES, (ABSTAIN, OOD), strict=True) if threshold in limits]
 
     def is_of(self, served: Served) -> bool:
         """Whether these counts are of it, and not of another version that replaced it."""
@@ -178,8 +171,8 @@ class ModelStats:
                 for (front, status), count in sorted(self.requests.items())
             ],
             "latency": {
-                "median": float(np.quantile(newest, 0.5)) if len(newest) else None,
-                "p99": float(np.quantile(newest, 0.99)) if len(newest) else None,
+                name: float(np.quantile(newest, level)) if len(newest) else None
+                for name, level in (("median", 0.5), ("p99", 0.99))
             },
             "queue": self.depth,
             "batch": {
@@ -260,7 +253,7 @@ class Stats(Observer):
         self.refused: Counter[int] = Counter()
 
     def refuse(self, status: int, count: int = 1) -> None:
-        """Count requests that were refused before they reached a model."""
+        """Count requests that reached no model."""
         with self.lock:
             self.refused[status] += count
 

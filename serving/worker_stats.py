@@ -127,7 +127,6 @@ class Reporter(Observer):
         return key
 
     def _send(self, question: tuple[int, str, str] | None = None) -> None:
-        """Report, and ask."""
         with self._talking:
             with self._lock:
                 report, predictions = self._report, self._predictions
@@ -151,20 +150,10 @@ class Reporter(Observer):
 
 
 @dataclass
-class _Model:
-    """A model of the workers; a ``Served`` for :class:`Stats`."""
-
-    name: str
-    version: str
-    predictor: Any
-    ready: bool = True
-
-
-@dataclass
 class _Worker:
-    """What a worker has reported of itself."""
+    """What a worker has reported of itself; a model is a ``Served`` for :class:`Stats`."""
 
-    models: dict[Key, _Model] = field(default_factory=dict)
+    models: dict[Key, Any] = field(default_factory=dict)
     depths: dict[Key, int] = field(default_factory=dict)
     recorded: Recorded = None
 
@@ -175,7 +164,7 @@ class WorkerStats:
     def __init__(self, watching: Watching = Watching()) -> None:
         self.stats = Stats(watching)
         self._metrics = Metrics(self.stats)
-        self._models: dict[str, _Model] = {}
+        self._models: dict[str, Any] = {}
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
 
@@ -204,7 +193,6 @@ class WorkerStats:
             self._sum_queues(worker)
 
     def _take(self, worker: _Worker, report: WorkerReport) -> None:
-        """Count the events of a report."""
         with self._lock:
             for (name, version), info in report.models.items():
                 worker.models[name, version] = self._model(name, version, info)
@@ -217,11 +205,10 @@ class WorkerStats:
         for status, count in report.refused.items():
             self.stats.refuse(status, count)
 
-    def _model(self, name: str, version: str, info: ModelInfo) -> _Model:
+    def _model(self, name: str, version: str, info: ModelInfo) -> Any:
         """The model of all workers with the same bundle; one that it replaces is not counted further."""
         key = json.dumps([name, version, info.task, info.labels, info.calibration.to_json()])
-        predictor = SimpleNamespace(task=info.task, labels=info.labels, calibration=info.calibration)
-        model = self._models.setdefault(key, _Model(name, version, predictor))
+        model = self._models.setdefault(key, SimpleNamespace(name=name, version=version, predictor=info))
         for each in self._models.values():
             if (each.name, each.version) == (name, version):
                 each.ready = each is model

@@ -9,8 +9,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -28,7 +29,7 @@ POLL = 0.2
 """Seconds between two looks for a signal."""
 
 PAUSE = 5.0
-"""Seconds before a replacement that could not start is started again, while the other workers serve."""
+"""Seconds before a replacement that could not start is started again."""
 
 
 def serve(
@@ -113,10 +114,7 @@ def _until_ready(worker: _Worker, signals: list[int]) -> None:
 
 
 class _Worker:
-    """One process; it ends when its pipe is closed.
-
-    A replacement accepts connections only when its models are warm: until then the others take them all.
-    """
+    """One process, which ends when its pipe is closed; a replacement takes connections only once it is warm."""
 
     def __init__(
         self, folder: str | Path, settings: ServeSettings, port: socket.socket, stats: WorkerStats, replaces: bool
@@ -125,8 +123,8 @@ class _Worker:
         self._pipe, theirs = context.Pipe()
         ours, counts = context.Pipe()
         level = logging.getLogger().getEffectiveLevel()
-        arguments = (folder, settings, port, theirs, counts, replaces, level)
-        self.process = context.Process(target=_work, args=arguments, daemon=True)
+        run = partial(serve_alone, folder, settings, port, parent=theirs, counts=counts, warm_first=replaces)
+        self.process = context.Process(target=_work, args=(run, theirs, level), daemon=True)
         self.process.start()
         theirs.close()
         counts.close()
@@ -157,15 +155,7 @@ class _Worker:
                 self.process.kill()
 
 
-def _work(
-    folder: str | Path,
-    settings: ServeSettings,
-    port: socket.socket,
-    pipe: Connection,
-    counts: Connection,
-    replaces: bool,
-    level: int,
-) -> None:
+def _work(run: Callable[..., None], pipe: Connection, level: int) -> None:
     """The main function of a worker."""
     configure_log(level)
     for each in end_signals():  # a terminal, and systemd, send them to every process of a service
@@ -175,9 +165,8 @@ def _work(
         with contextlib.suppress(OSError):  # the parent has left, as when another worker could not start
             pipe.send(message)
 
-    with port:
-        try:
-            serve_alone(folder, settings, port, report, pipe, counts, warm_first=replaces)
-        except HydrantError as error:
-            report(str(error))
-            sys.exit(2)
+    try:
+        run(announce=report)
+    except HydrantError as error:
+        report(str(error))
+        sys.exit(2)

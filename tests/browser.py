@@ -87,9 +87,7 @@ class Browser:
         """The value of an expression, as soon as it is one that counts as true."""
         end = time.monotonic() + seconds
         while not (found := self.run(script)):
-            assert time.monotonic() < end, (
-                f"{script} did not come true; {self.complaints}; {self.run('document.body.innerText')}"
-            )
+            assert time.monotonic() < end, (script, self.complaints, self.run("document.body.innerText"))
             time.sleep(0.05)
         return found
 
@@ -104,10 +102,9 @@ class Browser:
 
     def press(self, key: str, code: int, modifiers: int = 0) -> None:
         """Press a key that writes nothing; 2 of the modifiers is Ctrl."""
+        pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
         for kind in ("rawKeyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, modifiers=modifiers
-            )
+            self.call("Input.dispatchKeyEvent", type=kind, **pressed)
 
     def _next(self, seconds: float) -> dict[str, Any]:
         end = time.monotonic() + seconds

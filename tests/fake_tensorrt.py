@@ -23,7 +23,6 @@ import onnxruntime
 from hydrant.bundle.store import Bundle, onnx_name
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.engines.metadata import EngineFile, Profile, engine_path, metadata_path
-from hydrant.errors import BackendError
 
 HOST = 1
 """DLPack's number for memory of the host."""
@@ -75,10 +74,7 @@ class Device:
     def __init__(self, capability: str = "8.9") -> None:
         self.capability = capability
         self.live: dict[int, Any] = {}
-        self.sizes: list[int] = []
         self.captures = self.launches = self.copies = 0
-        self.capturable = True
-        self.memory = 2**40
         self._lock = threading.Lock()
         self._next = 1000
 
@@ -92,16 +88,14 @@ class Device:
         return self.allocate(size)
 
     def allocate(self, size: int) -> int:
-        if size > self.memory:
-            raise BackendError("CUDA failed in cudaMalloc: 'out of memory'")
         block = (ctypes.c_uint8 * max(size, 1))()
         with self._lock:
-            self.sizes.append(size)
             self.live[ctypes.addressof(block)] = block
         return ctypes.addressof(block)
 
-    def free(self, address: int) -> None:
-        self._give_back(address)
+    def free(self, handle: int) -> None:
+        with self._lock:
+            del self.live[handle]
 
     free_host = free_event = free_graph = free_stream = free
 
@@ -124,8 +118,6 @@ class Device:
         return (self.live[end][0] - self.live[start][0]) * 1e3
 
     def capture(self, work: Callable[[], None], stream: int) -> int:
-        if not self.capturable:
-            raise BackendError("CUDA failed in cudaStreamBeginCapture: 'operation not permitted'")
         Context.recording[stream] = recorded = []
         try:
             work()
@@ -146,10 +138,6 @@ class Device:
             self._next += 1
             self.live[self._next] = value
             return self._next
-
-    def _give_back(self, handle: int) -> None:
-        with self._lock:
-            del self.live[handle]
 
 
 class Mode(Enum):
@@ -238,7 +226,6 @@ class Engine:
         ]
         self.num_optimization_profiles = len(self.profiles)
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-        self.made, self.most = 0, 2**40
         self.configs: list[Any] = []
         self.failing = False
         if model:
@@ -266,13 +253,10 @@ class Engine:
     def get_tensor_profile_shape(self, name: str, index: int) -> list[tuple[int, ...]]:
         return list(self.profiles[index][name])
 
-    def create_execution_context(self, config: Any = None) -> Context | None:
+    def create_execution_context(self, config: Any = None) -> Context:
         self.configs.append(config)
-        if len(self.contexts) >= self.most:
-            return None
         context = Context(self, getattr(config, "cuda_graph_strategy", "DISABLED"))
         self.contexts.add(context)
-        self.made += 1
         return context
 
 

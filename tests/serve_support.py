@@ -12,8 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from hydrant.serving.observers import Observer
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.server import bound, serve_alone
+
+
+class Statuses(Observer):
+    """Remembers front and status of every request."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def request(self, served: Any, front: str, seconds: float, status: int) -> None:
+        self.seen.append((front, status))
 
 
 @dataclass
@@ -62,10 +73,8 @@ def running(folder: Path, **settings: Any) -> Iterator[Running]:
             ready = told.get(timeout=60)
             if isinstance(ready, BaseException):
                 raise ready
-            scheme = ready["scheme"]
-            url = f"{scheme}://127.0.0.1:{number}"
-            token = settings.get("token")
-            headers = {} if token is None else {"authorization": f"Bearer {token}"}
+            url = f"{ready['scheme']}://127.0.0.1:{number}"
+            headers = {"authorization": f"Bearer {settings['token']}"} if "token" in settings else {}
             with httpx.Client(base_url=url, headers=headers, timeout=60, verify=False) as client:
                 yield Running(url, number, ready["grpc_port"], client)
         finally:

@@ -8,7 +8,6 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextvars import ContextVar, copy_context
 from typing import Any
 
 import numpy as np
@@ -80,21 +79,6 @@ def energies(found: Prediction) -> list[float]:
     return found.energy.tolist()
 
 
-def test_batches_run_in_no_context_of_whoever_asked_for_the_model(echo: Echo) -> None:
-    asked: ContextVar[str] = ContextVar("asked", default="nobody")
-    found: list[str] = []
-
-    async def test(batcher: Batcher) -> None:
-        await batcher.submit(["a"], 20)
-
-    def start() -> None:
-        asked.set("a request that loads it")
-        run(echo, test, ran=lambda size, seconds: found.append(asked.get()))
-
-    copy_context().run(start)
-    assert found == ["nobody"]
-
-
 def test_what_waits_runs_together_and_a_lone_request_waits_for_nobody(echo: Echo) -> None:
     async def test(batcher: Batcher) -> None:
         first = await held(echo, batcher)
@@ -111,22 +95,6 @@ def test_what_waits_runs_together_and_a_lone_request_waits_for_nobody(echo: Echo
     assert sizes == [1, 4, 2]
     assert depths[-1] == 0
     assert max(depths) == 6
-
-
-def test_texts_of_similar_length_run_together_and_the_oldest_goes_first(echo: Echo) -> None:
-    lengths = [1000, 10, 990, 2001, 501, 20, 499]
-
-    async def test(batcher: Batcher) -> None:
-        first = await held(echo, batcher)
-        others = [asyncio.create_task(batcher.submit(["a" * n], 20)) for n in lengths]
-        await asyncio.sleep(0.01)
-        echo.gate.set()
-        for other, length in zip(others, lengths, strict=True):
-            assert energies(await other) == [length]
-        await first
-
-    run(echo, test)
-    assert [sorted(map(len, batch)) for batch in echo.batches[1:]] == [[990, 1000], [10, 20], [2001], [499, 501]]
 
 
 def ways_to_cut(lengths: list[int]) -> Iterator[list[list[int]]]:
@@ -242,17 +210,6 @@ def test_a_request_that_fails_is_freed_without_the_collector(echo: Echo, further
         run(echo, test)
     finally:
         gc.enable()
-
-
-def test_whatever_becomes_of_a_batch_the_next_one_runs(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(batcher: Batcher) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(echo, "predict", lambda *_, **__: "no prediction")
-            with pytest.raises(AttributeError):
-                await batcher.submit(["a"], 20)
-        assert energies(await batcher.submit(["aa"], 20)) == [2]
-
-    run(echo, test)
 
 
 def test_tensors_of_one_shape_run_together_and_others_apart(echo: Echo) -> None:

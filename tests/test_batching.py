@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ import pytest
 from hydrant import Circuit, HeadPlan, Reading, fuse, plan_heads, save_bundle
 from hydrant.data import batching
 from hydrant.data.batching import item_batches
-from hydrant.data.check_inputs import model_inputs
 from hydrant.data.examples import Examples
 from hydrant.data.images import ImageProcessor
 from hydrant.data.processor import Processor, load_processor
@@ -30,7 +28,6 @@ from support import CLASSES
 BATCH = 4
 IMAGES = list(np.random.default_rng(0).integers(0, 256, (40, 20, 16, 3), dtype=np.uint8))
 LABELS = [index % CLASSES for index in range(len(IMAGES))]
-LONG = "money " * 60
 
 
 class Watch:
@@ -115,22 +112,6 @@ def test_circuits_are_the_same_from_memory_and_from_a_file(
     assert found[0] == found[1] == found[2]
 
 
-def test_inputs_of_checks_are_bounded_too(vit_checkpoint: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    processor, spec = processor_of(vit_checkpoint)
-    monkeypatch.setattr(batching, "MEMORY_BYTES", 0)
-    made, described = model_inputs(processor, spec, (IMAGES, None), seed=3)
-    sizes = [len(batch["pixel_values"]) for batch in made]
-    assert sizes == [1, 2, 5, 16, 1, 2, 5, 8]
-    assert described == "40 inputs of given in memory, seed 3"
-    assert watch.most <= 16
-    assert max(watch.times.values()) == 1
-    order = np.random.default_rng(3).permutation(40)
-    whole = processor.collate(processor.encode([IMAGES[place] for place in order]))["pixel_values"]
-    np.testing.assert_array_equal(np.concatenate([batch["pixel_values"] for batch in made]), whole)
-    everything = model_inputs(processor, spec, (IMAGES * 8, None), examples=None)[1]
-    assert everything == "320 inputs of given in memory, seed 0"
-
-
 def test_texts_to_tune_on_are_tokenised_once(bert_checkpoint: Path, watch: Watch) -> None:
     processor, spec = processor_of(bert_checkpoint)
     texts = ["hello", "transfer money today", "what is the weather", "the world"]
@@ -168,22 +149,3 @@ def test_inputs_that_fail_are_left_out_with_the_reason(
     with pytest.raises(InputError, match="input 10 is a NoneType") as raised:
         list(item_batches(mixed, processor, spec, 2, first=10))
     assert raised.value.__cause__ is not raised.value, "it would hold itself, and the inputs with it"
-
-
-# Texts that are cut
-
-
-CUT: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
-    "circuit": (lambda folder, data: plan(folder, (["hello"], [0]), method=Circuit(ood=data, max_accuracy_loss=100)),
-                "1 of 2 texts of ood data given in memory were cut to the 40 tokens this model reads (first: input 1)"),
-    "tuning": (lambda folder, data: Source(Examples(data[0], np.array(data[1]), "train.csv"), *processor_of(folder)),
-               "1 of 2 texts of data train.csv were cut to the 40 tokens"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("use", CUT)
-def test_texts_that_are_cut_are_told(use: str, bert_checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run, message = CUT[use]
-    with caplog.at_level(logging.WARNING):
-        run(bert_checkpoint, (["hello", LONG], [0, 1]))
-    assert message in caplog.text

@@ -37,19 +37,8 @@ def models(bert_checkpoint: Path, vit_checkpoint: Path, tmp_path_factory: pytest
 @contextlib.contextmanager
 def served(folder: Path, *options: str) -> Iterator[dict[str, Any]]:
     """``hydrant serve`` in a process of its own, on ports of the system's choice."""
-    words = [
-        sys.executable,
-        "-m",
-        "hydrant",
-        "serve",
-        str(folder),
-        "--port",
-        "0",
-        "--grpc-port",
-        "0",
-        "--json",
-        *options,
-    ]
+    ports = ["--port", "0", "--grpc-port", "0"]
+    words = [sys.executable, "-m", "hydrant", "serve", str(folder), *ports, "--json", *options]
     with subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stderr is not None
@@ -66,11 +55,8 @@ def expected(bundle: Path, inputs: Any) -> dict[str, Any]:
         found = predictor.predict(inputs, batch_size=1)
         arrays = {name: getattr(found, name) for name in OUTPUTS if not name.startswith("label")}
         label = [predictor.labels[index] for index in found.label]
-        return {
-            **{name: array.tolist() for name, array in arrays.items()},
-            "label": label,
-            "label_index": list(found.label),
-        }
+        lists = {name: array.tolist() for name, array in arrays.items()}
+        return {**lists, "label": label, "label_index": list(found.label)}
 
 
 def asked(python: Path, client: str, ask: dict[str, Any]) -> dict[str, Any]:
@@ -120,26 +106,22 @@ def check_rest_of(told: dict[str, Any], over: str, codes: list[str]) -> None:
     assert told[f"{over} server"]["name"] == "hydrant"
     model = told[f"{over} model"]
     assert (model["name"], model["versions"], model["platform"]) == ("texts", ["1"], "hydrant_onnxruntime")
-    assert [(each["name"], each["datatype"], [int(size) for size in each["shape"]]) for each in model["inputs"]] == [
-        ("text", "BYTES", [-1])
-    ]
+    assert [(each["name"], each["datatype"]) for each in model["inputs"]] == [("text", "BYTES")]
     shapes = {each["name"]: [int(size) for size in each["shape"]] for each in model["outputs"]}
     assert shapes["probabilities"] == [-1, 5] and set(OUTPUTS) <= set(shapes)
     index = told[f"{over} index"]
-    assert [(each["name"], each["version"], each["state"]) for each in index] == [
-        ("images", "1", "READY"), ("texts", "1", "READY"),
-    ]  # fmt: skip
+    assert [(each["name"], each["state"]) for each in index] == [("images", "READY"), ("texts", "READY")]
     forms = ("json", "binary") if over == "triton http" else ("raw",)
     assert [told[f"{over} {form} head"] for form in forms] == [["texts", "1", "7"]] * len(forms)
     missing, malformed = codes
     words = {
-        "model": (missing, "no model is called 'nobody'; there are: images, texts"),
-        "version": (missing, "model 'texts' has no version '9' loaded"),
-        "input": (malformed, "the request has inputs 'words'; expected some of text, text_pair, input_ids"),
-        "output": (malformed, "the request has outputs 'logits'; expected some of probabilities, label, label_index"),
-        "classification": (malformed, "has parameter classification, which is not served here"),
-        "sequence": (malformed, "has parameter sequence_id, which is not served here"),
-        "empty": (malformed, "input 0 is an empty text"),
+        "model": (missing, "'nobody'"),
+        "version": (missing, "'9'"),
+        "input": (malformed, "'words'"),
+        "output": (malformed, "'logits'"),
+        "classification": (malformed, "parameter classification"),
+        "sequence": (malformed, "parameter sequence_id"),
+        "empty": (malformed, "input 0"),
         "config": (malformed, "`config`"),
     }
     for name, (code, part) in words.items():

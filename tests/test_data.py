@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
@@ -20,7 +19,6 @@ import torch
 from hydrant.data import data_files
 from hydrant.data.data_files import file_rows, stream_lines
 from hydrant.data.examples import Examples, random_parts, read_examples
-from hydrant.data.label_encoding import label_index
 from hydrant.data.python_inputs import given_inputs
 from hydrant.errors import InputError
 from PIL import Image
@@ -85,7 +83,6 @@ def classes_of(examples: Examples) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "write"),
     [
-        ("data.csv", write_csv),
         ("data.CSV", write_csv),
         ("data.tsv", lambda path: write_csv(path, "\t")),
         ("data.jsonl", write_jsonl),
@@ -105,20 +102,7 @@ def test_file_is_read_word_for_word(name: str, write: Callable[[Path], None], tm
     assert [row.input for row in file_rows(str(path))] == TEXTS
 
 
-def test_image_folder(tmp_path: Path) -> None:
-    write_images(tmp_path / "images")
-    examples = read_examples(tmp_path / "images", LABELS)
-    assert [Path(path).relative_to(tmp_path / "images").as_posix() for path in examples.inputs] == [
-        "apple/0.png",
-        "apple/1.png",
-        "pear/0.png",
-        "pear/1.png",
-    ]
-    assert classes_of(examples) == [0, 0, 1, 1]
-    assert [row.label for row in file_rows(tmp_path / "images")] == ["apple", "apple", "pear", "pear"]
-
-
-@pytest.mark.parametrize("splits", [("train", "test"), ("train2017", "val2017"), ("a/dev", "a/eval")])
+@pytest.mark.parametrize("splits", [("train2017", "val2017"), ("a/dev", "a/eval")])
 @pytest.mark.parametrize("url", [False, True])
 def test_a_folder_of_splits_is_refused(splits: tuple[str, ...], url: bool, tmp_path: Path) -> None:
     """One of them is read."""
@@ -134,7 +118,7 @@ def test_a_folder_of_splits_is_refused(splits: tuple[str, ...], url: bool, tmp_p
     assert classes_of(read_examples(f"{name}/{splits[0]}", LABELS)) == [0, 0, 1, 1]
 
 
-FORMATS = [None, "numpy", "torch", "pandas", "arrow", "polars", "jax", "tensorflow"]
+FORMATS = [None, "numpy", "torch", "pandas", "arrow", "polars"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -185,10 +169,8 @@ def unlabelled(indices: list[int]) -> datasets.Dataset:
 @pytest.mark.parametrize(
     "labels",
     [
-        np.array([2, 0]),
         ("2", "0"),
         np.array(["plum", "apple"]),
-        ["2.0", "0.0"],
         [torch.tensor(2), torch.tensor(0)],
         pandas.Series([2.0, 0.0]),
     ],
@@ -268,21 +250,6 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
 # Labels
 
 
-@pytest.mark.parametrize(
-    ("label", "labels", "index"),
-    [
-        ("pear", LABELS, 1),
-        (np.int32(2), LABELS, 2),
-        ("1", ["1", "0"], 0),
-        (1, ["1", "0"], 1),
-        (torch.tensor(2.0), LABELS, 2),
-        (1.0, ["2.0", "1.0"], 1),
-    ],
-)
-def test_an_integer_is_an_index_and_a_text_a_name(label: Any, labels: list[str], index: int) -> None:
-    assert label_index(label, labels, "row 1") == index
-
-
 def write_codes(path: Path, codes: list[int], names: list[str]) -> Path:
     """Texts with codes as labels: as a table of texts, or with the numbers that they are."""
     texts = [f"text {code}" for code in codes]
@@ -314,14 +281,13 @@ def test_classes_called_by_numbers_are_the_same_in_every_form(ending: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("label", "name"),
+    ("task", "label", "name"),
     [
-        ("\tPositive\u00a0", "positive"),
-        ("cafe\u0301", "caf\u00e9"),
-        ("bank transfer", "Bank Transfer "),
+        ("classification", "\tPositive\u00a0", "positive"),
+        ("multi_label", "cafe\u0301", "caf\u00e9"),
+        ("tokens", "bank transfer", "Bank Transfer "),
     ],
 )
-@pytest.mark.parametrize("task", ["classification", "multi_label", "tokens"])
 def test_a_label_in_another_spelling_is_read_and_logged(
     task: str, label: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -341,10 +307,8 @@ def test_a_label_in_another_spelling_is_read_and_logged(
 REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "no file": ("absent.csv", "", "absent"),
     "nothing": ("data.csv", "", "empty"),
-    "an unknown ending": ("data.xyz", "text\n", "xyz"),
     "another encoding": ("data.csv", "text,label\ngrün,pear\n".encode("latin-1"), "UTF-8"),
     "no text": ("data.csv", "sentence,label\na,pear\n", "'text'"),
-    "no label": ("data.csv", "text,intent\na,pear\n", "'label'"),
     "no label in one row": ("data.csv", "text,label\na,pear\nb,\n", "row 2"),
     "an unknown label": ("data.csv", "text,label\na,pearr\n", "'pearr' at .*row 1.*'pear'"),
     "one column twice": ("data.csv", "text,text,label\na,b,pear\n", "text, text"),
@@ -353,10 +317,8 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "a quote within a text": ("data.tsv", 'text\tlabel\na\tpear\n"b" he said\tpear\n', "line 3"),
     "no JSON": ("data.jsonl", '{"text": "a", "label": "pear"}\n{"text"\n', "line 2"),
     "no object": ("data.jsonl", "[1]\n", "line 1"),
-    "a row without a text": ("data.jsonl", '{"text": "a", "label": "pear"}\n{"label": "pear"}\n', "row 2"),
     "no text but a list": ("data.jsonl", '{"text": ["a"], "label": "pear"}\n', "'a'"),
     "an archive that is none": ("data.npz", b"not an archive", "data.npz"),
-    "an archive that is a pickle": ("data.npz", pickle.dumps({"x": [1]}), "data.npz"),
 }
 
 
@@ -375,22 +337,10 @@ def test_rows_without_a_text_are_let_through_where_asked(tmp_path: Path) -> None
     assert [row.input for row in file_rows(path, missing=True)] == [None, "hi", None]
 
 
-def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "data.npz"
-    write_npz(path)
-    whole = path.read_bytes()
-    for broken in (whole[: len(whole) // 2], whole[:120] + bytes(40) + whole[160:]):
-        path.write_bytes(broken)
-        with pytest.raises(InputError, match=r"data\.npz"):
-            read_examples(path, LABELS)
-
-
 @pytest.mark.parametrize(
     "arrays",
     [
-        {"y": np.array([0])},
         {"x": np.array(["a", "b"]), "y": np.array([0])},
-        {"x": np.array([["a", "b", "c"]])},
         {"x": np.zeros((9, 8, 3), np.uint8)},
         {"weights": np.zeros(3)},
     ],
@@ -414,8 +364,6 @@ def test_a_pipe_is_refused_where_a_file_is_read_from_its_end(name: str, tmp_path
     [
         {"b", "a"},
         b"hello",
-        3,
-        np.array([b"a"]),
         np.array([["a", "b"]]),
         np.zeros((2, 4), int),
         type("LazyFrame", (), {"collect_schema": 1, "__module__": "polars"})(),
@@ -427,7 +375,7 @@ def test_what_could_be_meant_in_several_ways_is_refused(given: Any) -> None:
         given_inputs(given, "text")
 
 
-@pytest.mark.parametrize("shape", [(3, 9, 8), (9, 8, 1), (9, 8, 4), (9,)])
+@pytest.mark.parametrize("shape", [(3, 9, 8), (9, 8, 4)])
 def test_arrays_that_may_be_one_image_or_many(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="inputs is an array of uint8"):
         given_inputs(np.zeros(shape, np.uint8), "image")
@@ -505,7 +453,6 @@ NO_COLUMNS = (
     b"\x16\x80\xc0\xa8\xca\x9a:\x00\x00*\x00\x00\x00PAR1"
 )
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "another form": (lambda content: b"not parquet at all", "footer"),
     "cut off": (lambda content: content[: len(content) // 2], "footer"),
     "a row that is not there": (lambda content: content.replace(b"\x16\x04\x19", b"\x16\x06\x19"), "2 rows.* say 3"),
     "longer pages": (lambda content: content.replace(b"\x15\x14\x15\x18", b"\x15\x14\x15\x1a"), "snappy"),
@@ -528,26 +475,13 @@ class Trap:
         return (pytest.fail, ("pickled code ran",))
 
 
-@pytest.mark.parametrize("content", [["a", None], [Trap()]], ids=["objects", "code"])
-def test_pickled_npz_is_refused(content: list[Any], tmp_path: Path) -> None:
-    np.savez(tmp_path / "data.npz", x=np.array(content, dtype=object), y=np.arange(len(content)))
+def test_pickled_npz_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.array([Trap()], dtype=object), y=np.arange(1))
     with pytest.raises(InputError, match=r"cannot read .*data\.npz.*allow_pickle=False"):
         read_examples(tmp_path / "data.npz", LABELS)
 
 
 # Sampling
-
-
-def numbered(count: int) -> tuple[list[str], list[int]]:
-    return [str(i) for i in range(count)], [i % 3 for i in range(count)]
-
-
-def test_sample_is_in_order_without_repeats_and_keeps_labels() -> None:
-    examples = read_examples(numbered(50), LABELS, limit=20, seed=1)
-    drawn = [int(text) for text in examples.inputs]
-    assert len(drawn) == len(set(drawn)) == 20
-    assert drawn == sorted(drawn)
-    assert classes_of(examples) == [i % 3 for i in drawn]
 
 
 RANKINGS = [((f"query {query}", f"document {row}"), float(row == query)) for row in range(7) for query in range(40)]
@@ -567,8 +501,7 @@ def test_rankings_are_sampled_and_parted_whole() -> None:
     assert len(found) == 70
     places = [whole.inputs.index(pair) for pair in found.inputs]  # type: ignore[attr-defined]
     assert places == sorted(places)
-    assert drawn(70, 3).inputs == found.inputs != drawn(70, 4).inputs
-    assert len(drawn(75, 3)) == 70
+    assert drawn(75, 3).inputs == found.inputs != drawn(70, 4).inputs
     assert len(drawn(3, 3)) == 3, "of one ranking, which has more"
     counts = Counter(first for seed in range(300) for first, _ in drawn(70, seed).inputs)
     # each of 40 queries, 7 pairs, is drawn with probability 0.25: 75 of 300, standard deviation 7.5
@@ -580,21 +513,20 @@ def test_rankings_are_sampled_and_parted_whole() -> None:
     assert sorted(pair for part in parts for pair in part.inputs) == sorted(whole.inputs)
     few = whole.take(np.array(sorted([*range(0, 280, 40), *range(1, 280, 40)])))
     assert sorted(map(len, random_parts(few, 3, 0, "score"))) == [4, 5, 5], "two rankings make no three parts"
-    mixed = Examples([*whole.inputs[:9], "no pair"], None, "x")
-    assert sorted(map(len, random_parts(mixed, 2, 0, "score"))) == [5, 5]
     essays = [(("one prompt", f"essay {row}"), 0.5) for row in range(1000)]
     found = read_examples(essays, ["score"], task="score", limit=30, seed=5)
     places = [int(essay.split()[1]) for _, essay in found.inputs]
     assert len(places) == 30
     assert places == sorted(places)
     assert places[-1] > 500, "of a lone first text any of its pairs"
-    assert sorted(map(len, random_parts(whole, 3, 0))) == [93, 93, 94], "classes of pairs have no rankings"
 
 
 def test_sample_is_uniform() -> None:
-    draws = 2000
-    seen = Counter(
-        text for seed in range(draws) for text in read_examples(numbered(10), LABELS, limit=4, seed=seed).inputs
-    )
+    draws, seen = 2000, Counter[str]()
+    for seed in range(draws):
+        drawn = read_examples(([str(i) for i in range(10)], [i % 3 for i in range(10)]), LABELS, limit=4, seed=seed)
+        assert sorted(set(drawn.inputs)) == drawn.inputs, "in order, without repeats"
+        assert classes_of(drawn) == [int(text) % 3 for text in drawn.inputs]
+        seen.update(drawn.inputs)
     # each of 10 is drawn with probability 0.4: standard deviation 0.011, and 0.055 is five of them
     assert all(abs(seen[str(i)] / draws - 0.4) < 0.055 for i in range(10))

@@ -29,7 +29,6 @@ PLACE = "http://somewhere.invalid/file"
 
 NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "code": {"config.json": {"auto_map": {"AutoConfig": CODE, "AutoModelForSequenceClassification": CODE}}},
-    "code of another kind": {"config.json": {"auto_map": {"AutoConfig": CODE}, "model_type": "other"}},
     "kernel of attention": {"config.json": {"_attn_implementation": "somebody/kernel"}},
     "kernel of experts": {"config.json": {"_experts_implementation": "somebody/kernel"}},
     "name": {"config.json": {"_name_or_path": "somebody/model"}},
@@ -41,7 +40,6 @@ NAMED: dict[str, dict[str, dict[str, Any]]] = {
     "tokenizer's code": {"tokenizer_config.json": {"auto_map": {"AutoTokenizer": [CODE, CODE]}}},
     "tokenizer's class": {"tokenizer_config.json": {"tokenizer_class": CODE}},
     "tokenizer's files": {"tokenizer_config.json": dict.fromkeys(("vocab_file", "tokenizer_file"), PLACE)},
-    "tokenizer's name": {"tokenizer_config.json": {"name_or_path": "somebody/model"}},
     "processor's code": {"preprocessor_config.json": {"auto_map": {"AutoImageProcessor": CODE}}},
     "processor's class": {"preprocessor_config.json": {"image_processor_type": CODE, "feature_extractor_type": CODE}},
 }  # fmt: skip
@@ -133,8 +131,8 @@ def declared(path: Path, found: Any, kind: str = "Image", nested: bool = False) 
 PLACES = [PLACE, "hf://datasets/a/b/c.png", f"zip://a.png::{PLACE}", "file:///etc/hostname"]
 ADDRESSES = [
     *((place, "Image", False) for place in PLACES),
-    *((PLACE, kind, False) for kind in ("Audio", "Video")),
-    *((PLACE, kind, True) for kind in ("Image", "Audio", "Video")),
+    *((PLACE, "Audio", nested) for nested in (False, True)),
+    (PLACE, "Video", True),
 ]
 """What is named, by a column of which kind, and whether it stands in a list."""
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import hydrant
 import pytest
-from hydrant import Bundle, Figures, Jointly, Reading
+from hydrant import Bundle, Figures, Reading
 from hydrant.bundle.data_overlap import form_used
 from hydrant.data.fingerprints import Fingerprint, fingerprint_of
 from hydrant.families.checkpoint import load_processor
-from test_tune import sentences
 
 PAIRS = Reading(text_pair="other")
 WORDS = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]
@@ -59,10 +58,6 @@ def test_the_form_is_recorded_with_the_fingerprint() -> None:
         assert found is not None
         assert found.pairs is expected
         assert Fingerprint.from_json(json.loads(json.dumps(found.to_json()))) == found
-    single, pair = (Fingerprint((1,), pairs=pairs) for pairs in (False, True))
-    assert ((single | single).pairs, (single | pair).pairs) == (False, None)
-    damaged = {**single.to_json(), "pairs": "yes"}
-    assert Fingerprint.from_json(damaged) == Fingerprint((1,))
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -94,6 +89,3 @@ def test_later_steps_say_so(bundles: dict[bool, Path], tmp_path: Path, said: Any
     assert form_used(Bundle.open(single)) is None, "both are recorded now"
     notes = hydrant.evaluate(bundles[True], table, figures=Figures(bootstrap=0)).notes
     assert any("these are single texts, and the bundle was planned on pairs of texts" in each for each in notes)
-    how = Jointly(epochs=1, device="cpu")
-    hydrant.tune(bundles[True], sentences(20, 0), validation=sentences(20, 1), how=how, output=tmp_path / "tuned")
-    assert said()[-1].startswith("tuning pairs on given in memory: these are single texts, and the bundle was planned")

@@ -27,6 +27,7 @@ from hydrant.tuning.optimizer import member_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import LAYERS, ReadyTensors, examples_of, make_inputs, make_model, make_tokenizer, random_plan, run_cli
+from token_support import loss_with_gate
 
 MULTI_LABEL = "multi_label_classification"
 NAMES = ["greeting", "money", "weather"]
@@ -107,8 +108,7 @@ def outputs_of(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
 
 
-@pytest.mark.parametrize("lowering", ["unrolled", "grouped"])
-@pytest.mark.parametrize("family", ["bert", "vit"])
+@pytest.mark.parametrize(("family", "lowering"), [("bert", "unrolled"), ("vit", "grouped")])
 def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tmp_path: Path) -> None:
     """With a temperature for each; of every family, without one, in ``test_every_task``."""
     model = make_labeller(family)
@@ -137,26 +137,11 @@ def test_labels_are_those_of_the_pruned_originals(family: str, lowering: str, tm
             np.testing.assert_array_equal(found.assigned, found.probabilities > 0.5)
 
 
-def test_checkpoints_trained_apart_are_a_deep_ensemble() -> None:
-    models, inputs = [make_labeller(seed=seed) for seed in (1, 2, 3)], make_inputs("bert")
-    ensemble = hydrant.fuse(models, keep_separate=["all"])
-    expected = oracle.labels(models, ensemble.plan, inputs)
-    with torch.no_grad():
-        np.testing.assert_allclose(ensemble(**inputs).label_entropy, expected["label_entropy"], atol=1e-4)
-    drift = hydrant.measure_drift(hydrant.fuse(models), ensemble, [(inputs, np.zeros((4, 5), bool))])
-    assert drift.max_abs_logit_difference > 0
-    assert drift.accuracy is None
-    assert 0 < drift.label_changes < 1
-    with pytest.raises(InputError, match="'multi_label'"):
-        hydrant.fuse([make_labeller(), make_model("bert")])
-
-
 # The bundle and the graph
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_low_precision_follows_the_reference(precision: Any, own: Path, data: Path) -> None:
-    hydrant.export_onnx(own, precision)
+def test_low_precision_follows_the_reference(own: Path, data: Path) -> None:
+    hydrant.export_onnx(own, "fp16")
     report = hydrant.verify(own, data=data / "train.csv", reading=Reading(examples=100))
     names = {gate.name for backend in report.backends for gate in backend.gates}
     assert {"label flips", "max |Δ label entropy|", "max |Δ label mutual information|"} <= names
@@ -195,8 +180,6 @@ def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
         found = predictor.predict(texts)
         np.testing.assert_allclose(found.probabilities, expected["probabilities"], atol=1e-5)
         assert found.label is found.confidence is found.disagreement is found.score is None
-        assert repr(found) == f"Prediction(3 inputs of 3 labels, assigned {int(found.assigned.sum())})"
-        assert len(found) == 3
         np.testing.assert_array_equal(found[1].assigned, found.assigned[1:2])
         for place, row in enumerate(found.rows(predictor.labels)):
             order = [name for _, name in sorted(zip(-found.probabilities[place], NAMES, strict=True))]
@@ -206,8 +189,7 @@ def test_predictions_of_texts(bundle: Path, checkpoint: Path) -> None:
                 at = NAMES.index(each["label"])
                 assert each["entropy"] == float(str(found.label_entropy[place, at]))
                 assert each["probability"] == float(str(found.probabilities[place, at]))
-        empty = predictor.predict([])
-        assert (len(empty), empty.assigned.shape) == (0, (0, 3))
+        assert predictor.predict([]).assigned.shape == (0, 3)
         failed = predictor.predict([texts[0], 3], on_error="row")
         assert failed.failed.tolist() == [False, True]
         assert not failed.assigned[1].any()
@@ -247,8 +229,6 @@ def test_labels_from_files(tmp_path: Path) -> None:
         ("one|four", "label 'four' at .* row 2 is not a class of the model"),
         ("[one]", r"label '\[one\]' at .* row 2"),
         ("", r"row 2; .*\[\]"),
-        ("one||two", "label '' at"),
-        ("[[0]]", r"label '\[0\]' at"),
         ("one|one", r"'one\|one' at .* row 2"),
     ],
 )
@@ -273,30 +253,16 @@ def test_taylor_importance_is_that_of_transformers_own_loss() -> None:
         truth = torch.from_numpy(labels[row]).double()[None]
         for layer in range(LAYERS):
             for head in range(4):
-                losses = [_loss_with(double, layer, head, gate, tensors, truth) for gate in (0.999, 1.001)]
+                losses = [
+                    loss_with_gate(double, layer, head, gate, {**tensors, "labels": truth}) for gate in (0.999, 1.001)
+                ]
                 slope = abs(losses[1] - losses[0]) / 0.002
                 assert found[row, layer, head] == pytest.approx(slope, rel=2e-2, abs=1e-4)
 
 
-def _loss_with(model: Any, layer: int, head: int, gate: float, tensors: dict[str, Any], labels: torch.Tensor) -> float:
-    """Transformers' own loss of a double-precision model with one head scaled."""
-
-    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        states = arguments[0].clone()
-        states[..., head * 8 : (head + 1) * 8] *= gate
-        return (states,)
-
-    place = model.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
-    with torch.no_grad():
-        found = float(model(**tensors, labels=labels).loss)
-    place.remove()
-    return found
-
-
-@pytest.mark.parametrize("family", ["bert", "vit"])
-def test_the_loss_is_transformers_own(family: str) -> None:
+def test_the_loss_is_transformers_own() -> None:
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model, inputs = make_labeller(family, **dropout), make_inputs(family)
+    model, inputs = make_labeller("bert", **dropout), make_inputs("bert")
     ensemble = hydrant.fuse(model, members=2)
     labels = torch.from_numpy(np.random.default_rng(0).random((4, 5)) < 0.4)
     expected = model(**inputs, labels=labels.float()).loss

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import errno
 import json
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import stat
 import sys
@@ -28,20 +26,16 @@ from hydrant import HydrantError, Predictor, drift, load
 from hydrant.runtime.prediction import Prediction
 from hydrant.serving import record, worker_stats
 from hydrant.serving import stats as stats_module
-from hydrant.serving.admission import Admission
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
-from hydrant.serving.middleware import Middleware
 from hydrant.serving.observers import RareWarnings
 from hydrant.serving.opentelemetry_spans import Spans, tracer
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
-from hydrant.serving.serve_settings import ServeSettings
-from hydrant.serving.server import Monitor
 from hydrant.serving.stats import Stats, Watching
 from hydrant.serving.worker_stats import Reporter, WorkerStats
 from prometheus_client.parser import text_string_to_metric_families
 from serve_support import running
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
-from test_serve import command, run_main
+from test_serve import command
 
 
 @dataclass(eq=False)
@@ -99,7 +93,7 @@ def feed(stats: Stats, model: Model, inputs: list[str], prediction: Prediction, 
         stats.request(model, "rest", 0.005, 200)
 
 
-@pytest.mark.parametrize("size", [1, 7, 400])
+@pytest.mark.parametrize("size", [1, 400])
 def test_metrics_say_what_the_predictions_say(
     predictor: Predictor, found: tuple[list[str], Prediction], size: int
 ) -> None:
@@ -210,6 +204,8 @@ def test_a_drift_is_logged_once(
     assert len([record for record in caplog.records if "abstention rate" in record.message]) == 1
     rare, alarms = RareWarnings(), [record for record in caplog.records if "drift of" in record.message]
     assert all(map(rare.filter, 2 * alarms)), "each comes once, so none may be held back as a repetition of another"
+    usual = logging.LogRecord("hydrant.data", logging.WARNING, "", 1, "%d were cut", (1,), None)
+    assert [rare.filter(usual) for _ in range(2)] == [True, False]
     evidence, limit = (values(read[f"hydrant_drift_{name}"], decision="abstain") for name in ("evidence", "limit"))
     assert evidence >= limit
     (shown,) = stats.snapshot()["models"]
@@ -217,37 +213,9 @@ def test_a_drift_is_logged_once(
     again = Model(type("Loaded", (), {**vars(predictor), "calibration": replace(predictor.calibration)})())
     stats.predicted(again, inputs[:1], prediction[:1])
     assert values(families(stats)["hydrant_drift_alarm"], name="abstain") == [0], "a model loaded anew is watched anew"
-
-
-def test_a_model_that_is_put_away_does_not_begin_the_counts_of_its_successor_anew(
-    predictor: Predictor, found: tuple[list[str], Prediction]
-) -> None:
-    inputs, prediction = found
-    before = Model(predictor)
-    after = Model(type("Loaded", (), {**vars(predictor), "calibration": replace(predictor.calibration)})())
-    stats = Stats()
-    stats.request(before, "rest", 0.1, 200)
-    before.ready = False
-    for _ in range(3):  # the older one ends what it began
-        stats.queue(after, 7)
-        stats.predicted(after, inputs[:2], prediction[:2])
-        stats.predicted(before, inputs[:1], prediction[:1])
-        stats.queue(before, 0)
-        for model in (after, before):
-            stats.request(model, "rest", 0.1, 200)
-    (told,) = stats.snapshot()["models"]
-    assert (told["totals"]["inputs"], told["totals"]["requests"], told["queue"]) == (6, 6, 7)
-
-
-def test_requests_a_second_are_those_of_the_time_that_was_counted(predictor: Predictor) -> None:
-    clock = Clock()
-    stats, model = Stats(clock=clock), Model(predictor)
-    for second in range(200):
-        clock.now += 1
-        stats.request(model, "rest", 0.1, 200)
-        if second in (4, 30, 64, 68, 199):
-            (told,) = stats.snapshot()["models"]
-            assert told["rates"]["minute"]["requests_per_second"] == pytest.approx(1, rel=0.3 if second < 9 else 0.04)
+    model.ready = False  # the older one ends what it began, and counts for the new one
+    stats.predicted(model, inputs[:1], prediction[:1])
+    assert stats.snapshot()["models"][0]["totals"]["inputs"] == 1
 
 
 def test_workers_are_counted_as_one(
@@ -318,25 +286,6 @@ def test_figures_that_come_too_late_are_not_those_of_another_question(monkeypatc
     assert reporter.answer("/stats", "", None) == (b"now", "text/plain")
     ours.close()
     reporter.close()
-    theirs.close()
-
-
-def test_a_service_whose_counts_do_not_come_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that counts for all workers hangs, and is gone then."""
-    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 0.01)
-    ours, theirs = multiprocessing.Pipe()
-    monitor = Monitor(pipe=theirs)
-    app = Middleware(monitor.around(None), ServeSettings(), Admission(9, 9))  # type: ignore[arg-type]
-
-    async def main() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-            answers = [await client.get("/stats")]
-            ours.close()
-            answers.append(await client.get("/stats"))
-        assert [(each.status_code, each.headers["retry-after"]) for each in answers] == [(503, "1")] * 2
-
-    asyncio.run(main())
-    monitor.close()
     theirs.close()
 
 
@@ -505,15 +454,11 @@ def test_records_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("link", "pipe", "none/there"):
         with pytest.raises(HydrantError, match=name):
             Recorder(Recording(tmp_path / name))
-    for wrong in ({"rate": 0}, {"rate": 1.5}, {"most_bytes": 10}):
-        with pytest.raises(HydrantError, match=f"{next(iter(wrong))} is"):
-            Recording(tmp_path / "file", **wrong)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_hook.py").write_text("def hide(row): return None\n")
     assert redaction("own_hook:hide")({}) is None  # type: ignore[misc]
-    for name in ("own_hook", "own_hook:other", "no_hook:x"):
-        with pytest.raises(HydrantError, match=name):
-            redaction(name)
+    with pytest.raises(HydrantError, match="own_hook:other"):
+        redaction("own_hook:other")
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
@@ -594,38 +539,6 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     assert {row["input"] for row in rows} >= set(strange)
 
 
-def test_a_version_that_is_put_away_takes_its_alarms_with_it(
-    bundle: Path,  # noqa: F811
-    strange: list[str],
-    tmp_path: Path,
-) -> None:
-    for version in ("1", "2"):
-        shutil.copytree(bundle, tmp_path / "models/intents" / version)
-    with running(tmp_path / "models", watching=Watching(alpha=0.001)) as service:
-
-        def told() -> dict[str, float]:
-            """Whether there was any alarm, by version; the JSON names the same versions."""
-            alarms: dict[str, float] = {}
-            for family in text_string_to_metric_families(service.client.get("/metrics").text):
-                for each in family.samples:
-                    if "version" in each.labels:
-                        raised = each.value if family.name == "hydrant_drift_alarm" else 0
-                        alarms[each.labels["version"]] = max(alarms.get(each.labels["version"], 0), raised)
-            assert sorted(alarms) == [each["version"] for each in service.client.get("/stats").json()["models"]]
-            return alarms
-
-        assert told() == {"2": 0}, "before anybody asks it"
-        for _ in range(12):
-            assert service.ask(*strange).status_code == 200
-        assert told() == {"2": 1}
-        assert service.verb("models/intents/load", version="1", keep=True).status_code == 200
-        assert told() == {"1": 0, "2": 1}, "it is still served"
-        assert service.verb("models/intents/unload", version="2").status_code == 200
-        assert told() == {"1": 0}
-        assert service.verb("models/intents/load", version="1").status_code == 200
-        assert told() == {"1": 0}
-
-
 def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predictor) -> None:
     stats, model = Stats(), Model(predictor)
     stats.queue(model, 0)
@@ -636,15 +549,3 @@ def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predi
     stats.gone(model)
     stats.request(model, "page", 0.1, 200)
     assert stats.snapshot()["models"] == []
-
-
-def test_options_of_the_record_need_its_file(bundle: Path, tmp_path: Path) -> None:  # noqa: F811
-    for file, settings, words in (
-        ((), {"record_rate": 0.5}, "record_rate"),
-        (("--record", tmp_path / "no" / "file"), {}, "no/file"),
-        (("--record", tmp_path / "file"), {"record_redact": "nothing"}, "'nothing'"),
-    ):
-        (tmp_path / "settings.json").write_text(json.dumps(settings))
-        status, told = run_main(bundle, "--port", "0", "--settings", tmp_path / "settings.json", *file)
-        assert (status, told.count("\n")) == (2, 1), told
-        assert words in told

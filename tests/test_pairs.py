@@ -12,19 +12,16 @@ import numpy as np
 import oracle
 import pytest
 import transformers
-from hydrant import Figures, Jointly, Reading
+from hydrant import Reading
 from hydrant.cli.main import main
-from hydrant.data.corruptions import typos
 from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
-from hydrant.evaluation.run import evaluate
 from hydrant.export.tokenizer_graph import frame_of, untyped
 from hydrant.families.checkpoint import load_model, load_processor
 from hydrant.families.registry import architecture_of
-from hydrant.tuning import tune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import make_model, make_tokenizer, run_cli
@@ -94,7 +91,7 @@ TEXTS = st.one_of(WORDS.map(" ".join), st.sampled_from(["money " * 60, "hello " 
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_tokens_of_pairs_are_the_tokenizers(family: str, side: str, tmp_path: Path) -> None:
     tokenizer_of(family, tmp_path).save_pretrained(tmp_path)
     config = tmp_path / "tokenizer_config.json"
@@ -140,20 +137,10 @@ def test_pairs_of_other_sources(tmp_path: Path) -> None:
     np.savez(tmp_path / "pairs.npz", x=np.array(READ), y=np.array([0, 1]))
     assert list(read_examples(tmp_path / "pairs.npz", ["x", "y"]).inputs) == READ
     np.savez(tmp_path / "triples.npz", x=np.array([["a", "b", "c"]]), y=np.array([0]))
-    with pytest.raises(InputError, match=r"has texts of shape \[1, 3\] in x; expected \[N\], or \[N, 2\] for pairs"):
+    with pytest.raises(InputError, match=r"triples\.npz .*\[1, 3\]"):
         read_examples(tmp_path / "triples.npz", ["x", "y"])
     with pytest.raises(InputError, match=r"pairs\.npz has no columns, so none is called 'b'"):
         read_examples(tmp_path / "pairs.npz", ["x", "y"], columns=DataOptions(text_pair="b"))
-
-
-def test_typing_errors_in_both_texts_of_a_pair() -> None:
-    pairs = [("hello world today", "money weather transfer")] * 30
-    changed = typos(pairs, 5)
-    assert all(isinstance(pair, tuple) and len(pair) == 2 for pair in changed)
-    for place in (0, 1):
-        assert any(pair[place] != before[place] for pair, before in zip(changed, pairs, strict=True))
-    texts = [text for pair in pairs for text in pair]
-    assert [text for pair in changed for text in pair] == typos(texts, 5)
 
 
 # The whole way
@@ -201,26 +188,10 @@ def test_a_tokenizer_without_token_types_gives_none(tmp_path: Path) -> None:
     frame = frame_of(own.backend_tokenizer)
     plain = untyped(frame)
     assert (plain.types, plain.between) == ((0, 0), (frame.between[0], [0] * len(frame.between[0])))
-    assert frame.types == (0, 1)
     folder = tmp_path / "checkpoint"
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_input_names": "input_ids"}))
     with pytest.raises(InputError, match="model_input_names"):
         TextProcessor(folder, architecture_of(model))
-
-
-def test_tuned_calibrated_and_evaluated_on_pairs(bundle: Path, table: Path, tmp_path: Path, undrawn: None) -> None:
-    tuned = tmp_path / "tuned"
-    report = tune(bundle, table, output=tuned, how=Jointly(epochs=1), reading=Reading(**COLUMNS, batch_size=8))
-    assert report.examples + report.validation_examples == 24
-    fitted = hydrant.calibrate(tuned, table, reading=Reading(**COLUMNS), force=True)
-    assert fitted.calibration.temperature > 0
-    page = tmp_path / "page.html"
-    figures = Figures(bootstrap=0, corruptions=True, corrupted=4)
-    found = evaluate(tuned, table, html=page, figures=figures, reading=Reading(**COLUMNS), force=True).models[0]
-    assert found.figures["accuracy"].value is not None
-    assert len(found.noise) == 5
-    assert "hello world | transfer money" in page.read_text()
-    assert hydrant.verify(tuned, "onnxruntime", data=table, reading=Reading(**COLUMNS, examples=10)).passed
 
 
 def test_command_line_with_pairs(table: Path, tmp_path: Path, undrawn: None) -> None:
@@ -241,8 +212,10 @@ def test_command_line_with_pairs(table: Path, tmp_path: Path, undrawn: None) -> 
     for step in steps:
         done = run_cli(*step)
         assert done.returncode == 0, (step[0], done.stderr)
-    evaluating = ("evaluate", out, "--data", table, "--bootstrap", 0, "--corruptions", *OPTIONS)
+    page = tmp_path / "page.html"
+    evaluating = ("evaluate", out, "--data", table, "--bootstrap", 0, "--corruptions", "--html", page, *OPTIONS)
     assert main([*map(str, evaluating), "--force"]) == 0
+    assert "hello world | transfer money" in page.read_text()
     given = run_cli("predict", out, "--pair", *PAIRS[0], "--pair", *PAIRS[1], "--json")
     rows = json.loads(given.stdout)["predictions"]
     assert [row["input"] for row in rows] == [list(pair) for pair in PAIRS[:2]]
@@ -252,7 +225,6 @@ def test_command_line_with_pairs(table: Path, tmp_path: Path, undrawn: None) -> 
     assert [row["input"] for row in lines] == [list(pair) for pair in PAIRS[:4] * 6]
     for one, other in zip(rows, lines, strict=False):
         assert one["confidence"] == pytest.approx(other["confidence"], abs=1e-5)
-    assert "hello world | transfer money" in run_cli("predict", out, "--pair", *PAIRS[0]).stdout
     both = run_cli("predict", out, "hello", "--pair", *PAIRS[0])
     assert both.returncode == 2
     assert "or pairs of texts with --pair, and only one of these" in both.stderr

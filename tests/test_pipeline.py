@@ -18,7 +18,6 @@ from hydrant.errors import InputError
 from hydrant.families.checkpoint import load_processor
 from PIL import Image
 from support import make_model, make_tokenizer, random_plan
-from token_support import make_tagger
 from transformers.pipelines.pt_utils import KeyDataset
 
 TEXTS = ["hello world", "transfer money today what is the weather", "the", "money " * 60]
@@ -69,12 +68,10 @@ def assert_alike(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"top_k": 1}, {"top_k": 2}, {"top_k": None}, {"batch_size": 2}, {"function_to_apply": "softmax"}],
+    [{}, {"top_k": 1}, {"top_k": None}, {"batch_size": 2, "function_to_apply": "softmax"}],
     ids=repr,
 )
-@pytest.mark.parametrize(
-    "given", [TEXTS[0], TEXTS, TEXTS[:1], PAIR, [PAIR, {"text": "money"}], {"text": "money"}, []], ids=type
-)
+@pytest.mark.parametrize("given", [TEXTS[0], TEXTS, PAIR, [PAIR, {"text": "money"}], []], ids=type)
 def test_texts_are_answered_as_transformers_does(text: tuple[Any, Any], given: Any, options: dict[str, Any]) -> None:
     theirs, ours = text
     if given == []:
@@ -121,7 +118,7 @@ def test_answers_know_what_predictions_know(bert_checkpoint: Path, tmp_path: Pat
             assert first["score"] >= second["score"]
 
 
-@pytest.mark.parametrize("options", [{}, {"top_k": 1}, {"top_k": 3}, {"top_k": None}, {"batch_size": 2}], ids=repr)
+@pytest.mark.parametrize("options", [{}, {"top_k": 1}, {"top_k": None, "batch_size": 2}], ids=repr)
 def test_images_are_answered_as_transformers_does(
     image: tuple[Any, Any], options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -153,8 +150,6 @@ def test_one_output_is_answered_as_transformers_does(problem: str | None, tmp_pa
             for given in (TEXTS[0], TEXTS, PAIR):
                 assert_alike(ours(given, **options), theirs(given, **options))
         assert ours(PAIR)["score_variance"] == 0
-        with pytest.raises(InputError, match="'softmax', and this bundle gives one score; expected sigmoid or"):
-            ours("hello", function_to_apply="softmax")
 
 
 def test_several_labels_are_answered_as_transformers_does(tmp_path: Path) -> None:
@@ -166,19 +161,6 @@ def test_several_labels_are_answered_as_transformers_does(tmp_path: Path) -> Non
         for options in ({}, {"top_k": 2}, {"top_k": None}, {"function_to_apply": "sigmoid"}):
             for given in (TEXTS[0], TEXTS, PAIR):
                 assert_alike(ours(given, **options), theirs(given, **options))
-        with pytest.raises(InputError, match="mean of its members' sigmoids, and no logits; expected sigmoid"):
-            ours("hello", function_to_apply="softmax")
-
-
-def test_a_tagger_is_no_pipeline_of_whole_inputs(tmp_path: Path) -> None:
-    bundle = hydrant.save_bundle(hydrant.fuse(make_tagger()), tmp_path / "tags", tensors_only=True)
-    with (
-        hydrant.load(bundle, backend="torch") as predictor,
-        pytest.raises(InputError, match="classifies whole inputs, and this bundle gives a class for each token"),
-    ):
-        hydrant.Pipeline(predictor)
-    with pytest.raises(InputError, match="top_k and function_to_apply are of whole inputs"):
-        hydrant.pipeline(bundle, backend="torch", top_k=2)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +170,6 @@ def test_a_tagger_is_no_pipeline_of_whole_inputs(tmp_path: Path) -> None:
         ("hello", {"truncation": False}, "truncation"),
         ("hello", {"function_to_apply": "sigmoid"}, "function_to_apply"),
         (["hello", ""], {}, "input 1"),
-        (3, {}, "inputs is a int"),
     ],
     ids=repr,
 )

@@ -139,18 +139,6 @@ def test_nothing_is_told_to_the_makers_of_onnx_runtime(bundle: Path, tmp_path: P
     subprocess.run([sys.executable, "-c", words], check=True, env={**variables, "ORT_DISABLE_TELEMETRY": "0"})
 
 
-def test_opened_and_closed_again_and_again_nothing_grows(bundle: Path) -> None:
-    """The short form of benchmarks/stability.py: handles and threads."""
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("this system does not list open files")
-    seen = []
-    for _ in range(12):
-        with load(bundle, "onnxruntime", threads=2) as predictor:
-            predictor.predict(TEXTS)
-        seen.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))  # noqa: PTH208
-    assert max(seen[4:]) <= max(seen[:4])
-
-
 def test_a_predictor_is_freed_without_the_collector(bundle: Path) -> None:
     predictor = load(bundle, "onnxruntime")
     predictor.predict(TEXTS)

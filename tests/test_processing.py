@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 import struct
 import zlib
 from collections.abc import Callable
@@ -24,16 +23,13 @@ from support import WORDS, make_model, make_tokenizer, many_scans
 from transformers import AutoTokenizer, CLIPImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil
 
 
-def png_of(size: int, *, interlaced: bool = False) -> bytes:
-    """A black PNG image of 8 by 8 pixels, whose compressed data unpack to so many bytes: a row has 25."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, interlaced)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(size))) + chunk(b"IEND", b"")
-    )
+def png_of(size: int, *, edge: int = 8, depth: int = 8, kind: int = 2, interlaced: bool = False) -> bytes:
+    """A black PNG image, whose compressed data unpack to so many bytes: a row of 8 pixels has 25."""
+    header = struct.pack(">IIBBBBB", edge, edge, depth, kind, 0, 0, interlaced)
+    found = b"\x89PNG\r\n\x1a\n"
+    for name, content in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(size))), (b"IEND", b"")):
+        found += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return found
 
 
 SIZES = [(12, 12), (13, 17), (31, 14), (7, 5), (40, 40), (1, 1), (3, 50)]  # width, height
@@ -87,19 +83,19 @@ def test_text_tensors_equal_the_tokenizers(tokenizer_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("read", "place", "value", "told"),
     [
         (
+            TextProcessor,
             ("post_processor", "single", 0, "SpecialToken", "id"),
             "[NONE]",
-            "fails on input 4, 'unheard'; use",
+            "input 4, 'unheard'",
         ),  # a panic
-        (("model", "vocab", "[UNK]"), None, r"the tokenizer fails on input 4, 'unheard'; use .*\[UNK\]"),
-        (("post_processor", "special_tokens", "[CLS]", "ids"), [10**6], "gives input 4 the token id 1000000; this"),
-        (("post_processor", "single", 0, "SpecialToken", "type_id"), 2, "gives input 4 the token type 2; this"),
+        (WordProcessor, ("model", "vocab", "[UNK]"), None, r"input 4, 'unheard'; use .*\[UNK\]"),
+        (TextProcessor, ("post_processor", "special_tokens", "[CLS]", "ids"), [10**6], "input 4 the token id 1000000"),
+        (WordProcessor, ("post_processor", "single", 0, "SpecialToken", "type_id"), 2, "input 4 the token type 2"),
     ],
 )
-@pytest.mark.parametrize("read", [TextProcessor, WordProcessor])
 def test_a_tokenizer_that_fails_on_a_text_is_refused(
     read: type[TextProcessor], place: tuple[Any, ...], value: Any, told: str, tokenizer_folder: Path, tmp_path: Path
 ) -> None:
@@ -123,9 +119,7 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused(
 @pytest.mark.parametrize(
     ("family", "settings", "configured", "expected"),
     [
-        ("bert", {}, 40, 40),
         ("bert", {}, 16, 16),
-        ("bert", {}, 512, 40),
         ("bert", {}, int(1e30), 40),
         ("bert", {"max_position_embeddings": 20}, 40, 20),
         ("roberta", {}, 512, 38),  # positions are counted from the padding id + 1
@@ -156,29 +150,10 @@ def test_stored_padding_and_truncation_are_overridden(tokenizer_folder: Path, tm
     assert not any(item.truncated for item in items)
 
 
-def test_side_of_truncation_is_the_tokenizers(tokenizer_folder: Path, tmp_path: Path) -> None:
-    folder = copied(tokenizer_folder, tmp_path / "copy", truncation_side="left")
-    text = "hello " * 50 + "weather"
-    expected = AutoTokenizer.from_pretrained(folder)(text, truncation=True)["input_ids"]
-    assert expected[-2] == WORDS.index("weather")
-    assert TextProcessor(folder, text_architecture()).encode([text])[0].ids == expected
-
-
-def test_padding_uses_the_models_padding_token(tokenizer_folder: Path) -> None:
-    processor = TextProcessor(tokenizer_folder, text_architecture("roberta"))
-    batch = processor.collate(processor.encode(["hello", "hello world today"]))
-    assert set(batch) == {"input_ids", "attention_mask"}
-    assert batch["input_ids"][0].tolist()[3:] == [1, 1]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "empty text"),
         (" \t\n", "empty text"),
-        (None, "NoneType"),
-        (["hello", "world"], "list"),
         (("hello", 3), "tuple"),
         (("hello", " "), "second text is empty"),
         (("hello", "\x00"), "no token"),
@@ -187,35 +162,12 @@ def test_padding_uses_the_models_padding_token(tokenizer_folder: Path) -> None:
         ("x" * (2**24 + 1), "16777217"),
         (("x" * 2**24, "x"), "16777217"),
     ],
-    ids=range(11),
+    ids=range(8),
 )
 def test_unusable_text_is_named(text: Any, message: str, tokenizer_folder: Path) -> None:
     processor = TextProcessor(tokenizer_folder, text_architecture())
     with pytest.raises(InputError, match=f"input 8.*{message}"):
         processor.encode(["hello", text], first=7)
-
-
-def test_missing_and_malformed_tokenizer_is_refused(tmp_path: Path) -> None:
-    architecture = text_architecture()
-    with pytest.raises(InputError, match=r"tokenizer\.json"):
-        TextProcessor(tmp_path, architecture)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match=r"cannot read .*tokenizer\.json"):
-        TextProcessor(tmp_path, architecture)
-
-
-def deep_png(kind: int, channels: int) -> bytes:
-    """A file of 2 by 2 pixels of 16 bits per channel."""
-    parts = {
-        b"IHDR": struct.pack(">IIBBBBB", 2, 2, 16, kind, 0, 0, 0),
-        b"IDAT": zlib.compress(2 * (b"\0" + bytes(4 * channels))),
-        b"IEND": b"",
-    }
-    chunks = (
-        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-        for name, content in parts.items()
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def deep_tiff() -> bytes:
@@ -225,9 +177,8 @@ def deep_tiff() -> bytes:
 
 
 DEEP = {
-    "png": deep_png(2, 3),
-    "png with alpha": deep_png(6, 4),
-    "grey png with alpha": deep_png(4, 2),
+    "png": png_of(26, edge=2, depth=16),
+    "grey png with alpha": png_of(18, edge=2, depth=16, kind=4),
     "tiff": deep_tiff(),
     "ppm": b"P6 2 2 65535\n" + bytes(24),
     "sgi": struct.pack(">HBBHHHH", 474, 0, 2, 3, 2, 2, 3).ljust(512 + 24, b"\0"),
@@ -248,17 +199,16 @@ def test_files_of_more_than_8_bits_are_refused(kind: str, tmp_path: Path) -> Non
             processor.encode([image], first=3)
 
 
-def test_tokenizer_larger_than_the_vocabulary_is_refused(tokenizer_folder: Path) -> None:
-    size = len(WORDS)
-    TextProcessor(tokenizer_folder, text_architecture(vocab_size=size))
-    with pytest.raises(InputError, match=f"token ids up to {size - 1}"):
-        TextProcessor(tokenizer_folder, text_architecture(vocab_size=size - 1))
-
-
-@pytest.mark.parametrize("content", ["", "{", "[1]"])
-def test_malformed_tokenizer_config_is_refused(content: str, tokenizer_folder: Path, tmp_path: Path) -> None:
+def test_missing_and_malformed_files_of_a_tokenizer_are_refused(tokenizer_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
+        TextProcessor(tmp_path, text_architecture())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match=r"cannot read .*tokenizer\.json"):
+        TextProcessor(tmp_path, text_architecture())
     folder = copied(tokenizer_folder, tmp_path / "copy")
-    (folder / "tokenizer_config.json").write_text(content)
+    with pytest.raises(InputError, match=f"token ids up to {len(WORDS) - 1}"):
+        TextProcessor(folder, text_architecture(vocab_size=len(WORDS) - 1))
+    (folder / "tokenizer_config.json").write_text("[1]")
     with pytest.raises(InputError, match=r"tokenizer_config\.json"):
         TextProcessor(folder, text_architecture())
 
@@ -267,13 +217,10 @@ def test_malformed_tokenizer_config_is_refused(content: str, tokenizer_folder: P
 
 CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     "vit": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}),
-    "vit bicubic": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=3),
     "vit nearest": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=0),
-    "vit lanczos": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=1),
     "vit without rescaling": lambda: ViTImageProcessorPil(
         size={"height": SIDE, "width": SIDE}, do_rescale=False, image_mean=[120.0, 110, 100], image_std=[60.0, 61, 62]
     ),
-    "vit without normalising": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, do_normalize=False),
     "vit bare": lambda: ViTImageProcessorPil(
         size={"height": SIDE, "width": SIDE}, do_normalize=False, do_rescale=False
     ),
@@ -286,7 +233,6 @@ CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     ),
     "crop alone": lambda: DeiTImageProcessorPil(do_resize=False, crop_size={"height": SIDE, "width": SIDE}),
     "clip": lambda: CLIPImageProcessorPil(size={"shortest_edge": SIDE + 1}, crop_size={"height": SIDE, "width": SIDE}),
-    "clip exact": lambda: CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=SIDE),
     "clip crop larger": lambda: CLIPImageProcessorPil(size={"shortest_edge": SIDE - 3}, crop_size=SIDE),
 }
 
@@ -323,21 +269,12 @@ def test_pixels_equal_the_image_processors(name: str) -> None:
         agree(pixels_of(processor, [image]), reference([image], return_tensors="np"), of=f"{size[0]} by {size[1]}")
 
 
-@pytest.mark.parametrize("name", ["vit", "deit", "clip"])
 @pytest.mark.parametrize("mode", ["L", "RGBA", "LA"])
-def test_other_modes_become_rgb(name: str, mode: str) -> None:
-    reference = CONFIGURATIONS[name]()
+def test_other_modes_become_rgb(mode: str) -> None:
+    reference = CONFIGURATIONS["vit"]()
     image = picture(19, 14, mode)
     found = pixels_of(from_transformers(reference, image_architecture()), [image])
     agree(found, reference([image.convert("RGB")], return_tensors="np"))
-
-
-def test_path_picture_and_array_give_the_same_pixels(tmp_path: Path) -> None:
-    image = picture(19, 14)
-    image.save(tmp_path / "a.png")
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    found = pixels_of(processor, [image, np.asarray(image), tmp_path / "a.png", str(tmp_path / "a.png")])
-    assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
 def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
@@ -347,18 +284,15 @@ def test_orientation_of_a_photo_is_honoured(tmp_path: Path) -> None:
     image.save(tmp_path / "a.png", exif=exif)
     found = pixels_of(
         from_transformers(CONFIGURATIONS["vit"](), image_architecture()),
-        [tmp_path / "a.png", image.transpose(Image.Transpose.ROTATE_270), Image.open(tmp_path / "a.png")],
+        [
+            turned := image.transpose(Image.Transpose.ROTATE_270),
+            np.asarray(turned),
+            tmp_path / "a.png",
+            str(tmp_path / "a.png"),
+            Image.open(tmp_path / "a.png"),
+        ],
     )
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
-
-
-def test_a_truncated_picture_is_named(tmp_path: Path) -> None:
-    picture(190, 140).save(tmp_path / "a.png")
-    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:2000])
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    with pytest.raises(InputError, match=r"input 0: .*truncated"):
-        processor.encode([Image.open(tmp_path / "a.png")])
+    assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
 def test_gray_model_reads_one_channel() -> None:
@@ -374,13 +308,12 @@ def test_gray_model_reads_one_channel() -> None:
     ("image", "message"),
     [
         (np.zeros((4, 4, 3), np.float32), r"input 7 .*float32 \[4, 4, 3\]"),
-        (np.zeros((3, 4, 4), np.uint8), r"input 7 .*uint8 \[3, 4, 4\]"),
         (np.zeros((0, 4, 3), np.uint8), r"input 7 .*uint8 \[0, 4, 3\]"),
         (None, "input 7 is a NoneType"),
         (Image.new("I;16", (4, 4)), "input 7 .*I;16"),
         ("https://example.org/cat.png", r"https://.*address"),
         ("", "input 7"),
-        (b"\x89PNG", "input 7"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n", "EPS"),
         (png_of(125), "input 7: .*pixels end early"),
         (png_of(107, interlaced=True), "input 7: .*pixels end early"),
         (png_of(126), "input 7: .*truncated"),
@@ -393,22 +326,12 @@ def test_unusable_image_is_named(image: Any, message: str) -> None:
         processor.encode([image], first=7)
 
 
-@pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
-def test_an_image_that_would_grow_beyond_all_memory_is_refused(shape: tuple[int, int], tmp_path: Path) -> None:
+def test_an_image_that_would_grow_beyond_all_memory_is_refused(tmp_path: Path) -> None:
     crop = {"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": {"height": SIDE, "width": SIDE}}
     processor = configured(tmp_path, **crop)
-    resized = r"\[13440000, 224\]" if shape[0] > shape[1] else r"\[224, 13440000\]"
-    with pytest.raises(InputError, match=rf"input 7 would be resized to {resized} pixels; crop it first"):
-        processor.encode([np.zeros(shape, np.uint8)], first=7)
+    with pytest.raises(InputError, match=r"input 7 would be resized to \[224, 13440000\]"):
+        processor.encode([np.zeros((1, 60_000), np.uint8)], first=7)
     assert processor.encode([np.zeros((1, 200), np.uint8)])[0].arrays["pixel_values"].shape == (3, SIDE, SIDE)
-
-
-def test_programs_that_draw_are_no_images() -> None:
-    """PIL would hand these to Ghostscript, whoever sent them."""
-    processor = from_transformers(CONFIGURATIONS["vit"](), image_architecture())
-    drawn = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
-    with pytest.raises(InputError, match="EPS"):
-        processor.encode([drawn])
 
 
 def configured(folder: Path, architecture: Architecture | None = None, **changes: Any) -> ImageProcessor:
@@ -428,23 +351,18 @@ def configured(folder: Path, architecture: Architecture | None = None, **changes
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("key", "value", "named"),
     [
-        {"size": {"height": 224, "width": 224}},
-        {"size": {"shortest_edge": SIDE + 1}},
-        {"do_center_crop": True, "crop_size": 10},
+        ("do_something_new", True, "do_something_new"),
+        ("crop_pct", 0.9, "crop_pct"),
+        ("feature_extractor_type", "LevitFeatureExtractor", "Levit"),
+        ("image_processor_type", "PerceiverImageProcessorFast", "Perceiver"),
     ],
 )
-def test_configuration_of_another_size_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the model reads 12 by 12"):
-        configured(tmp_path, **changes)
-
-
-@pytest.mark.parametrize("step", ["do_pad", "do_something_new", "crop_pct"])
-def test_unknown_step_is_refused(step: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=step):
-        configured(tmp_path, **{step: True})
-    assert configured(tmp_path, **{step: False}).encode([picture(5, 5)])
+def test_what_asks_for_more_than_is_done_is_refused(key: str, value: Any, named: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=named):
+        configured(tmp_path, **{key: value})
+    assert configured(tmp_path, do_something_new=False).encode([picture(5, 5)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -462,26 +380,16 @@ def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> No
     agree(found, made(images, return_tensors="np"))
 
 
-@pytest.mark.parametrize("name", ["LevitFeatureExtractor", "PerceiverImageProcessorFast", 3])
-@pytest.mark.parametrize("key", ["image_processor_type", "feature_extractor_type"])
-def test_an_image_processor_that_may_do_more_than_its_keys_say_is_refused(key: str, name: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=str(name)):
-        configured(tmp_path, **{key: name})
-
-
 @pytest.mark.parametrize(
     "changes",
     [
+        {"size": {"shortest_edge": SIDE + 1}},
+        {"do_center_crop": True, "crop_size": 10},
         {"size": "absent"},
-        {"size": "large"},
-        {"size": {"height": SIDE}},
         {"size": {"height": 0, "width": SIDE}},
-        {"size": 2**40, "do_center_crop": True, "crop_size": SIDE},
         {"do_center_crop": True, "crop_size": {"shortest_edge": SIDE}},
         {"resample": 99},
-        {"rescale_factor": 1e38},
         {"image_mean": [0.5, 0.5]},
-        {"image_mean": math.nan},
         {"image_std": [0.5, 0.0, 0.5]},
     ],
 )

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from unittest.mock import MagicMock
 
 import hydrant
 import numpy as np
@@ -20,14 +18,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hydrant.bundle.signature import sign
 from hydrant.bundle.store import Bundle
 from hydrant.cli.main import main
-from hydrant.errors import InputError
 from hydrant.runtime.offline.chunks import Chunks
 from hydrant.runtime.offline.input_stream import Sources, Survey
 from hydrant.runtime.offline.offline_run import Division, local_engine, predict_part
 from hydrant.runtime.offline.ray_engine import Actors, Scorer, Work
 from hydrant.runtime.offline.scoring import Scoring
-from hydrant.serving.ray_serve import _start
-from hydrant.serving.serve_settings import ServeSettings
 from support import make_model, make_tokenizer, random_plan, run_cli
 from test_signature import relabel, write_key
 
@@ -133,29 +128,6 @@ def test_an_actor_refuses_another_bundle(trusted: bool, bundle: Path, tmp_path: 
     assert "is another one on" in problem()
 
 
-def test_keys_are_named_from_the_root(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Actors and replicas have working directories of their own."""
-    folder = shutil.copytree(bundle, tmp_path / "out")
-    write_key(tmp_path / "maker.key", ec.generate_private_key(ec.SECP256R1()))
-    sign(folder, tmp_path / "maker.key")
-    (tmp_path / "x.csv").write_text("text\nhello\n")
-    monkeypatch.chdir(tmp_path)
-    told: dict[str, Any] = {}
-
-    def engine(bundle: str, loading: dict[str, Any], *_: Any) -> None:
-        told.update(loading)
-        raise InputError("enough")
-
-    monkeypatch.setattr("hydrant.cli.predict.ray_engine", engine)
-    words = ["predict", "out", "--input", "x.csv", "--output", "y.csv", "--engine", "ray", "--trust", "maker.pub"]
-    assert main(words) == 2
-    assert told["trust"] == str(tmp_path / "maker.pub")
-    ray, serve = MagicMock(), MagicMock()
-    ray.cluster_resources.return_value = {"CPU": 2.0}
-    _start(ray, serve, "out", ServeSettings(trust="maker.pub"), Actors().pool)
-    assert serve.deployment.return_value.return_value.bind.call_args.args[1].trust == tmp_path / "maker.pub"
-
-
 def test_actors_share_the_cpus() -> None:
     pools = [Actors("2:8").pool, Actors("3").pool]
     assert [(pool.least, pool.most) for pool in pools] == [(2, 8), (3, 3)]
@@ -165,9 +137,6 @@ def test_actors_share_the_cpus() -> None:
             assert 0 < share <= 1
             assert share * count <= max(cpus - 0.4, cpus / 2), "some of a CPU is left"
     assert Actors("4", actor_cpus=2.5).pool.share(2) == 2.5
-    for name in ("actor_cpus", "actor_gpus"):
-        with pytest.raises(InputError, match=f"{name} is '-1'; expected a number"):
-            Actors(**{name: -1})
 
 
 SERVE = """
@@ -246,25 +215,17 @@ def test_replicas_answer_by_the_same_protocol(bundle: Path, tmp_path: Path) -> N
 def test_without_ray_its_extra_is_named(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text\nhello\n")
     hiding = "import sys; sys.modules['ray'] = None; from hydrant.cli.main import main; sys.exit(main())"
-    for words, purpose in (
-        (["predict", bundle, "--input", "x.csv", "--output", "y"], "predict"),
-        (["serve", bundle, "--port", "8123"], "serve"),
-    ):
-        command = [sys.executable, "-c", hiding, *map(str, words), "--engine", "ray"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == (
-            f"hydrant: error: ray is not installed; it is needed to {purpose} on many machines: "
-            "pip install 'hydrant-uq[ray]'\n"
-        )
+    command = [sys.executable, "-c", hiding, "predict", bundle, "--input", "x.csv", "--output", "y", "--engine", "ray"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'hydrant-uq[ray]'" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
 
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [(["--replicas", "2"], "--replicas"), (["--engine", "ray", "--port", "0"], "port is 0"),
-     (["--engine", "ray", "--workers", "2"], "--workers"), (["--engine", "ray", "--replicas", "2:1"], "'2:1'")],
-)  # fmt: skip
+    [(["--engine", "ray", "--workers", "2"], "--workers"), (["--engine", "ray", "--replicas", "2:1"], "'2:1'")],
+)
 def test_options_of_replicas(bundle: Path, words: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(bundle), *words]) == 2
     said = capsys.readouterr()

@@ -22,6 +22,7 @@ from hydrant.data.examples import read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
 from hydrant.fusion import TracedClassifier
+from hydrant.tracing.members import trace
 from hydrant.tracing.traced_model import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,11 +81,9 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     ]  # fmt: skip
     ours = processor()
     for way, found in zip(ways, ours.encode(ways), strict=True):
+        [wanted] = ours.encode([sound])
         np.testing.assert_allclose(
-            found.arrays["input_values"],
-            ours.encode([sound])[0].arrays["input_values"],
-            atol=2e-6,
-            err_msg=str(type(way)),
+            found.arrays["input_values"], wanted.arrays["input_values"], 0, 2e-6, err_msg=f"{way}"
         )
     mean = processor(do_normalize=False).encode([tmp_path / "two.wav"])[0].arrays["input_values"]
     np.testing.assert_allclose(mean, 0, atol=1e-4)  # of both channels
@@ -94,12 +93,12 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     ("sound", "message"),
     [
         (noise(39), "input 0 has 39 samples"),
-        (np.zeros(80, np.int16), r"input 0 is int16 \[80\]"),
-        (np.zeros((2, 80), np.float32), r"input 0 is float32 \[2, 80\]"),
+        (np.zeros(80, np.int16), r"input 0 is a ndarray, int16 \[80\]"),
+        (np.zeros((2, 80), np.float32), r"input 0 is a ndarray, float32 \[2, 80\]"),
         (np.full(80, np.nan, np.float32), "input 0 holds NaN or infinity"),
         ("no/such.wav", "sound no/such.wav is no file"),
         (b"RIFFnothing", "cannot read input 0"),
-        ({"speech": 1}, "input 0 is a dict; expected a path"),
+        ({"speech": 1}, "input 0 is a dict, .*; expected a path"),
         (hydrant.data.raw_inputs.Sound(noise(80), 8000), "input 0 has 8000 samples a second"),
         ([[0.1], [0.1, 0.2]], "input 0 is a list"),
     ],
@@ -236,7 +235,7 @@ def test_a_pipeline_of_sounds_answers_as_transformers(folder: Path, tmp_path: Pa
 def test_a_model_that_padding_changes_reads_equal_sounds_together(tmp_path: Path) -> None:
     """HuBERT-shaped: its first norm is over time, so that zeros behind a sound would change its answer."""
     model = make("hubert")
-    ensemble = hydrant.fuse(model, plan_of(described_whole(model)), traced=True)
+    ensemble = hydrant.fuse(model, plan_of(trace(prepared(model))), traced=True)
     assert isinstance(ensemble, TracedClassifier)
     assert ensemble.architecture.input_names == ("input_values",)
     extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=False)
@@ -251,12 +250,6 @@ def test_a_model_that_padding_changes_reads_equal_sounds_together(tmp_path: Path
         np.testing.assert_allclose(together.probabilities[index], wanted["probabilities"][0], atol=2e-5)
 
 
-def described_whole(model: Any) -> Any:
-    from hydrant.tracing.members import trace
-
-    return trace(prepared(model))
-
-
 PROJECTIONS = {
     "wavlm": "wavlm.encoder.layers.{}.attention.out_proj",
     "sew": "sew.encoder.layers.{}.attention.out_proj",
@@ -268,7 +261,7 @@ PROJECTIONS = {
 def test_parts_that_are_written_out_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """Attention that hides its projections, and encoders that pad: beside the untouched model with zeroed weights."""
     model = make(name)
-    ensemble = hydrant.fuse(model, plan_of(described_whole(copy.deepcopy(model)), fork=0), traced=True)
+    ensemble = hydrant.fuse(model, plan_of(trace(prepared(copy.deepcopy(model))), fork=0), traced=True)
     assert isinstance(ensemble, TracedClassifier)
     assert ensemble.architecture.form == ("masked" if name == "wavlm" else "sliced")
     assert [block.groups for block in ensemble.architecture.blocks] == [4] * len(ensemble.plan.members[0])

@@ -81,10 +81,3 @@ def test_a_span_is_as_sure_as_its_least_sure_word() -> None:
     assert least["confidence"].tolist() == [0.6]
     assert least["energy"].tolist() == [-1.0]
     assert span_scores([], scores)["energy"].shape == (0,)
-
-
-def test_figures_of_nothing_are_zero() -> None:
-    empty = span_metrics(np.zeros((2, 3, 2)))
-    assert all((values == 0).all() for values in empty.values())
-    counts = span_counts([Span(0, "PER", 0, 1)], [Span(0, "PER", 0, 0), Span(0, "LOC", 2, 2)], TYPES, 1)
-    assert counts.tolist() == [[[0, 0], [1, 1], [0, 1]]]

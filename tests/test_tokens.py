@@ -23,7 +23,7 @@ from hydrant.runtime.backends.registry import open_backend
 from hydrant.serving.datatypes import Tensor
 from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of
 from support import HEADS, LAYERS, make_inputs, random_plan
-from token_support import TAGS, make_tagger, make_word_tokenizer, sentences
+from token_support import TAGS, loss_with_gate, make_tagger, make_word_tokenizer, sentences
 
 TEXTS: list[Any] = ["anna smith lives in paris .", ["bert", "is", "the", "anis"], "the rome"]
 
@@ -166,22 +166,6 @@ def test_ready_tensors_have_no_words(bundle: Path) -> None:
             predictor.predict([7])
 
 
-def test_half_precision_stays_within_its_gates(bundle: Path, tmp_path: Path) -> None:
-    import shutil
-
-    copy = tmp_path / "bundle"
-    shutil.copytree(bundle, copy)
-    hydrant.export_onnx(copy, "fp16")
-    found = hydrant.verify(copy, reading=hydrant.Reading(examples=40))
-    assert found.passed
-    assert {(each.backend, each.precision) for each in found.backends} >= {
-        ("onnxruntime", "fp32"),
-        ("onnxruntime", "fp16"),
-        ("openvino", "fp32"),
-    }
-    assert found.backends[0].agreement["inputs"] > 400  # tokens, padding left out
-
-
 def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:
     """By finite differences of the model in double precision, with transformers' own loss."""
     model = make_tagger(hidden_dropout_prob=0.0)
@@ -202,23 +186,10 @@ def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> 
                 known[0, place] = labels[row, word]
         for layer in range(LAYERS):
             for head in range(HEADS):
-                losses = [_scaled(model, layer, head, gate, inputs, known) for gate in (0.999, 1.001)]
+                losses = [
+                    loss_with_gate(model, layer, head, gate, {**inputs, "labels": known}) for gate in (0.999, 1.001)
+                ]
                 assert found[row, layer, head] == pytest.approx(abs(losses[1] - losses[0]) / 0.002, rel=2e-2, abs=2e-3)
-
-
-def _scaled(model: Any, layer: int, head: int, gate: float, inputs: Any, labels: torch.Tensor) -> float:
-    """The loss of the model with one head scaled."""
-
-    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-        states = arguments[0].clone()
-        states[..., head * 8 : (head + 1) * 8] *= gate
-        return (states,)
-
-    handle = model.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
-    with torch.no_grad():
-        loss = float(model(**inputs, labels=labels).loss)
-    handle.remove()
-    return loss
 
 
 def test_served_tokens_have_no_padding_of_other_texts(bundle: Path) -> None:

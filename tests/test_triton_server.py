@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -115,14 +114,13 @@ def server(packages: Path, tmp_path: Path) -> Iterator[Server]:
         yield Server(http, grpc, packages, repository, folder / "log", bundle, images)
 
 
-def test_generated_repositories_in_a_real_server(server: Server, text_csv: Path, tmp_path: Path) -> None:
+def test_generated_repositories_in_a_real_server(server: Server, tmp_path: Path) -> None:
     for model in ("whole", "steps"):
         (tmp_path / model).mkdir()
         check_every_answer_is_the_predictors(model, server, tmp_path / model)
     check_requests_of_one_length_share_a_run_of_the_graph(server)
     check_versions_pairs_and_single_outputs(server)
     check_images_are_the_bytes_of_their_files(server, tmp_path)
-    check_the_program_that_compares_a_server_with_the_predictor(server, text_csv)
     check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server, tmp_path)
 
 
@@ -219,24 +217,6 @@ def check_images_are_the_bytes_of_their_files(server: Server, tmp_path: Path) ->
     for got, want in zip(json.loads(out), wanted, strict=True):
         assert_same(got, want)
     assert infer(server.http, "pictures", {"image": ["no picture"]}) == str(raised.value)
-
-
-def check_the_program_that_compares_a_server_with_the_predictor(server: Server, text_csv: Path) -> None:
-    program = Path(__file__).parents[1] / "benchmarks/triton_server.py"
-    words = ["--data", text_csv, "--server", f"127.0.0.1:{server.http}", "--requests", "12", "--clients", "3"]
-    done = [
-        subprocess.run(
-            [sys.executable, program, server.bundle, "--model", model, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for model in ("steps", "pictures")
-    ]
-    assert done[0].returncode == 0, done[0].stderr
-    assert re.search(r"  3 clients: .*; 0 of 12 answers differ, largest difference \d", done[0].stdout)
-    assert done[1].returncode == 1
-    assert "Triton answers 400" in done[1].stderr
 
 
 def check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server: Server, tmp_path: Path) -> None:

@@ -51,13 +51,8 @@ def test_tokens_know_their_words_and_characters(processor: WordProcessor, tmp_pa
     joined = " ".join(words)
     assert [joined[start:end] for start, end in of_words.offsets[1:-1]] == ["anna", "an", "is", "paris", "."]
     assert of_words.words == [-1, 0, 1, 1, 2, 2, -1]
-
-
-def test_long_texts_are_cut_with_their_words(processor: WordProcessor) -> None:
-    [found] = encoded(processor, ["anna"] * 60)
-    assert found.truncated
-    assert found.tokens == 40
-    assert max(found.words) == 37
+    [long] = encoded(processor, ["anna"] * 60)
+    assert (long.truncated, long.tokens, max(long.words)) == (True, 40, 37)
 
 
 def test_a_tag_stands_at_the_first_token_of_its_word(processor: WordProcessor) -> None:
@@ -96,11 +91,8 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
         (("anna", "bert"), "is a pair of texts; this model tags tokens"),
         ([], "a list of no words"),
         (["anna", " "], "an empty word at 1"),
-        (["anna", "x" * 2**24], "16777220"),
-        (["anna", 3], "reads a text"),
-        (7, "input 0 is a int; this model tags tokens"),
+        (["anna", 3], "input 0 is a list; this model tags tokens"),
         (Unusable("is a dict with the keys words; expected 'text'"), "input 0 is a dict with the keys words"),
-        ("", "an empty text"),
         (["\ud800"], "lone surrogate"),
     ],
 )

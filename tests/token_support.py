@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import oracle
 import torch
 import transformers
 from support import HEADS, LAYERS, VOCABULARY, make_tokenizer
@@ -49,6 +50,21 @@ def make_tagger(family: str = "bert", seed: int = 0, **settings: Any) -> torch.n
             is_norm = "norm" in name.lower() and name.endswith("weight")
             parameter.normal_(1.0 if is_norm else 0.0, 0.3)
     return model.eval()
+
+
+def loss_with_gate(model: Any, layer: int, head: int, gate: float, inputs: dict[str, Any]) -> float:
+    """Transformers' own loss of a BERT with one head scaled."""
+
+    def scale(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        states = arguments[0].clone()
+        states[..., head * 8 : (head + 1) * 8] *= gate
+        return (states,)
+
+    handle = model.get_submodule(oracle.OUTPUT_PROJECTIONS["bert"].format(layer)).register_forward_pre_hook(scale)
+    with torch.no_grad():
+        loss = float(model(**inputs).loss)
+    handle.remove()
+    return loss
 
 
 def make_word_tokenizer(folder: Path) -> Any:

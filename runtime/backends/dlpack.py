@@ -1,7 +1,4 @@
-"""Tensors that stay on the GPU: read from any library that exports DLPack, and handed to one.
-
-The structures are those of DLPack 0.8, the version that every library reads.
-"""
+"""Tensors that stay on the GPU: read from any library that exports DLPack (as of 0.8), and handed to one."""
 
 from __future__ import annotations
 
@@ -43,24 +40,17 @@ class _Managed(ctypes.Structure):
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-
-
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-
 _new_capsule = ctypes.pythonapi.PyCapsule_New
-
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
-
 
 # a destructor gets an object that is no longer referenced, so these take its bare address
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
-
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -124,13 +114,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "data": (self.address, False),
-            "strides": None,
-            "version": 3,
-        }
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 3}
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._device, 0
@@ -159,13 +143,10 @@ def _contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:
     )
 
 
-def _forget(managed: Any) -> None:
-    _exported.pop(ctypes.addressof(managed.contents), None)
-
-
 def _forget_unread(capsule: int) -> None:
     if _is_valid(capsule, _NAME):  # nobody took the tensor
         _exported.pop(_pointer_of(capsule, _NAME), None)
 
 
-_delete, _destroy = _Deleter(_forget), _Destructor(_forget_unread)
+_delete = _Deleter(lambda managed: _exported.pop(ctypes.addressof(managed.contents), None))
+_destroy = _Destructor(_forget_unread)

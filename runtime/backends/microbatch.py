@@ -1,9 +1,4 @@
-"""Running a large batch on a CPU as several smaller ones.
-
-A CPU has no idle cores that a larger batch would fill; beyond a certain number of rows the activations only
-fall out of its caches. Short texts, on the other hand, must share a run, or the weights are read for
-each of them anew.
-"""
+"""Running a large batch on a CPU as several smaller ones, whose activations stay in its caches."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ import numpy as np
 from ...bundle.store import Bundle
 from ...cost.estimate import cost_of
 from ...errors import BackendError, cut
-from .protocol import Backend, Batch, joined
+from .protocol import Backend, Batch, joined, parts_of
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +30,10 @@ def _say(size: int, chunk: int) -> None:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """How many inputs go into one run.
+    """How many inputs go into one run."""
 
-    ``tokens`` of one image (``None`` for text, whose tensors tell); mean number of activation ``streams`` over the
-    layers: 1 before the fork, M from it on, 0 for a graph whose batches are never cut.
-    """
-
-    tokens: int | None
-    streams: float
+    tokens: int | None  # of one image; a text's tensors tell
+    streams: float  # mean number of activations over the layers; 0 for a graph whose batches are never cut
 
     @classmethod
     def of(cls, bundle: Bundle) -> Microbatch:
@@ -70,12 +61,7 @@ class Microbatch:
         pieces = -(-size // chunk)
         chunk = -(-size // pieces)  # parts of nearly equal size
         _say(size, chunk)
-        return joined(
-            [
-                function({name: array[start : start + chunk] for name, array in inputs.items()})
-                for start in range(0, size, chunk)
-            ]
-        )
+        return joined([function(part) for part in parts_of(inputs, chunk)])
 
 
 class GraphBackend(Backend):

@@ -19,12 +19,6 @@ PRECISIONS = ("fp32", "bf16", "int8")
 """What this backend runs, in the order of preference; BF16 computes the float32 graph in bfloat16."""
 
 
-class _Own(threading.local):
-    """What each thread has of its own."""
-
-    request: Any = None
-
-
 class OpenVinoGraph(GraphBackend):
     """An ONNX graph compiled by OpenVINO for the CPU."""
 
@@ -48,11 +42,13 @@ class OpenVinoGraph(GraphBackend):
                 f"OpenVINO {openvino.__version__} cannot load {graph}: {cut(error, 200)}; export it again"
             ) from error
         self._indices = {output.any_name: index for index, output in enumerate(self._compiled.outputs)}
-        self._own = _Own()  # a request serves one thread at a time
+        self._own = threading.local()  # a request serves one thread at a time
         super().__init__(precision, self._indices, microbatch)
 
     def _infer(self, inputs: Batch) -> dict[str, np.ndarray]:
-        request = self._own.request = self._own.request or self._compiled.create_infer_request()
+        if not hasattr(self._own, "request"):
+            self._own.request = self._compiled.create_infer_request()
+        request = self._own.request
         request.infer({name: np.ascontiguousarray(array) for name, array in inputs.items()})
         return {name: request.get_output_tensor(index).data.copy() for name, index in self._indices.items()}
 

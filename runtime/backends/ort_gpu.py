@@ -20,7 +20,7 @@ from .dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from .graph_file import graph_file
 from .kernel_cache import private_folder
 from .ort import session_options
-from .protocol import Backend, joined
+from .protocol import Backend, joined, parts_of
 
 PRECISIONS = ("fp16", "fp32")
 """What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
@@ -34,21 +34,15 @@ CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
 ROWS = 32
 """Largest batch of one run of the TensorRT provider, which compiles for a range of batches."""
 
-TOKENS = 64
-"""Length of texts that the TensorRT provider's kernels are chosen for."""
-
 
 class OnnxRuntimeCudaBackend(Backend):
-    """One of the bundle's graphs in ONNX Runtime's CUDA execution provider.
-
-    Tensors that stay on the GPU have the ``place`` of ONNX Runtime, and the ``memory_kind`` of DLPack.
-    """
+    """One of the bundle's graphs in ONNX Runtime's CUDA execution provider."""
 
     name = "onnxruntime-cuda"
     provider: ClassVar[str] = "CUDAExecutionProvider"
     library: ClassVar[str] = "libonnxruntime_providers_cuda.so"
-    place: ClassVar[str] = "cuda"
-    memory_kind: ClassVar[int] = CUDA
+    place: ClassVar[str] = "cuda"  # of tensors that stay on the GPU, for ONNX Runtime
+    memory_kind: ClassVar[int] = CUDA  # the same for DLPack
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         ort = require("onnxruntime", "gpu", "run the ONNX graph on a GPU")
@@ -81,18 +75,8 @@ class OnnxRuntimeCudaBackend(Backend):
                 for name, value in zip(self.outputs, binding.get_outputs(), strict=True)
             }
 
-    def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """The whole batch."""
-        return max(1, len(next(iter(inputs.values()))))
-
     def _run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        size, chunk = len(next(iter(inputs.values()))), self.chunk(inputs)
-        return joined(
-            [
-                self._run_part({name: each[start : start + chunk] for name, each in inputs.items()})
-                for start in range(0, size, chunk)
-            ]
-        )
+        return joined([self._run_part(part) for part in parts_of(inputs, self.chunk(inputs))])
 
     def _release(self) -> None:
         del self._session
@@ -149,11 +133,9 @@ class OnnxRuntimeCudaBackend(Backend):
 
 
 class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
-    """One of the bundle's graphs in ONNX Runtime, with its TensorRT execution provider.
+    """One of the bundle's graphs in ONNX Runtime's TensorRT execution provider, whose engines are cached.
 
-    Its engines are kept in the user's cache folder, one folder for each graph and version of ONNX Runtime. ONNX Runtime
-    itself reads those engines, unchecked, so the folder must be the user's own. The types are those of the graph: the
-    provider's own precision options stay off.
+    ONNX Runtime reads those engines unchecked, so the folder must be the user's own.
     """
 
     name = "onnxruntime-tensorrt"
@@ -184,13 +166,10 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
 
 
 def profile_options(architecture: Architecture) -> dict[str, str]:
-    """The TensorRT provider's ranges: 1 to :data:`ROWS` inputs, and 1 to as many tokens as the model reads.
-
-    Without them it compiles anew for every batch that is larger than all before.
-    """
+    """The TensorRT provider's ranges; without them it compiles anew for every batch that is larger than all before."""
     sizes = {
         "min": (1, 1),
-        "opt": (8, min(TOKENS, architecture.max_sequence)),
+        "opt": (8, min(64, architecture.max_sequence)),
         "max": (ROWS, architecture.max_sequence),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,17 @@ def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def parts_of(batch: Batch, size: int) -> Iterator[dict[str, np.ndarray]]:
+    """A batch in parts of at most so many inputs."""
+    for start in range(0, len(next(iter(batch.values()))), size):
+        yield {name: array[start : start + size] for name, array in batch.items()}
+
+
 class Backend(Closable):
     """Runs one model on batches of tensors, from many threads at a time, until it is closed.
 
-    Attributes:
-        name: of the backend, as given to ``hydrant.load``.
-        precision: of weights and activations: ``"fp32"``, ``"fp16"``, ``"bf16"`` or ``"int8"``.
-        outputs: names of what ``run`` gives: ``probabilities`` [B, C] and the scores [B]; where a graph or backend has
-            them also ``member_probabilities`` [B, M, C], and ``member_logits`` [B, M, C] before the temperature.
-        longest: tokens of the longest text that it takes; ``None`` if that is what the model reads, and for images.
+    ``outputs`` are the names of what ``run`` gives; ``longest`` the tokens of the longest text that it takes, ``None``
+    if that is what the model reads, and for images.
     """
 
     def __init__(self, name: str, precision: str, outputs: Iterable[str], longest: int | None = None) -> None:

@@ -71,12 +71,8 @@ class TorchFeatures(TorchModule):
 class TorchSingle(TorchModule):
     """The first member of a fused module as the single model that it is, in its own order of classes.
 
-    It gives ``logits`` [B, C] before any temperature, ``features`` [B, d or 2·d], the last vector of the network, and
-    ``penultimate`` [B, d'], what the last linear map reads; the latter only where a pooler makes them differ.
-
-    Attributes:
-        weight: of the last linear map, [d', C].
-        bias: [C]; zeros where it has none.
+    It gives ``logits`` [B, C] before any temperature, ``features``, the last vector of the network, and where a pooler
+    makes them differ ``penultimate`` [B, d'], what the last linear map reads: ``weight`` [d', C] and ``bias`` [C].
     """
 
     def __init__(self, ensemble: Any) -> None:

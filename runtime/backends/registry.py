@@ -70,11 +70,7 @@ def reasons(skipped: Sequence[tuple[str, str]]) -> str:
 def open_backend(
     bundle: Bundle, name: str = "auto", threads: int | None = None, precision: str | None = None
 ) -> tuple[Backend, list[tuple[str, str]]]:
-    """Open a backend by name, or with ``"auto"`` the first that can run here; also (name, reason) of the skipped ones.
-
-    Only absence makes ``"auto"`` go on to the next one (a GPU, library or file that is not there, or an engine that
-    does not fit); a file that was altered is an error.
-    """
+    """Open a backend by name, or with ``"auto"`` the first that is here; also (name, reason) of the skipped ones."""
     if name != "auto":
         if name not in OPENERS:
             raise BackendError(f"backend {cut(name)} is unknown; expected auto, {', '.join(OPENERS)}")

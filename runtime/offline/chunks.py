@@ -1,8 +1,4 @@
-"""Finished chunks of a run that goes on: a folder beside the output, under its name with ``.chunks`` behind it.
-
-A chunk is a run of consecutive rows in a file that is whole or absent; the same command again predicts those that are
-absent. The folder also describes the work that its chunks belong to.
-"""
+"""Finished chunks of a run, each a file of consecutive rows, whole or absent, in the folder ``OUTPUT.chunks``."""
 
 from __future__ import annotations
 
@@ -42,10 +38,6 @@ class Chunks:
         """The file of a chunk."""
         return self.folder / f"chunk-{number:06d}.jsonl"
 
-    def write(self, number: int, windows: Iterable[list[Answer]]) -> None:
-        """Keep the answers of a chunk, once all are there."""
-        self.keep(number, b"".join(json_line(answer) for window in windows for answer in window))
-
     def keep(self, number: int, lines: bytes) -> None:
         """Keep the answers of a chunk as JSON lines."""
         write_atomically(self.file(number), lines)
@@ -78,11 +70,16 @@ class Chunks:
         try:
             answers = [json.loads(line) for line in path.read_bytes().splitlines()]
             whole = [answer["index"] for answer in answers] == list(self.rows_of(number))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"chunk {path} cannot be read ({error}); run the command again") from error
         if not whole:
             raise InputError(f"chunk {path} lacks some of its rows; run the command again")
         return answers
+
+
+def lines_of(windows: Iterable[list[Answer]]) -> bytes:
+    """Answers as JSON lines."""
+    return b"".join(json_line(answer) for window in windows for answer in window)
 
 
 def folder_of(output: Path) -> Path:

@@ -17,7 +17,7 @@ from ...errors import InputError, cut, is_whole, listing
 from ...progress import Progress, no_progress
 from ...version import __version__
 from ..predictor import Predictor
-from .chunks import Chunks, differences, drop, kept
+from .chunks import Chunks, differences, drop, kept, lines_of
 from .input_stream import Cursor, Sources, Survey
 from .row_files import JsonLines, check_form, failures, filed, form_of, split, table_row
 from .scoring import Answer, Scoring, answers, example_answer
@@ -132,7 +132,7 @@ def local_engine(predictor: Predictor, sources: Sources, scoring: Scoring) -> En
         cursor = Cursor(sources, survey)
         for number in missing:
             rows = chunks.rows_of(number)
-            chunks.write(number, answers(predictor, cursor.rows(rows), scoring, rows.start))
+            chunks.keep(number, lines_of(answers(predictor, cursor.rows(rows), scoring, rows.start)))
             yield number
 
     return run
@@ -200,7 +200,6 @@ def _job(
 
 
 def _made(wanted: Part) -> Part | None:
-    """The part, if an earlier run has made it."""
     if not manifest_of(wanted.path).exists() or not wanted.path.exists():
         return None
     found = Part.load(wanted.path)

@@ -15,22 +15,16 @@ from ...errors import LARGEST, BackendError, InputError, cut, require
 
 log = logging.getLogger(__name__)
 
-OBJECTS = 256 * 2**20
-"""Bytes of shared memory of a cluster that is started here: only small messages go through it."""
-
 
 @dataclass(frozen=True)
 class Pool:
-    """Processes of Ray that come and go, and what each takes; ``cpus`` is ``None`` for what :meth:`share` gives.
-
-    ``called`` is the name of one of them in the options.
-    """
+    """Processes of Ray that come and go, and what each takes."""
 
     least: int
     most: int
-    cpus: float | None
+    cpus: float | None  # None for what share gives
     gpus: float
-    called: str
+    called: str  # one of them, in the options
 
     @classmethod
     def parse(cls, words: str, cpus: float | None, gpus: float, called: str) -> Pool:
@@ -76,11 +70,8 @@ def check_room(resources: Mapping[str, float], pool: Pool) -> None:
 
 @contextmanager
 def cluster(purpose: str) -> Iterator[Any]:
-    """The module ``ray``, connected to a cluster until the block ends; a process that is connected already stays so.
-
-    Ray's report of its usage is switched off where the user has not decided on it.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    """The module ``ray``, connected to a cluster until the block ends; a process that is connected already stays so."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # where the user has not decided on it
     if not log.isEnabledFor(logging.INFO):
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C++ part warns of what it mends itself
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors without GPUs keep the variables they had
@@ -89,7 +80,7 @@ def cluster(purpose: str) -> Iterator[Any]:
         yield ray
         return
     address = os.environ.get("RAY_ADDRESS")
-    own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": OBJECTS}
+    own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 2**28}
     try:
         options = {"address": address} if address else {"address": "local", **own}
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)

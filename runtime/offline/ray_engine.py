@@ -1,8 +1,7 @@
 """Chunks by the actors of Ray Data, each with a predictor of its own.
 
-Numbers of chunks go through Ray, and their rows come back. An actor reads its inputs itself, by the readers
-of every other command: bundle and data must be there under the same names on every machine. Chunks come back in any
-order and are kept by the process that started the work, each whole; a chunk whose actor died is given to another.
+Numbers of chunks go through Ray, and their rows come back, in any order: bundle and data must be there under the same
+names on every machine.
 """
 
 from __future__ import annotations
@@ -23,26 +22,15 @@ from ...bundle.store import Bundle
 from ...errors import BackendError, HydrantError, InputError, cut, require
 from ..loading import load
 from ..predictor import Predictor
-from .chunks import Chunks
+from .chunks import Chunks, lines_of
 from .input_stream import Cursor, Sources, Survey
 from .offline_run import Engine
 from .ray_cluster import Pool, check_room, cluster
-from .row_files import json_line
 from .scoring import Scoring, answers
 
 log = logging.getLogger(__name__)
 
 PURPOSE = "predict on many machines"
-
-RETRIES = 10
-"""How often a chunk is given to another actor when the one that had it died; more often, it is the chunk that kills."""
-
-WAITING = 2
-"""Chunks that an actor is given at a time, so that it never waits for the next."""
-
-
-STARTING_S = 900
-"""Seconds that the fewest actors may take to start, for clusters that get machines first."""
 
 
 @dataclass(frozen=True)
@@ -93,25 +81,17 @@ class Scorer:
         self._predictor: Predictor | None = None
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Rows of chunks, as JSON lines, or the problem that each has."""
-        rows, problems = [], []
-        for start, stop in zip(batch["start"].tolist(), batch["stop"].tolist(), strict=True):
-            data, problem = b"", ""
-            try:
-                data = self._lines(range(start, stop))
-            except HydrantError as error:  # an exception would not say in one line what it is about
-                problem = str(error)
-            rows.append(data)
-            problems.append(problem)
-        return {
-            "chunk": batch["chunk"],
-            "rows": np.array(rows, object),
-            "problem": np.array(problems, object),
-        }
+        """Rows of one chunk, as JSON lines, or the problem that it has."""
+        (start,), (stop,) = batch["start"].tolist(), batch["stop"].tolist()
+        rows, problem = b"", ""
+        try:
+            rows = self._lines(range(start, stop))
+        except HydrantError as error:  # an exception would not say in one line what it is about
+            problem = str(error)
+        return {"chunk": batch["chunk"], "rows": np.array([rows], object), "problem": np.array([problem], object)}
 
     def _lines(self, wanted: range) -> bytes:
-        windows = answers(self._loaded(), self._cursor.rows(wanted), self._work.scoring, wanted.start)
-        return b"".join(json_line(answer) for window in windows for answer in window)
+        return lines_of(answers(self._loaded(), self._cursor.rows(wanted), self._work.scoring, wanted.start))
 
     def _loaded(self) -> Predictor:
         if self._predictor is None:
@@ -159,7 +139,7 @@ def _streamed(
             handler.setLevel(logging.INFO if log.isEnabledFor(logging.INFO) else logging.ERROR)
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
-    context.wait_for_min_actors_s = STARTING_S
+    context.wait_for_min_actors_s = 900  # clusters may get machines first
     items = [
         {"chunk": number, "start": chunks.rows_of(number).start, "stop": chunks.rows_of(number).stop}
         for number in missing
@@ -167,7 +147,7 @@ def _streamed(
     strategy = data.ActorPoolStrategy(
         min_size=min(pool.least, len(missing)),
         max_size=min(pool.most, len(missing)),
-        max_tasks_in_flight_per_actor=WAITING,
+        max_tasks_in_flight_per_actor=2,  # so that it never waits for the next
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray tells users that it will take restarts by other names from 2.64 on
@@ -179,7 +159,7 @@ def _streamed(
             num_cpus=share,
             num_gpus=pool.gpus,
             max_restarts=-1,
-            max_task_retries=RETRIES,
+            max_task_retries=10,  # beyond, it is the chunk that kills actors
         )
     try:
         yield from stream.iter_rows()

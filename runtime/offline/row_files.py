@@ -30,18 +30,6 @@ def json_line(row: Mapping[str, Any]) -> bytes:
         return (json.dumps(row) + "\n").encode()
 
 
-@contextmanager
-def _fitting(*errors: type[BaseException]) -> Iterator[None]:
-    """Refuse rows of other types than a prediction's, or nested deeper than can be written: damaged ones were kept."""
-    try:
-        yield
-    except errors as error:
-        raise InputError(
-            f"a row does not fit its table ({cut(error, 200)}); if an interrupted run kept it, remove its folder "
-            "(OUTPUT.chunks), and run the command again"
-        ) from error
-
-
 class Table:
     """A file of rows that is being written; ``join`` puts several such files behind each other."""
 
@@ -68,9 +56,7 @@ class JsonLines(Table):
 
     def write(self, rows: Iterable[Answer]) -> None:
         """Add rows."""
-        with _fitting(RecursionError):
-            lines = b"".join(map(json_line, rows))
-        self._handle.write(lines)
+        self._handle.write(b"".join(map(json_line, rows)))
         self._handle.flush()
 
 
@@ -84,9 +70,7 @@ class Csv(Table):
     def write(self, rows: Iterable[Answer]) -> None:
         """Add rows."""
         for row in rows:
-            with _fitting(RecursionError):
-                cells = [_cell(row.get(name)) for name in self._example]
-            self._line(cells)
+            self._line(_cell(row.get(name)) for name in self._example)
 
     def _line(self, cells: Iterable[Any]) -> None:
         text = io.StringIO()
@@ -136,13 +120,11 @@ class Parquet(Table):
     def _flush(self) -> None:
         if self._rows:
             rows, self._rows = self._rows, []
-            with _fitting(RecursionError, OverflowError, TypeError, ValueError, self._arrow.ArrowException):
-                columns = {
-                    name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in rows]
-                    for name in self._example
-                }
-                table = self._arrow.Table.from_pydict(columns, schema=self._schema)
-            self._writer.write_table(table)
+            columns = {
+                name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in rows]
+                for name in self._example
+            }
+            self._writer.write_table(self._arrow.Table.from_pydict(columns, schema=self._schema))
 
     @classmethod
     def join(cls, parts: Sequence[Path], handle: IO[bytes]) -> None:
@@ -158,16 +140,12 @@ class Parquet(Table):
 
 
 Sink = Callable[[list[Answer]], object]
-"""Takes rows."""
 
 ERRORS: Answer = {"index": 0, "input": "", "error": ""}
 """Columns of a file of failed rows."""
 
 FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
 """Forms by the endings of names."""
-
-LINES = ("", ".jsonl", ".ndjson", ".json", ".log", ".txt")
-"""Endings of files that are expected to hold lines."""
 
 
 def form_of(path: Path | None) -> type[Table]:
@@ -177,7 +155,8 @@ def form_of(path: Path | None) -> type[Table]:
 
 def check_form(path: Path) -> None:
     """Refuse a name that promises another form than is written, as that of a spreadsheet does."""
-    if path.suffix.lower() not in (*FORMS, *LINES) and destination(path) is not None:
+    lines = ("", ".ndjson", ".json", ".log", ".txt")
+    if path.suffix.lower() not in (*FORMS, *lines) and destination(path) is not None:
         raise InputError(
             f"{cut(path)} ends in {cut(path.suffix)}, which is not written here; expected .csv, .parquet, or "
             ".jsonl for JSON lines"
@@ -233,14 +212,12 @@ def _check_columns(same: bool, part: Path, first: Path) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a cell of CSV."""
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
 def _text(value: Any) -> str | None:
-    """A value of a column of texts."""
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
     return None if value is None else str(value).encode(errors="backslashreplace").decode()

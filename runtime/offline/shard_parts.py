@@ -1,8 +1,4 @@
-"""Shards of a prediction, the parts that they write, and the parts as one file again.
-
-Beside ``part-2.jsonl`` lies ``part-2.jsonl.manifest.json``: which rows of which inputs it holds, from which bundle and
-with which options, and the digests of its files. Parts are merged by what it says, never by their names.
-"""
+"""Shards of a prediction, the parts that they write, each with its manifest, and the parts as one file again."""
 
 from __future__ import annotations
 
@@ -24,9 +20,6 @@ from ...data.specs import Spec, decode
 from ...errors import LARGEST, InputError, cut, is_whole, listing
 from .chunks import differences
 from .row_files import check_form, form_of
-
-MAX_NAMED = 8
-"""Missing parts that a message names."""
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -221,7 +214,7 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
         raise InputError(f"{listing(doubled, 4)} hold the same rows, or some of them; give every part once")
     if len(parts) < first.shard.count:
         missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in given)
-        some = [str(shard) for shard in islice(missing, MAX_NAMED)]  # a manifest may speak of billions
+        some = [str(shard) for shard in islice(missing, 8)]  # a manifest may speak of billions
         more = first.shard.count - len(parts) - len(some)
         raise InputError(
             f"{len(parts)} of {first.shard.count} parts are given; missing: {listing(some)}"

@@ -23,7 +23,6 @@ from ...bundle.store import PROCESSOR, Bundle, onnx_name
 from ...bundle.strict_json import to_json_bytes
 from ...bundle.traced import AnyArchitecture
 from ...errors import BundleError, InputError
-from ...tasks import TaskName
 from ...version import __version__
 from .pbtxt import Message, Word, entries, to_pbtxt
 from .triton_settings import TritonSettings
@@ -31,11 +30,9 @@ from .triton_tensors import LABELS, TensorSpec, answer_specs, graph_specs, label
 
 CONFIG = "config.pbtxt"
 
-PERF = "perf.json"
-"""File with requests for ``perf_analyzer``."""
+PERF = "perf.json"  # requests for perf_analyzer
 
-ENVIRONMENT = "EXECUTION_ENV_PATH"
-"""Parameter by which Triton's Python backend finds an environment."""
+ENVIRONMENT = "EXECUTION_ENV_PATH"  # parameter by which Triton's Python backend finds one
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -43,8 +40,7 @@ SHORT = "how do i say thank you in another language"
 
 LONG = " ".join([SHORT, "and what is the weather like over there at this time of the year", SHORT])
 
-TOKENS = 16
-"""Of ready tensors."""
+TOKENS = 16  # of ready tensors
 
 
 @dataclass(frozen=True)
@@ -87,30 +83,23 @@ class Source:
         return cls(bundle, architecture, Calibration.of(bundle), graph, *tensors, raw, pairs)
 
     @property
-    def task(self) -> TaskName:
-        """The task of the model."""
-        return self.architecture.task
-
-    @property
     def requests(self) -> list[TensorSpec]:
         """The tensors of requests: raw inputs, or the graph's where the bundle has no processor."""
         if not self.raw:
             return list(self.inputs)
-        return raw_inputs(self.architecture.modality, self.architecture.modality == "text" and self.task != "tokens")
+        return raw_inputs(
+            self.architecture.modality, self.architecture.modality == "text" and self.architecture.task != "tokens"
+        )
 
     @property
     def answers(self) -> list[TensorSpec]:
         """The tensors of answers."""
-        return answer_specs(self.outputs, self.task, self.calibration, self.raw)
+        return answer_specs(self.outputs, self.architecture.task, self.calibration, self.raw)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the repository, with one version of it.
-
-    ``part`` is ``"whole"``, or of an ensemble ``"ensemble"``, ``"prepare"``, ``"graph"`` or ``"decide"``. Files are
-    contents, or files to copy, by their names in the folder of the version, and beside ``config.pbtxt``.
-    """
+    """A model of the repository with one version, and its files: contents, or files to copy, by their names."""
 
     name: str
     part: str
@@ -143,9 +132,8 @@ class Model:
     def marker(self, facts: Mapping[str, Any]) -> bytes:
         """Content of the file by which a version is known to be ours."""
         head = {"schema": 1, "hydrant": __version__, "model": self.name, "part": self.part}
-        return (
-            json.dumps({**head, **facts, "interface": self.interface()}, indent=1, ensure_ascii=False) + "\n"
-        ).encode()
+        written = {**head, **facts, "interface": self.interface()}
+        return (json.dumps(written, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def template(file: str, **values: object) -> bytes:
@@ -203,10 +191,7 @@ def beside(source: Source) -> dict[str, bytes]:
 
 
 def perf_data(source: Source) -> bytes | None:
-    """The file of ``perf_analyzer --input-data``: raw inputs, or ready tensors of :data:`TOKENS` tokens.
-
-    Ready images are ``None``: it sends zeros of their fixed shape by itself.
-    """
+    """The file of ``perf_analyzer --input-data``; ``None`` for ready images, of which it sends zeros by itself."""
     names = [spec.name for spec in source.requests]
     rows: list[dict[str, Any]]
     if "image" in names:
@@ -224,10 +209,9 @@ def perf_data(source: Source) -> bytes | None:
 def warm_files(source: Source) -> dict[str, bytes]:
     """The files that warm-up requests of clients name."""
     if source.raw:
-        image = source.architecture.modality == "image"
-        inputs = (
-            {"image": _image_bytes(source.architecture)} if image else {"short": SHORT.encode(), "long": LONG.encode()}
-        )
+        inputs = {"short": SHORT.encode(), "long": LONG.encode()}
+        if source.architecture.modality == "image":
+            inputs = {"image": _image_bytes(source.architecture)}
         # a tensor of strings: the length of each, and its bytes
         return {f"warmup/{name}": struct.pack("<I", len(data)) + data for name, data in inputs.items()}
     return ones_files([TOKENS]) if source.architecture.modality == "text" else {}

@@ -1,8 +1,6 @@
 """The models of a generated repository, as Triton's Python backend runs them: ``model.py`` there names one of these.
 
-Triton makes one for each instance, calls ``initialize`` once, and ``execute`` with the requests of a batch, to get one
-response for each of them, which holds tensors or an error. A request holds one or more inputs. Those of all requests
-are predicted at once; an invalid request fails alone.
+The inputs of all requests of a batch are predicted at once; an invalid request fails alone.
 """
 
 from __future__ import annotations
@@ -59,10 +57,14 @@ class PythonModel(ABC):
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer the requests of a batch, each with its tensors or its error."""
-        waiting = [request for request in requests if not request.is_cancelled()]
-        answers = iter(self.answers([self._read(request) for request in waiting]) if waiting else [])
-        left = {id(request) for request in waiting}
-        return [self._response(request, next(answers)) if id(request) in left else self._gone() for request in requests]
+        triton = self._triton
+        gone = triton.TritonError("the client gave this request up", triton.TritonError.CANCELLED)
+        waiting = [place for place, request in enumerate(requests) if not request.is_cancelled()]
+        answers = self.answers([self._read(requests[place]) for place in waiting]) if waiting else []
+        responses = [triton.InferenceResponse(error=gone) for _ in requests]
+        for place, answer in zip(waiting, answers, strict=True):
+            responses[place] = self._response(requests[place], answer)
+        return responses
 
     @abstractmethod
     def open(self, bundle: Bundle) -> None:
@@ -77,19 +79,15 @@ class PythonModel(ABC):
         return self._parameters.get(name) or None
 
     def number(self, name: str) -> int | None:
-        """A parameter that is a whole number, 1 or more; ``None`` where it is absent or empty."""
+        """A parameter that is a whole number; ``None`` where it is absent or empty."""
         text = self.setting(name)
-        if text is not None and not (text.isdecimal() and int(text) > 0):
+        if text is not None and not text.isdecimal():
             raise InputError(f"parameter {name} in config.pbtxt is {text!r:.60}; expected a whole number, 1 or more")
         return None if text is None else int(text)
 
     def _read(self, request: Any) -> Arrays:
         found = {name: self._triton.get_input_tensor_by_name(request, name) for name in self._inputs}
         return {name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None}
-
-    def _gone(self) -> Any:
-        error = self._triton.TritonError
-        return self._triton.InferenceResponse(error=error("the client gave this request up", error.CANCELLED))
 
     def _response(self, request: Any, answer: Answer) -> Any:
         triton = self._triton
@@ -121,9 +119,8 @@ class Whole(PythonModel):
     def answers(self, requests: Sequence[Arrays]) -> list[Answer]:
         """Predict all requests together."""
         read = _each(read_inputs, requests)
-        valid = [inputs for inputs in read if not isinstance(inputs, HydrantError)]
-        found = iter(predicted(self._predictor, valid))
-        return [inputs if isinstance(inputs, HydrantError) else self._tensors(inputs, next(found)) for inputs in read]
+        found = iter(predicted(self._predictor, [each for each in read if not isinstance(each, HydrantError)]))
+        return [each if isinstance(each, HydrantError) else self._tensors(each, next(found)) for each in read]
 
     def finalize(self) -> None:
         """Close the predictor."""

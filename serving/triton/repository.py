@@ -35,11 +35,7 @@ MARKER = "hydrant-triton.json"
 RUN_BY = {"cpu": ("fp32", "int8", "fp16"), "gpu": ("fp16", "fp32")}
 """Precisions that ONNX Runtime runs on each device, the first choice first, as hydrant's own backends have them."""
 
-RELEASE = "24.12"
-"""First release of Triton whose Python backend reads NumPy 2; its Python is 3.12."""
-
-STAGE = "hydrant-triton"
-"""Purpose of the hidden folder in which models are staged."""
+STAGE = "hydrant-triton"  # purpose of the hidden folder in which models are staged
 
 
 @dataclass(frozen=True)
@@ -71,11 +67,8 @@ class TritonModels:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
-        return {
-            **{name: getattr(self, name) for name in ("name", "version", "device", "runs", "file", "size")},
-            "path": str(self.path),
-            **{name: list(getattr(self, name)) for name in ("models", "inputs", "outputs")},
-        }
+        lists = {name: list(getattr(self, name)) for name in ("models", "inputs", "outputs")}
+        return {**vars(self), **lists, "path": str(self.path)}
 
 
 def triton_repository(
@@ -192,22 +185,16 @@ class Marker(Spec, frozen=True):
 
 
 def _versions(place: Path) -> dict[int, Marker]:
-    """The versions of a model in its folder."""
     if not place.is_dir() or not any(place.iterdir()):
         return {}
     numbers = sorted(int(child.name) for child in place.iterdir() if child.name.isdecimal() and child.is_dir())
-    try:
-        markers = [
-            decode((place / str(number) / MARKER).read_bytes(), Marker, MARKER, InputError) for number in numbers
-        ]
-    except (OSError, InputError):
-        markers = []
-    if not markers:
+    files = {number: place / str(number) / MARKER for number in numbers}
+    if not files or not all(file.is_file() for file in files.values()):
         raise InputError(
             f"{place} exists, and holds something else than this command makes (no {MARKER} in a version); choose "
             "another --name (name=…)"
         )
-    return dict(zip(numbers, markers, strict=True))
+    return {number: decode(file.read_bytes(), Marker, file, InputError) for number, file in files.items()}
 
 
 def _check_version(place: Path, marker: Marker, model: Model, replaced: bool) -> None:
@@ -291,10 +278,7 @@ def _fill(folder: Path, files: Mapping[str, bytes | Path]) -> int:
     for name, content in files.items():
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, bytes):
-            place.write_bytes(content)
-        else:
-            shutil.copyfile(content, place)
+        place.write_bytes(content) if isinstance(content, bytes) else shutil.copyfile(content, place)
     return sum((folder / name).stat().st_size for name in files)
 
 
@@ -308,7 +292,7 @@ def readme(source: Source, models: Sequence[Model], version: int, engine: Engine
         name=asked.name,
         hydrant=__version__,
         form=f"an ensemble of {steps}, which stand beside it" if steps else "the whole predictor in its Python backend",
-        release=RELEASE,
+        release="24.12",  # the first whose Python backend reads NumPy 2
         needs=f"its Python backend{graph}",
         libraries="hydrant's core" if steps else "hydrant and ONNX Runtime",
         extra="" if steps else "[onnxruntime]",

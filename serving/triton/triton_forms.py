@@ -1,15 +1,11 @@
-"""The two forms of a model in Triton.
-
-For the CPU it is one model, the whole predictor in Triton's Python backend. For the GPU it is an ensemble: inputs →
-tensors (Python) → graph (ONNX Runtime or TensorRT) → decisions (Python). Triton batches requests of equal shapes only,
-so the first step pads texts to multiples of 16 tokens.
-"""
+"""The two forms of a model in Triton: the whole predictor in Python; or inputs → tensors → graph → decisions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +36,6 @@ from .triton_tensors import LABELS, TensorSpec, label_lines
 log = logging.getLogger(__name__)
 
 LIBRARY = "tensorrt"
-
-WARM_TOKENS = (16, 64, 128)
-"""Lengths of the texts that the graph is warmed up with, beside the longest."""
 
 FLOAT32 = {
     "execution_accelerators": {
@@ -80,11 +73,10 @@ def engine_for(bundle: Bundle, settings: TritonSettings) -> Engine | None:
     """The first engine that Triton can run, in the order of precisions; ``None`` where ONNX Runtime runs the graph."""
     if settings.graph_backend == "onnxruntime":
         return None
-    engines = [Engine(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
+    engines = [Engine(name, read_metadata(bundle, name)) for name in sorted(engine_names(bundle))]
     reasons, precision = [], settings.precision
-    for engine in sorted(engines, key=lambda each: (_rank(each.facts), each.name)):
-        if precision not in (None, engine.facts.precision):
-            continue
+    order = PRECISIONS if precision is None else (precision,)
+    for engine in (each for kind in order for each in engines if each.facts.precision == kind):
         if (reason := _unusable(bundle, engine.facts)) is None:
             bundle.file(engine_path(engine.name))
             return engine
@@ -122,7 +114,7 @@ def ensemble_models(
     source: Source, name: str, version: int, settings: TritonSettings, engine: Engine | None
 ) -> list[Model]:
     """The steps, each called by the ensemble's name and its own, and last the ensemble of them."""
-    if source.task == "tokens":
+    if source.architecture.task == "tokens":
         raise InputError(
             f"bundle {source.bundle.path} tags tokens, whose words and spans the steps of an ensemble do not hand on; "
             "use --device cpu, whose Python model runs the whole predictor on any backend that the machine has"
@@ -141,7 +133,7 @@ def _prepare(source: Source, name: str, settings: TritonSettings, engine: Engine
         "model.py": python_model("Prepare", "Texts or images as the graph's tensors"),
         **excerpt(source.bundle, BUNDLE, [ARCHITECTURE], processor=True),
     }
-    tensors, known = _between(source.inputs), _limits(engine)
+    tensors, known = _between(source.inputs), {} if engine is None else engine.limits()
     return Model(name, "prepare", config, source.requests, tensors, content, warm_files(source), limits=known)
 
 
@@ -171,7 +163,7 @@ def _graph(source: Source, name: str, settings: TritonSettings, engine: Engine |
         "version_policy": {"all": {}},
         "model_warmup": samples,
     }
-    files, known = ones_files(lengths), _limits(engine)
+    files, known = ones_files(lengths), {} if engine is None else engine.limits()
     return Model(name, "graph", config, source.inputs, source.outputs, content, files, limits=known)
 
 
@@ -209,10 +201,6 @@ def _step(model: Model, version: int, raw: bool) -> Message:
     }
 
 
-def _limits(engine: Engine | None) -> dict[str, Any]:
-    return {} if engine is None else engine.limits()
-
-
 def _between(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
     """A graph's tensors as the steps beside it see them: [B, 1] where the graph has [B]."""
     return [TensorSpec(spec.name, spec.datatype, spec.dims) for spec in specs]
@@ -222,9 +210,10 @@ def _lengths(source: Source, engine: Engine | None) -> list[int]:
     """Tokens of the texts that the graph is warmed up with; none for images."""
     if source.architecture.modality == "image":
         return []
-    least, most = (1, source.architecture.max_sequence) if engine is None or engine.tokens is None else engine.tokens
-    most = min(most, source.architecture.max_sequence)
-    return sorted({max(least, min(padded_length(tokens), most)) for tokens in (*WARM_TOKENS, most)})
+    longest = source.architecture.max_sequence
+    least, most = (engine and engine.tokens) or (1, longest)
+    most = min(most, longest)
+    return sorted({max(least, min(padded_length(tokens), most)) for tokens in (16, 64, 128, most)})
 
 
 def _unusable(bundle: Bundle, facts: EngineFile) -> str | None:
@@ -246,19 +235,11 @@ def _gap(facts: EngineFile) -> tuple[int, int] | None:
     """Numbers of tokens between which no profile takes any; ``None`` where there are no such, and for images."""
     texts = [shapes for profile in facts.profiles for shapes in profile.values() if len(shapes[0]) == 2]
     ranges = sorted((shapes[0][1], shapes[2][1]) for shapes in texts)
-    reach = ranges[0][1] if ranges else 0
-    for least, most in ranges:
-        if least > reach + 1:
-            return reach, least
-        reach = max(reach, most)
-    return None
+    reach = accumulate((most for _, most in ranges), max)
+    gaps = ((most, least) for most, (least, _) in zip(reach, ranges[1:], strict=False) if least > most + 1)
+    return next(gaps, None)
 
 
 def _axis(facts: EngineFile, axis: int, which: int) -> list[int]:
     """An axis of the smallest (0) or largest (2) shapes of every input in every profile."""
     return [shapes[which][axis] for profile in facts.profiles for shapes in profile.values()]
-
-
-def _rank(facts: EngineFile) -> int:
-    order: Sequence[str] = PRECISIONS
-    return order.index(facts.precision) if facts.precision in order else len(order)

@@ -13,8 +13,6 @@ Device = Literal["cpu", "gpu"]
 
 GraphBackend = Literal["auto", "onnxruntime", "tensorrt"]
 
-MAX_BATCH = 4096
-
 
 @dataclass(frozen=True)
 class TritonSettings:
@@ -48,7 +46,7 @@ class TritonSettings:
 
     def __post_init__(self) -> None:
         check_plain(self)
-        limits = {"max_batch": (1, MAX_BATCH), "queue_delay": (0, 10_000_000), "instances": (1, 1024)}
+        limits = {"max_batch": (1, 4096), "queue_delay": (0, 10_000_000), "instances": (1, 1024)}
         if self.threads is not None:
             limits["threads"] = (1, 1024)
         for name, (least, most) in limits.items():
@@ -63,12 +61,8 @@ def check_device(device: str, settings: TritonSettings) -> None:
     """Refuse an unknown device, and settings that only the other one has."""
     if device not in get_args(Device):
         raise InputError(f"device is {cut(device)}; expected one of {listing(get_args(Device))}")
-    if device == "cpu" and settings.graph_backend != "auto":
-        raise InputError(
-            f"graph_backend is {settings.graph_backend!r}, and the device cpu runs the whole predictor in Python; "
-            "leave it out, or use the device gpu"
-        )
-    if device == "gpu" and settings.threads is not None:
-        raise InputError("threads is given, and the device gpu runs the graph on the GPU; leave it out")
-    if device == "gpu" and settings.linked:
-        raise InputError("linked is given, and the device gpu needs the graph in its folder; leave it out")
+    given = {"graph_backend": settings.graph_backend != "auto"} if device == "cpu" else {}
+    if device == "gpu":
+        given = {"threads": settings.threads is not None, "linked": settings.linked}
+    if wrong := next((name for name, is_given in given.items() if is_given), None):
+        raise InputError(f"{wrong} is given, and is not for the device {device}; leave it out, or use the other device")

@@ -1,8 +1,4 @@
-"""The tensors of a bundle's model in Triton, and predictions as these tensors.
-
-Triton puts the batch before every ``dims`` by itself. What a ``Prediction`` has once an input is [1] there, so that a
-batch of B is [B, 1]; a graph's own output [B] is reshaped on its way.
-"""
+"""The tensors of a bundle's model in Triton, and predictions as these tensors: [B, 1] where a prediction has [B]."""
 
 from __future__ import annotations
 
@@ -36,18 +32,14 @@ SPANS = "spans"
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a model in Triton; ``dims`` without the batch, −1 for an axis of any length.
-
-    The graph's own tensor of a ``flat`` one has no axis but the batch; the last axis of a ``labelled`` one has the
-    classes of :data:`LABELS`.
-    """
+    """An input or output of a model in Triton."""
 
     name: str
     datatype: str
-    dims: tuple[int, ...]
+    dims: tuple[int, ...]  # without the batch; −1 for an axis of any length
     optional: bool = False
-    flat: bool = False
-    labelled: bool = False
+    flat: bool = False  # the graph's own tensor has no axis but the batch
+    labelled: bool = False  # the last axis has the classes of LABELS
 
     def message(self) -> Message:
         """The entry in ``config.pbtxt``."""

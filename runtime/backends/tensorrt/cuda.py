@@ -1,7 +1,4 @@
-"""The first GPU, through the library cuda-bindings: memory, copies, streams, events and graphs.
-
-Addresses and handles are plain integers, so that a stand-in needs no library.
-"""
+"""The first GPU, through the library cuda-bindings; addresses and handles are plain integers."""
 
 from __future__ import annotations
 
@@ -121,28 +118,21 @@ class Holdings:
         self._returns: list[tuple[Callable[[int], object], int]] = []
         weakref.finalize(self, _give_back, self._returns).atexit = False
 
-    def stream(self) -> int:
-        """A stream."""
-        return self._taken(self._device.new_stream(), self._device.free_stream)
-
-    def event(self) -> int:
-        """An event."""
-        return self._taken(self._device.new_event(), self._device.free_event)
-
     def memory(self, size: int) -> int:
         """Address of ``size`` bytes of the GPU's memory."""
-        return self._taken(self._device.allocate(size), self._device.free)
+        return self.taken(self._device.allocate(size), self._device.free)
 
     def host(self, size: int) -> np.ndarray:
         """``size`` bytes of page-locked host memory, as an array of uint8 that must not outlive them."""
-        address = self._taken(self._device.allocate_host(size), self._device.free_host)
+        address = self.taken(self._device.allocate_host(size), self._device.free_host)
         return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
     def close(self) -> None:
         """Give everything back; a device that reports an earlier failure again does not keep the rest."""
         _give_back(self._returns)
 
-    def _taken(self, handle: int, give_back: Callable[[int], object]) -> int:
+    def taken(self, handle: int, give_back: Callable[[int], object]) -> int:
+        """Hold a resource."""
         self._returns.append((give_back, handle))
         return handle
 

@@ -25,10 +25,7 @@ from .profiles import Part, Profiles, checked_inputs, output_bytes, padded, run_
 
 
 class EngineBackend(Backend):
-    """One of the bundle's engines.
-
-    Every thread that runs at the same time as others gets a lane of its own: execution contexts, a stream and buffers.
-    """
+    """One of the bundle's engines; every thread that runs beside others gets a lane of its own."""
 
     def __init__(
         self,
@@ -145,10 +142,7 @@ class EngineBackend(Backend):
 
 
 class _Contexts:
-    """Makes execution contexts of an engine; those of TensorRT-RTX cache kernels, and can capture CUDA graphs.
-
-    Lanes keep it, as the library's configuration must outlive the contexts made with it.
-    """
+    """Makes execution contexts of an engine, and outlives them; TensorRT-RTX caches kernels and captures graphs."""
 
     def __init__(self, loaded: Loaded, chosen: Chosen) -> None:
         self.loaded = loaded

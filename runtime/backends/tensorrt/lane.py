@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 GRAPHS = 4
 """Most shapes of a lane with a CUDA graph, each in a context of its own; the one not used for longest makes room."""
 
-SEEN = 64
-"""Shapes that a lane remembers to have met once."""
-
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
 
@@ -45,11 +42,7 @@ class Captured(NamedTuple):
 
 
 class Lane:
-    """Runs one batch at a time.
-
-    Every profile has a context for tensors of any shape and place. A shape that repeats gets a context of its own: to
-    change one after a CUDA graph was captured from it leaves the graph undefined.
-    """
+    """Runs one batch at a time; a shape that repeats gets a context of its own, which its CUDA graph relies on."""
 
     def __init__(
         self,
@@ -67,8 +60,8 @@ class Lane:
         self._seen: OrderedDict[Key, None] = OrderedDict()
         self._held = Holdings(device)
         try:
-            self.stream = self._held.stream()
-            self._events = [self._held.event() for _ in range(4)]
+            self.stream = self._held.taken(device.new_stream(), device.free_stream)
+            self._events = [self._held.taken(device.new_event(), device.free_event) for _ in range(4)]
             self._inputs = {name: self._buffer(size) for name, size in input_bytes.items()}
             self._outputs = {name: self._buffer(size) for name, size in output_bytes.items()}
         except BaseException:
@@ -80,12 +73,7 @@ class Lane:
         self._finish.atexit = False  # a thread may still run, and the system takes all of it back
 
     def run(self, profile: int, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Run one batch that fits a profile.
-
-        Returns:
-            The outputs, float32 [batch, …], and the milliseconds of ``h2d``, ``compute`` and ``d2h`` on the GPU, and of
-            ``enqueue`` on the CPU.
-        """
+        """Run one batch that fits a profile; also milliseconds of its parts (``Backend.timings``)."""
         key = profile, tuple((name, tuple(array.shape)) for name, array in sorted(inputs.items()))
         start, uploaded, computed, downloaded = self._events
         for name, array in inputs.items():
@@ -148,7 +136,7 @@ class Lane:
         self._execute(context)
         if self._capturing:
             self._seen[key] = None
-            if len(self._seen) > SEEN:
+            if len(self._seen) > 64:
                 self._seen.popitem(last=False)
 
     def _capture(self, key: Key) -> bool:
@@ -180,7 +168,6 @@ class Lane:
         log.info("shapes that repeat are not captured as CUDA graphs: %s", error)
 
     def _addresses(self) -> dict[str, int]:
-        """Of the lane's buffers on the GPU."""
         return {name: each.device for name, each in {**self._inputs, **self._outputs}.items()}
 
     def _address(self, context: Any, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
@@ -203,7 +190,6 @@ class Lane:
         return self._contexts[profile]
 
     def _new(self, profile: int, *, captures: bool) -> Any:
-        """A new execution context."""
         context = self._new_context(captures)
         if context is None:
             raise BackendError(

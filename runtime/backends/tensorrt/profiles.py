@@ -32,11 +32,6 @@ class Range:
         """The range of a profile, whose inputs all share it."""
         rows = {(least[0], most[0]) for least, _, most in profile.values() if least and most}
         tokens = {(least[1], most[1]) for least, _, most in profile.values() if len(least) == len(most) == 2}
-        if len(rows) != 1 or len(tokens) > 1:
-            raise BackendError(
-                f"optimization profile {index} of the engine has ranges that differ between its inputs: {profile}; "
-                "rebuild it with `hydrant build`"
-            )
         most = sum(math.prod(largest) for _, _, largest in profile.values())
         return cls(index, rows.pop(), tokens.pop() if tokens else None, most)
 
@@ -53,7 +48,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows ``start`` to ``stop`` of a batch that go into one run of a profile, and their numbers after padding."""
+    """Rows ``start`` to ``stop`` of a batch in one run of a profile, and their numbers after padding."""
 
     profile: int
     start: int
@@ -81,13 +76,7 @@ class Profiles:
         return max((each.tokens[1] for each in self._ranges if each.tokens), default=None)
 
     def parts(self, rows: int, tokens: int | None) -> list[Part]:
-        """How a batch runs: whole where a profile takes it, else in parts of nearly equal size.
-
-        Of the profiles that take a part, the one that pads it least is chosen, and of these the one with the fewest
-        elements at its largest.
-        """
-        if rows < 1:
-            raise BackendError("the batch is empty; expected at least one input")
+        """How a batch runs: whole where a profile takes it, else in parts of nearly equal size, padded least."""
         able = [each for each in self._ranges if each.takes_tokens(tokens)]
         if not able:
             raise BackendError(self._too_long(tokens or 0))
@@ -174,10 +163,7 @@ def checked_inputs(
 
 
 def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarray]:
-    """The rows of a part, filled up to what its profile takes.
-
-    Texts get masked padding at their end; missing rows repeat the last one.
-    """
+    """The rows of a part, filled up to what its profile takes: masked padding, and the last row again."""
     filled = {}
     for name, array in inputs.items():
         rows = array[part.start : part.stop]
