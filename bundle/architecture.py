@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -33,43 +33,10 @@ Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
 
 TokenPooling = Literal["first", "mean", "first_and_mean"]
 
-TWICE_DROPPED = ("roberta", "xlm-roberta", "camembert", "electra")
-"""Families whose classifier drops out before its dense layer and behind it."""
-
 
 @dataclass(frozen=True)
 class Architecture:
-    """Shapes and settings of a transformer classifier.
-
-    Attributes:
-        family: the ``model_type`` of the checkpoint's configuration, such as ``"bert"``.
-        head_width, width, mlp_width: d_h, d and the MLP's inner width.
-        pre_norm: LayerNorm before attention and MLP (ViT) instead of after the residual sum (BERT).
-        pooling: function of the dense layer before the classifier; ``"none"`` for no such layer. ``"unit"`` (CLIP
-            zero-shot) divides its output by its Euclidean norm; then neither it nor the classifier has a bias.
-        hidden_dropout, attention_dropout, classifier_dropout: rates, in training only.
-        token_types: rows of the table; 0 for a family without.
-        position_padding: padding token id from which positions are counted (RoBERTa); ``None`` for 0, 1, 2, …
-        prefix_tokens: learned tokens before the patches, registers among them: 0 for SigLIP, 1 for ViT, 2 for DeiT.
-        patch_norm: LayerNorm behind the image embeddings (CLIP); text embeddings always have one.
-        pooled_width: output of the dense layer before the classifier, P; 0 for the width d.
-        token_pooling: which tokens the classifier (or the dense layer before it) reads, behind the last LayerNorm:
-            the ``"first"``, the ``"mean"`` of all patches, prefix tokens left out, or of a text's real tokens, or both
-            side by side (``"first_and_mean"``, DINOv2).
-        final_norm: whether a ``pre_norm`` model has a LayerNorm behind its last layer.
-        embedding_width: width of the text tables and of the LayerNorm behind them, which a linear map brings to d
-            (ELECTRA); 0 for tables of width d and no such map.
-        registers: prefix tokens behind the others that have no position.
-        rotary: θ of each layer's rotary positions, which take the place of a table: the pair (i, i + d_h/2) of every
-            query and key is turned by t·θ^(−2i/d_h) at token t (RoFormer, Su et al. 2021); empty for a table.
-        windows: for each layer how many tokens away attention reaches to either side, 0 for any; empty for any in all.
-        gated_mlp: whether the MLP is ``down(activation(a) · b)``, a and b the halves of what ``up`` gives.
-        bias_free: of :data:`BIASES`, those that the model has not; classifiers have their own.
-        first_norm: whether the first layer of a ``pre_norm`` model has a LayerNorm before its attention.
-        pooler_norm: LayerNorm behind the dense layer before the classifier and its function.
-        task: of ``tasks.task``; a ``"score"`` has one "class", the classes of ``"multi_label"`` are its labels, and
-            of ``"tokens"`` the classifier reads every token, so ``token_pooling`` says nothing.
-    """
+    """Shapes and settings of a transformer classifier; docs/reference/bundle.md describes each (``config.json``)."""
 
     family: str
     modality: Modality
@@ -113,6 +80,9 @@ class Architecture:
     pooler_norm: bool = False
     task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
+    is_declared: ClassVar[bool] = True
+    shortest: ClassVar[int] = 0
+    spectrogram: ClassVar[tuple[int, ...]] = ()
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -122,24 +92,9 @@ class Architecture:
         return ("input_ids", "attention_mask", "token_type_ids")[: 3 if self.token_types > 1 else 2]
 
     @property
-    def is_declared(self) -> bool:
-        """Whether a family declares it: its cost is known, its graph is rewritten, and its weights are tuned."""
-        return True
-
-    @property
     def heads_of_layers(self) -> tuple[int, ...]:
         """Heads of each layer, [L]."""
         return (self.heads,) * self.layers
-
-    @property
-    def shortest(self) -> int:
-        """0: no declared family reads sound."""
-        return 0
-
-    @property
-    def spectrogram(self) -> tuple[int, ...]:
-        """Empty: as above."""
-        return ()
 
     @property
     def embedding_norm(self) -> bool:
@@ -169,7 +124,7 @@ class Architecture:
     @property
     def drops_pooled(self) -> bool:
         """Whether dropout stands before the classifier's dense layer, too, in training: RoBERTa's and ELECTRA's."""
-        return self.pooling != "none" and self.family in TWICE_DROPPED
+        return self.pooling != "none" and self.family in ("roberta", "xlm-roberta", "camembert", "electra")
 
     @property
     def absorbs_keys(self) -> bool:
@@ -196,9 +151,9 @@ class Architecture:
             return False
         if module == "embeddings.projection":
             return self.embedding_width > 0
-        last = module.rpartition(".")[2]
         if kind != "bias":
             return True
+        last = module.rpartition(".")[2]
         if last in ("query", "key", "value", "qkv"):
             return self.qkv_bias
         group = "norms" if last.endswith("norm") else "mlp" if ".mlp." in module else last
@@ -230,10 +185,8 @@ class Architecture:
     def from_json(cls, data: Any) -> Architecture:
         """Rebuild from :meth:`to_json`."""
         file = "the bundle's config.json (make the bundle again with `hydrant fuse`)"
-        found = convert(data, cls, file)
-        known = [field.name for field in fields(cls)]
-        wrong = [name for name in known if name not in data and name not in ADDED]
-        wrong += [name for name in data if name not in known]
+        found, known = convert(data, cls, file), {field.name for field in fields(cls)}
+        wrong = sorted((known ^ set(data)) - set(ADDED))
         wrong += [name for name, fits in _fits(found).items() if not fits]
         if wrong:
             raise BundleError(f"{file} has {wrong[0]} = {cut(data.get(wrong[0]))}, which no model of hydrant's has")
@@ -272,9 +225,7 @@ def _fits(arch: Architecture) -> dict[str, bool]:
 
 
 def part_of(name: str) -> str:
-    """The part of the model that a canonical weight belongs to.
-
-    One of ``embeddings``, ``attention``, ``norms``, ``mlp``, ``pooler``, ``classifier``.
+    """The part of the model that a canonical weight belongs to, one of :data:`PARTS`.
 
     >>> part_of("layers.3.mlp.up.weight")
     'mlp'
@@ -296,10 +247,9 @@ PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
 def check_parts(names: Iterable[str]) -> frozenset[str]:
     """Validate the names of parts to keep separate; ``all`` stands for every part."""
     wanted = {names} if isinstance(names, str) else set(names)
-    if "all" in wanted:
-        wanted = set(PARTS)
-    for name in sorted(wanted - set(PARTS)):
-        raise InputError(f"cannot keep {cut(name)} separate; expected some of {', '.join(PARTS)}, or all")
+    if unknown := wanted - {*PARTS, "all"}:
+        raise InputError(f"cannot keep {cut(min(unknown))} separate; expected some of {', '.join(PARTS)}, or all")
+    wanted = set(PARTS) if "all" in wanted else wanted
     return frozenset(wanted - {"attention"})
 
 

@@ -1,23 +1,8 @@
 """``calibration.json``: one temperature, and the thresholds by which a prediction becomes a decision.
 
-    {"schema": 1,
-     "temperature": 0.87,                      divides all member logits before they are averaged
-     "thresholds": {
-       "abstain": {"score": "confidence", "side": "below", "value": 0.41,
-                   "target": {"coverage": 0.95}, "measured": {"coverage": 0.95, "risk": 0.02}, "n": 3000},
-       "ood": {"score": "predictive_entropy", "side": "above", "value": 1.2,
-               "target": {"true_positive_rate": 0.95}, "measured": {…}, "n": 100}},
-     "conformal": {"method": "lac", "alpha": 0.1, "quantile": 0.7, "measured": {…}, "n": 3000} or null,
-     "intervals": {"confidence": 0.9, "quantile": 1.7, "floor": 0.01, "factor": 0.9, "bounds": [0, 1] or null,
-                   "measured": {…}, "n": 3000}, of a model of one output, once it was calibrated; else absent,
-     "labels": {"temperatures": [0.9, …], "thresholds": [0.4, …], one each a label, "target": {"f1": 1.0},
-                "measured": {…}, "n": 3000}, of a multi-label model, once it was calibrated; else absent,
-     "reference": what the examples look like (reference.py); absent where not calibrated, or by hydrant 0.1,
-     "fitted": how: data, numbers, and NLL and ECE before and after; null for a bundle never calibrated}
-
 An input is abstained from, or flagged as out of distribution, when its score lies on the named side of
 the value. All values are exact in float32, so that every runtime compares the same numbers; one beyond its range
-(3.4e38) is refused.
+(3.4e38) is refused. docs/reference/bundle.md describes the file.
 """
 
 from __future__ import annotations
@@ -110,9 +95,8 @@ class Intervals:
     """Intervals around a score that hold the label with a probability of at least the confidence.
 
     The half width is quantile · √(variance + floor), in float32; the normalised conformal score of Lei et al. (2018),
-    |label − score| ÷ √(variance + floor), gives the quantile.
-
-    The variance of an error is σ² = factor · (variance + floor): for the likelihood of labels, not for the intervals.
+    |label − score| ÷ √(variance + floor), gives the quantile. The variance of an error is
+    σ² = factor · (variance + floor): for the likelihood of labels, not for the intervals.
     """
 
     confidence: Annotated[float, Meta(gt=0, lt=1)]
@@ -173,7 +157,7 @@ class Calibration:
         return (self.temperature,) if self.labels is None else self.labels.temperatures
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object documented at the top of this file."""
+        """The file's JSON object."""
         optional = {"intervals": self.intervals, "labels": self.labels}
         return {
             "schema": SCHEMA,

@@ -44,7 +44,6 @@ JUDGED = (*LEARNT, "calibrated on")
 """What no evaluation may be made on."""
 
 FITTED = "fitted"
-"""The step that gives a bundle its distance."""
 
 
 def overlaps(
@@ -127,9 +126,8 @@ def warn_of_form(bundle: Bundle, doing: str, name: str, now: Fingerprint | None)
 
 def _form(uses: Iterable[Use]) -> tuple[bool, str] | None:
     """The one form of all recorded data, and the last of them in words."""
-    found = [
-        (each.pairs, f"{words} {FORMS[each.pairs]} ({name})") for words, name, each in uses if each.pairs is not None
-    ]
+    known = [(words, name, each.pairs) for words, name, each in uses if each.pairs is not None]
+    found = [(pairs, f"{words} {FORMS[pairs]} ({name})") for words, name, pairs in known]
     return found[-1] if len({pairs for pairs, _ in found}) == 1 else None
 
 

@@ -10,14 +10,8 @@ Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
 
 and the distance of an input is the mean over its taps of (d − location) / scale. W may bring features to fewer numbers,
-r of d (``calib.density.directions``). Float32 tensors of K taps of width d and R classes that had
-examples:
-
-    centre [K, d] · whitening [K, d, r] (W) · means [K, R, r] (μ_c, whitened) · location [K] · scale [K]
-
-The file's metadata have one entry, ``density``, a JSON object of ``schema``, ``taps``, ``weights_sha256`` (of the
-weights that give these features) and ``fitted`` (on what, with fingerprints of the examples): the order of several
-entries would differ from file to file.
+r of d (``calib.density.directions``). The file holds the float32 tensors of :class:`Density`, and :class:`Facts` as
+JSON in one entry of its metadata: the order of several would differ from file to file.
 """
 
 from __future__ import annotations
@@ -42,10 +36,8 @@ from .traced import AnyArchitecture, Traced
 SCHEMA = 1
 
 METADATA = "density"
-"""The one entry of the file's metadata."""
 
 FLOAT32 = "F32"
-"""The type of all its tensors, as safetensors calls it."""
 
 TENSORS = ("centre", "whitening", "means", "location", "scale")
 
@@ -53,7 +45,7 @@ TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
 
 
 class Facts(Spec, frozen=True):
-    """The metadata; see the top of this file."""
+    """The metadata: ``weights_sha256`` is of the weights that give these features."""
 
     schema: int
     taps: tuple[str, ...]
@@ -63,16 +55,11 @@ class Facts(Spec, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Density:
-    """The fitted distance of a bundle; see the top of this file.
+    """The fitted distance of a bundle, of K taps of width d and R classes that had examples.
 
-    Attributes:
-        taps: K names.
-        centre: [K, d].
-        whitening: [K, d, r].
-        means: [K, R, r].
-        location, scale: [K], mean and standard deviation of the squared distance on in-distribution validation data,
-            the latter over the weight of the tap, where one counts more than another.
-        fitted: on what, for people, and fingerprints of the examples.
+    ``centre`` [K, d], ``whitening`` W [K, d, r], ``means`` μ_c [K, R, r], whitened; ``location`` and ``scale`` [K] are
+    mean and standard deviation of the squared distance on in-distribution validation data, the latter over the weight
+    of the tap, where one counts more than another.
     """
 
     taps: tuple[str, ...]

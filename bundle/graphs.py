@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,10 +25,8 @@ METADATA, KEY, VALUE = 14, 1, 2
 GRAPH, INPUT, OUTPUT = 7, 11, 12
 """Fields of ModelProto and GraphProto."""
 
-_Facts = Mapping[str, tuple[str, Any, Callable[[str], Any]]]
-"""Key of the metadata → the file that answers for it, what that says, and how the graph's text is decoded."""
-
-_Entry = Mapping[str, Any]
+_Fact = tuple[str, Any, Callable[[str], Any]]
+"""The file that answers for a key of the metadata, what that says, and how the graph's text is decoded."""
 
 
 def graph_metadata(path: Path) -> dict[str, str]:
@@ -80,7 +78,7 @@ def check_graph(bundle: Bundle, *names: str) -> None:
                 )
 
 
-def _expected(bundle: Bundle) -> _Facts:
+def _expected(bundle: Bundle) -> dict[str, _Fact]:
     """What the metadata of its graphs must say, as far as they say it."""
     calibration, digests = Calibration.of(bundle), bundle.digests()
     stored = calibration.to_json()
@@ -91,27 +89,23 @@ def _expected(bundle: Bundle) -> _Facts:
         **({"hydrant.weights_sha256": (MANIFEST, digests[WEIGHTS], str)} if WEIGHTS in digests else {}),
         "hydrant.density_sha256": (MANIFEST, digests.get(DENSITY), str),
         "hydrant.temperature": (CALIBRATION, calibration.temperature, float),
-        "hydrant.thresholds": _decides(stored["thresholds"], _limits),
-        "hydrant.conformal": _decides(stored["conformal"], lambda entry: [entry["method"], entry["quantile"]]),
-        "hydrant.intervals": _decides(
-            stored.get("intervals"), lambda entry: [entry["quantile"], entry["floor"], entry["bounds"]]
-        ),
-        "hydrant.label_decisions": _decides(
-            stored.get("labels"), lambda entry: [*entry["temperatures"], *entry["thresholds"]]
-        ),
+        "hydrant.thresholds": (CALIBRATION, _limits(stored["thresholds"]), lambda text: _limits(json.loads(text))),
+        "hydrant.conformal": _decides(stored["conformal"], "method", "quantile"),
+        "hydrant.intervals": _decides(stored.get("intervals"), "quantile", "floor", "bounds"),
+        "hydrant.label_decisions": _decides(stored.get("labels"), "temperatures", "thresholds"),
     }
 
 
-def _decides(stored: _Entry | None, chosen: Callable[[_Entry], Any]) -> tuple[str, Any, Callable[[str], Any]]:
+def _decides(stored: Any, *names: str) -> _Fact:
     """An entry of the calibration, but for the notes in it, which may differ between versions."""
 
-    def decided(entry: _Entry | None) -> Any:
-        return None if entry is None else chosen(entry)
+    def decided(entry: Any) -> Any:
+        return entry and [entry[name] for name in names]
 
     return CALIBRATION, decided(stored), lambda text: decided(json.loads(text))
 
 
-def _limits(thresholds: _Entry) -> dict[str, tuple[Any, Any]]:
+def _limits(thresholds: Any) -> dict[str, tuple[Any, Any]]:
     return {name: (entry["score"], entry["value"]) for name, entry in sorted(thresholds.items())}
 
 
@@ -127,13 +121,7 @@ def _different(value: Any, expected: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class GraphTensor:
-    """An input or output of a graph.
-
-    Attributes:
-        name: of the tensor.
-        kind: of its elements, a number of ONNX's ``TensorProto.DataType``: 1 float32, 7 int64.
-        shape: its axes; ``None`` for one that is dynamic.
-    """
+    """An input or output: ``kind`` as ONNX's ``TensorProto.DataType`` (1 float32, 7 int64), dynamic axes ``None``."""
 
     name: str
     kind: int

@@ -96,16 +96,15 @@ def validated(manifest: Any, file: Path) -> dict[str, Any]:
 
 def safe_name(name: str, file: Path) -> str:
     """A name that the manifest ``file`` lists; refused where it leaves the folder or some system cannot hold it."""
-    path = name.encode(errors="surrogatepass")
+    path, why = name.encode(errors="surrogatepass"), ""
     if len(path) > LONGEST or any(len(part) > LONGEST_PART for part in path.split(b"/")):
-        raise BundleError(
-            f"{file} lists the file {cut(name)}, a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} "
-            "in all; give it a shorter one"
-        )
-    if not stays_inside(name):
-        raise BundleError(f"{file} lists the file {cut(name)}; a bundle's files must stay inside its folder")
-    if not is_portable(name):
-        raise BundleError(f"{file} lists the file {cut(name)}, a name that Windows cannot hold; give it another")
+        why = f", a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} in all; give it a shorter one"
+    elif not stays_inside(name):
+        why = "; a bundle's files must stay inside its folder"
+    elif not is_portable(name):
+        why = ", a name that Windows cannot hold; give it another"
+    if why:
+        raise BundleError(f"{file} lists the file {cut(name)}{why}")
     return name
 
 

@@ -12,7 +12,6 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
 from ..data.check_inputs import from_json, to_json
 from ..data.processor import Processor
@@ -32,7 +31,7 @@ SOUND_TOLERANCE = 1e-3
 
 
 class Row(Spec, frozen=True):
-    """One input in the file."""
+    """One input."""
 
     input: Any
     tensors: dict[str, Any] | None
@@ -50,11 +49,8 @@ class CheckFile(Spec, frozen=True):
 class CheckedInput:
     """One raw input and what the original checkpoint makes of it.
 
-    Attributes:
-        item: the raw input.
-        tensors: name → tensor without the batch axis, or what :func:`summary` keeps of it; ``None`` where hydrant
-            rejects the input, as it does empty texts.
-        probabilities: the original's highest ones by class index, or its score under ``"score"``.
+    ``tensors`` have no batch axis, and are ``None`` where hydrant rejects the input, as it does empty texts;
+    ``probabilities`` are the original's highest ones by class index, or its score under ``"score"``.
     """
 
     item: Any
@@ -89,23 +85,18 @@ def _summaries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def check_to_json(check: OriginalCheck) -> dict[str, Any]:
     """The file as a JSON object."""
     rows = [
-        Row(
-            to_json(each.item),
-            None if each.tensors is None else _summaries(each.tensors),
-            dict(each.probabilities),
-        )
+        {
+            "input": to_json(each.item),
+            "tensors": None if each.tensors is None else _summaries(each.tensors),
+            "probabilities": dict(each.probabilities),
+        }
         for each in check.inputs
     ]
-    return {"schema": SCHEMA, "inputs": [structs.asdict(row) for row in rows]}
+    return {"schema": SCHEMA, "inputs": rows}
 
 
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:
-    """Prepare the stored inputs again, and compare the tensors with the stored ones.
-
-    Returns:
-        ``inputs``, their number, and ``different``, a line for each that this machine prepares otherwise; ``None`` for
-        a bundle without the file or without a processor.
-    """
+    """Number of the stored ``inputs``, and a line for each that this machine prepares otherwise (``different``)."""
     if processor is None or not bundle.has(ORIGINAL_CHECK):
         return None
     file, data = bundle.path / ORIGINAL_CHECK, bundle.read_json(ORIGINAL_CHECK)

@@ -1,11 +1,4 @@
-"""The head plan: which attention heads each member of the ensemble keeps.
-
-A plan is the artefact that ``calib`` makes and ``fusion`` consumes. On disk it is JSON, schema 1::
-
-    {"schema": 1, "family": "bert", "layers": 12, "heads": 12,
-     "members": [{"keep": [[0, 3, 5], ...one sorted list per layer...]}, ...],
-     "method": "taylor", "provenance": {...}}
-"""
+"""The head plan, which ``calib`` makes and ``fusion`` consumes: the attention heads that each member keeps."""
 
 from __future__ import annotations
 
@@ -34,7 +27,7 @@ class Member(Spec, frozen=True):
 
 
 class PlanFile(Spec, frozen=True):
-    """The JSON object documented at the top of this file."""
+    """The file."""
 
     schema: int
     family: str
@@ -139,7 +132,7 @@ class HeadPlan:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as the JSON object documented at the top of this file."""
+        """The plan as the JSON object of its file (docs/reference/bundle.md)."""
         return {
             "schema": SCHEMA,
             "family": self.family,

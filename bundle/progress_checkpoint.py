@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..data.specs import convert
 from ..errors import InputError, listing
-from .staging import alone_in, discard, flush, owned_folder, sweep
+from .staging import alone_in, discard, flush, owned_folder, sweep, telling
 from .strict_json import from_json_bytes, to_json_bytes
 
 log = logging.getLogger(__name__)
@@ -24,17 +24,9 @@ T = TypeVar("T")
 
 
 class Checkpoint:
-    """Files of an interrupted job, each whole or absent, beside ``job.json``.
+    """Files of an interrupted job, each whole or absent, beside ``job.json``; without a folder nothing is kept.
 
-    The folder appears with the first file. Links to it are followed.
-
-    Args:
-        folder: ``None`` keeps nothing.
-        digest: of everything that decides the result, by name; any JSON values.
-        job: its name in messages.
-
-    Raises:
-        InputError: the folder belongs to another job, or is none of hydrant's.
+    The folder appears with the first file. ``digest`` is of everything that decides the result, by name.
     """
 
     def __init__(self, folder: Path | None, digest: Mapping[str, Any], job: str) -> None:
@@ -78,26 +70,21 @@ class Checkpoint:
         """A place for a file's new content, which replaces the file when the block ends without error."""
         self.create()
         assert self.folder is not None
-        try:
-            with owned_folder(self.folder, "part") as stage:
-                yield stage / name
-                (stage / name).replace(self.folder / name)
-        except OSError as error:
-            raise InputError(f"cannot write {self.folder / name}: {error.strerror or error}") from error
+        with telling(f"cannot write {self.folder / name}"), owned_folder(self.folder, "part") as stage:
+            yield stage / name
+            (stage / name).replace(self.folder / name)
 
     def create(self) -> None:
         """Make the folder unless it exists."""
         assert self.folder is not None
         if self.folder.exists():
             return
-        try:
+        with telling(f"cannot create {self.folder}", f"; {self.remedy}"):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             sweep(self.folder.parent, self.folder.stem)
             with owned_folder(self.folder.parent, self.folder.stem) as stage:
                 (stage / DESCRIPTION).write_bytes(to_json_bytes(self._digest))
                 stage.replace(self.folder)
-        except OSError as error:
-            raise InputError(f"cannot create {self.folder}: {error.strerror or error}; {self.remedy}") from error
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -119,7 +106,7 @@ class Checkpoint:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Hide the folder while a result that ends the job takes its place; a failure brings it back."""
-        if self.folder is None or not self.folder.exists():
+        if self.folder is None or not self.exists:
             yield
             return
         with owned_folder(self.folder.parent, self.folder.stem) as stage:

@@ -1,10 +1,5 @@
 """``reference`` in ``calibration.json``: what calibration examples look like, for traffic to be compared with.
 
-    {"inputs": 3000,                             calibration examples
-     "rates": {"abstain": {"count": 150, "n": 3000}, "out_of_distribution": {…}},
-     "histograms": {"predictive_entropy": {"edges": [0.01, …], "counts": [300, …]}, …},
-     "labels": {"translate": 21, …}}             how often each was predicted; absent for a model of one output
-
 Bin i of a histogram holds the values above edge i − 1 and up to edge i; the first and the last bin are open. The rates
 are those of the examples that chose the thresholds, which ``monitoring.drift_statistics`` allows for.
 """
@@ -19,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..data.specs import Spec, convert
+from ..data.specs import Spec
 
 RATES = ("abstain", "out_of_distribution")
 """Decisions whose rates are compared, by the names of the fields of a prediction."""
@@ -58,14 +53,7 @@ class Histogram(Spec, frozen=True):
 
 
 class TrafficReference(Spec, frozen=True):
-    """Calibration examples as traffic is compared with them.
-
-    Attributes:
-        inputs: that it is of, at least 1.
-        rates: of :data:`RATES`, those that were decided.
-        histograms: by the name of the score.
-        labels: how often each was predicted, by name; of a model that tags tokens types of spans.
-    """
+    """Calibration examples as traffic is compared with them: histograms of scores, and predictions by label."""
 
     inputs: Some
     rates: Mapping[str, Rate] = {}
@@ -77,14 +65,9 @@ class TrafficReference(Spec, frozen=True):
             raise ValueError(f"the rate {sorted(unknown)[0]!r} is not one of {', '.join(RATES)}")
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object documented at the top of this file."""
+        """The JSON object; without labels for a model of one output."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found if self.labels else {name: value for name, value in found.items() if name != "labels"}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any], file: str) -> TrafficReference:
-        """Read and validate it."""
-        return convert(found, cls, file)
 
 
 def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from ..data.specs import convert
 from ..errors import BundleError, HydrantError, InputError, short
-from .staging import folders_above, owned_folder, write_atomically
+from .staging import folders_above, owned_folder, telling, write_atomically
 from .store import ENGINES, Bundle
 
 log = logging.getLogger(__name__)
@@ -32,24 +32,17 @@ def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
     if chosen.resolve().is_relative_to(bundle.path.resolve()):
         raise InputError(f"report folder {folder} lies in the bundle, which keeps its own reports; leave it out")
     there = next(place for place in (chosen, *chosen.parents) if place.exists())
-    try:
-        with owned_folder(there, "report"):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot write into {folder}: {error.strerror or error}; choose another folder") from error
-    return chosen
+    with telling(f"cannot write into {folder}", "; choose another folder"), owned_folder(there, "report"):
+        return chosen
 
 
 def store_reports(
     bundle: Bundle, files: Mapping[str, bytes | Path], folder: Path | None, remove: Collection[str] = ()
 ) -> list[str]:
-    """Put reports into the bundle, or into ``folder`` under the last part of their names.
+    """Put reports into the bundle, or into ``folder`` under the last part of their names; the names or paths.
 
     A bundle that cannot be written, or is no longer what was measured, is no error: the figures are in the caller's
     hands, and a warning is logged.
-
-    Returns:
-        The names in the bundle, or the paths in the folder; none where nothing was stored.
     """
     if folder is None:
         try:

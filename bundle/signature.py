@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import BundleError, InputError, cut, listing, require
 from .manifest import MANIFEST
-from .staging import PURPOSE, flush, locked, owned_folder, sha256_of, stages
+from .staging import PURPOSE, flush, locked, owned_folder, sha256_of, stages, telling
 from .store import Bundle, resolve
 
 SIGNATURE = "hydrant.sig"
@@ -84,39 +84,24 @@ def sign(
             config.use_elliptic_key_signer(private_key=private, password=password.encode() if password else None)
     place = bundle.path / SIGNATURE
     hashing = _library("hashing").Config()
-    try:
-        with owned_folder(bundle.path, PURPOSE) as stage, locked(bundle.path):
-            passing = [each.name for each in stages(bundle.path, PURPOSE)]  # others' too: they will be gone
-            hashing.set_ignored_paths(paths=[SIGNATURE, *passing], ignore_git_paths=False)
-            config.set_hashing_config(hashing).sign(bundle.path, stage / SIGNATURE)
-            flush(stage / SIGNATURE)
-            (stage / SIGNATURE).replace(place)
-    except OSError as error:
-        raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
+    unwritable = telling(f"cannot write into bundle {bundle.path}")
+    with unwritable, owned_folder(bundle.path, PURPOSE) as stage, locked(bundle.path):
+        passing = [each.name for each in stages(bundle.path, PURPOSE)]  # others' too: they will be gone
+        hashing.set_ignored_paths(paths=[SIGNATURE, *passing], ignore_git_paths=False)
+        config.set_hashing_config(hashing).sign(bundle.path, stage / SIGNATURE)
+        flush(stage / SIGNATURE)
+        (stage / SIGNATURE).replace(place)
     return place
 
 
 def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
-    """Refuse a bundle that whoever is trusted did not sign as it is now.
+    """Refuse a bundle that whoever is trusted, by a PEM file, did not sign as it is now.
 
     What an open ``Bundle`` read from the manifest is what the signature covers, so that every file that is used
     later is compared with a signed digest.
-
-    Args:
-        bundle: bundle to check: a folder. In Python also an open ``Bundle``.
-        trust: PEM file with the public key of the signer, or with the certificates of the issuers that are trusted.
-
-    Returns:
-        The bundle.
-
-    Raises:
-        BundleError: not signed, signed by another, or altered, or with files added since.
-        InputError: ``trust`` cannot be used.
-        MissingExtraError: model-signing is not installed.
     """
     verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
-    if not isinstance(bundle, Bundle):
-        bundle = resolve(bundle)
+    bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     place = bundle.path / SIGNATURE
     if not place.is_file() or place.is_symlink():
         raise BundleError(f"bundle {bundle.path} is not signed; expected {SIGNATURE}, which `hydrant sign` writes")

@@ -57,6 +57,15 @@ _threads = threading.local()
 
 
 @contextmanager
+def telling(what: str, remedy: str = "") -> Iterator[None]:
+    """Say of an error of the system what could not be done, and what to do instead."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: {error.strerror or error}{remedy}") from error
+
+
+@contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold Ctrl-C and signals to end back until the block ends; for the moment in which files change places."""
     caught: list[int] = []
@@ -89,10 +98,7 @@ def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes and threads that also ask out of ``folder``, where folders can be locked.
-
-    A thread that holds the lock gets it again.
-    """
+    """Keep other processes and threads out of ``folder``, where folders can be locked; a thread may ask twice."""
     with contextlib.ExitStack() as stack:
         with suppress(ImportError):
             import fcntl
@@ -147,7 +153,7 @@ def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Itera
         yield made
     finally:
         with uninterrupted():
-            if made is not None and not (unless is not None and (made / unless).is_file()):
+            if made is not None and (unless is None or not (made / unless).is_file()):
                 shutil.rmtree(made, ignore_errors=True)
             if descriptor is not None:
                 os.close(descriptor)
@@ -292,7 +298,7 @@ def destination(path: Path) -> Path | None:
 
 def check_file(path: Path) -> None:
     """Refuse a place that :func:`atomic_file` could not fill; meant to be asked before long work."""
-    try:
+    with telling(f"cannot write {path}", "; choose another output"):
         target = destination(path)
         if target is None:
             if not os.access(path, os.W_OK):  # opening it could wait for a reader, or tell one that all is over
@@ -302,18 +308,10 @@ def check_file(path: Path) -> None:
         else:
             with owned_folder(target.parent, target.name):
                 pass
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder; expected the name of a file to write") from error
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
 
 
 def flush(path: Path) -> None:
-    """Bring a file, or the list of what a folder holds, onto the disk, where a power failure leaves it.
-
-    Raises:
-        OSError: what was written is lost, as on a full disk; a system that cannot flush is no error.
-    """
+    """Bring a file, or the list of what a folder holds, onto the disk; a system that cannot flush is no error."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -346,23 +344,17 @@ def staged_folder(target: Path, marker: str, force: bool = False) -> Iterator[Pa
     """A temporary folder beside ``target`` that takes its name when the block ends without error."""
     check_replaceable(target, marker, force)
     with folders_above(target), contextlib.ExitStack() as held:
-        try:
+        with telling(f"cannot create {target}"):
             sweep(target.parent, target.name)
             if target.exists():  # otherwise it may be all that is left of it
                 sweep(target.parent, target.name, RETIRED)
             stage = held.enter_context(owned_folder(target.parent, target.name))
-        except OSError as error:
-            raise InputError(f"cannot create {target}: {error.strerror or error}") from error
         yield stage
-        try:
+        with telling(f"the result cannot take its place at {target}", "; choose another output folder"):
             flush_all(stage)
             with uninterrupted():
                 take_place(stage, target)
                 flush(target.parent)
-        except OSError as error:
-            raise InputError(
-                f"the result cannot take its place at {target}: {error.strerror or error}; choose another output folder"
-            ) from error
 
 
 @contextmanager
@@ -370,10 +362,8 @@ def folders_above(path: Path) -> Iterator[None]:
     """The folders above ``path``; those that had to be made and are empty are removed again when the block fails."""
     made = [folder for folder in path.parents if not folder.exists()]  # innermost first
     try:
-        try:
+        with telling(f"cannot create {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot create {path}: {error.strerror or error}") from error
         yield
     except BaseException:
         remove_empty(made)
@@ -431,11 +421,8 @@ def place_folders(parts: Mapping[Path, Path]) -> None:
 
 def copy_folder(source: Path, target: Path, copy: Callable[..., object] = shutil.copy2) -> None:
     """Copy a folder, into one that may be there already."""
-    try:
+    with telling(f"cannot copy {source} to {target}"):
         shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy)
-    except OSError as error:
-        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
-        raise InputError(f"cannot copy {source} to {target}: {why}") from error
 
 
 # Several files of a bundle
@@ -451,10 +438,7 @@ class Entry(Spec, frozen=True):
 
 
 def commit(folder: Path, stage: Path, names: Collection[str], gone: Collection[str] = ()) -> None:
-    """Give every file of ``stage/new`` its place in ``folder``; if one cannot have it, all are as before.
-
-    The caller holds the lock of ``folder``.
-    """
+    """Give every file of ``stage/new`` its place in the locked ``folder``; if one cannot have it, all are as before."""
     for name in names:
         _keep(folder / name, stage / NEW / name, stage / OLD / name)
     fresh = [name for name in names if not os.path.lexists(stage / OLD / name)]
@@ -491,8 +475,8 @@ def settle(folder: Path) -> None:
                 _finish(folder, stage)
         except OSError as error:
             raise BundleError(
-                f"a write into bundle {folder} was interrupted, and cannot be finished here "
-                f"({error.strerror or error}); run `hydrant inspect` on it once where it can be written"
+                f"an interrupted write into bundle {folder} cannot be finished here ({error.strerror or error}); "
+                "run `hydrant inspect` on it once where it can be written"
             ) from error
 
 

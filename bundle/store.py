@@ -1,19 +1,4 @@
-"""The bundle: one folder that holds everything a fused ensemble needs to run.
-
-Layout (schema 1)::
-
-    hydrant.json          manifest: versions, family, members, labels, files with size and SHA-256
-    plan.json             the head plan (plan.py)
-    config.json           the architecture (architecture.py)
-    fused.safetensors     the fused weights
-    calibration.json      temperature and thresholds (calibration.py)
-    density.safetensors   what the distance is computed with, once it was fitted (density.py)
-    processor/            tokenizer or image processor (absent: tensors only)
-    checkpoint.json       of a traced model: the configuration of the original (traced.py)
-    model.fp32.onnx       written by export
-    tokenizer.onnx        the tokenizer as a graph, for runtimes without Python (export --tokenizer)
-    original_check.json   fixed inputs, and what the original checkpoint makes of them (original_check.py)
-    reports/              written by verify, profile, evaluate and the demo
+"""The bundle: one folder that holds everything a fused ensemble needs to run (docs/reference/bundle.md lists it).
 
 A bundle is written to a temporary folder and renamed. Whatever is read from it is first compared
 with the SHA-256 in the manifest, and no path in a manifest may leave the folder.
@@ -26,7 +11,7 @@ import errno
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -48,6 +33,7 @@ from .staging import (
     settle,
     sha256_of,
     staged_folder,
+    telling,
     uninterrupted,
     write_atomically,
 )
@@ -78,12 +64,10 @@ class Bundle:
     Attributes:
         path: the folder.
         manifest: the decoded ``hydrant.json``.
-        stamp: inode and time of that file when it was read; ``None`` of a manifest that was just written.
     """
 
     path: Path
     manifest: Mapping[str, Any]
-    stamp: tuple[int, int] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def open(cls, path: str | Path) -> Bundle:
@@ -97,14 +81,7 @@ class Bundle:
         folder = Path(path)
         if folder.is_dir():
             recover(folder)
-        return cls._read(folder)
-
-    @classmethod
-    def _read(cls, folder: Path) -> Bundle:
-        stamp = None
-        with suppress(OSError):  # read_manifest says what stands there instead
-            stamp = _stamp(folder)
-        return cls(folder, read_manifest(folder), stamp)
+        return cls(folder, read_manifest(folder))
 
     @property
     def family(self) -> str:
@@ -168,10 +145,8 @@ class Bundle:
 
     def _is_outdated(self, name: str) -> bool:
         """Whether the manifest that stands there now says something else of a file, once no process is about it."""
-        with suppress(BundleError):
-            if self.state() != self.stamp:
-                with self.kept() as now:
-                    return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
+        with suppress(BundleError), self.kept() as now:
+            return bool(now.manifest["files"].get(name) != self.manifest["files"].get(name))
         return False
 
     def _place(self, name: str) -> Path:
@@ -295,7 +270,8 @@ class Bundle:
         try:
             with locked(self.path):
                 settle(self.path)
-                return _stamp(self.path)
+                found = (self.path / MANIFEST).stat()
+                return found.st_ino, found.st_mtime_ns
         except OSError as error:
             raise BundleError(f"bundle {self.path} is gone ({error.strerror or error}); expected it to stay") from error
 
@@ -305,7 +281,7 @@ class Bundle:
         Raises:
             BundleError: as of :meth:`open`.
         """
-        return Bundle._read(self.path)
+        return Bundle(self.path, read_manifest(self.path))
 
     @contextmanager
     def kept(self) -> Iterator[Bundle]:
@@ -320,7 +296,7 @@ class Bundle:
                 settle(self.path)
             except OSError as error:
                 raise BundleError(f"bundle {self.path} is gone ({error.strerror or error})") from error
-            yield Bundle._read(self.path)
+            yield self.now()
 
     def add(
         self, files: Mapping[str, bytes | Path], remove: Collection[str] = (), unchanged: Collection[str] = ()
@@ -344,29 +320,29 @@ class Bundle:
             BundleError: a name leaves the folder, or is not one of its own on every system.
             InputError: the folder cannot be written, or a file that must be unchanged is not.
         """
-        inside = {above for name in files for above in PurePosixPath(name).parents}
-        made = [self.path / above for above in sorted(inside, key=lambda above: -len(above.parts))]
-        made = [folder for folder in made if not folder.exists()]
+        inside = {self.path / above for name in files for above in PurePosixPath(name).parents}
+        made = sorted((folder for folder in inside if not folder.exists()), reverse=True)  # the innermost first
         recover(self.path)
         try:
-            with owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage:  # of a way back that failed
+            with (
+                telling(f"cannot write into bundle {self.path}"),
+                owned_folder(self.path, PURPOSE, unless=JOURNAL) as stage,  # of a way back that failed
+            ):
                 entries = {name: entry_of(staged(self.path, stage, name, content)) for name, content in files.items()}
                 with locked(self.path), uninterrupted():
                     settle(self.path)  # who held the lock may have been killed
-                    manifest = dict(Bundle._read(self.path).manifest)
+                    manifest = dict(self.now().manifest)
                     if not stage.is_dir():  # it went with the folder that stood here
                         raise InputError(f"bundle {self.path} {MEANWHILE}")
                     for name in unchanged:
                         if manifest["files"].get(name) != self.manifest["files"].get(name):
                             raise InputError(f"{self.path / name} {MEANWHILE}")
-                    gone = {name for name in remove if name in manifest["files"]}
-                    kept = {name: entry for name, entry in manifest["files"].items() if name not in gone}
-                    manifest["files"] = dict(sorted({**kept, **entries}.items()))
-                    check_apart([MANIFEST, *sorted(manifest["files"])], self.path / MANIFEST)
+                    gone = set(remove) & set(manifest["files"]) - set(files)
+                    listed = {**manifest["files"], **entries}
+                    manifest["files"] = {name: listed[name] for name in sorted(listed.keys() - gone)}
+                    check_apart([MANIFEST, *manifest["files"]], self.path / MANIFEST)
                     staged(self.path, stage, MANIFEST, to_json_bytes(manifest))
-                    commit(self.path, stage, [*files, MANIFEST], sorted(gone - set(files)))
-        except OSError as error:
-            raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
+                    commit(self.path, stage, [*files, MANIFEST], sorted(gone))
         finally:
             remove_empty(made)
         return Bundle(self.path, manifest)
@@ -377,29 +353,17 @@ class Bundle:
         Raises:
             BundleError, InputError: as ``add``.
         """
-        try:
-            with owned_folder(self.path, PURPOSE) as stage:
-                staged(self.path, stage, name, b"")
-                place = self.path / name
-                above = next(folder for folder in place.parents if folder.exists())
-                if place.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
-                    raise PermissionError(errno.EACCES, f"{name} cannot have its place")
-        except OSError as error:
-            raise InputError(f"cannot write into bundle {self.path}: {error.strerror or error}") from error
-
-
-def _stamp(folder: Path) -> tuple[int, int]:
-    found = (folder / MANIFEST).stat()
-    return found.st_ino, found.st_mtime_ns
+        with telling(f"cannot write into bundle {self.path}"), owned_folder(self.path, PURPOSE) as stage:
+            staged(self.path, stage, name, b"")
+            place = self.path / name
+            above = next(folder for folder in place.parents if folder.exists())
+            if place.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+                raise PermissionError(errno.EACCES, f"{name} cannot have its place")
 
 
 def resolve(bundle: Bundle | str | Path) -> Bundle:
     """The bundle as it is on disk now, from its path or from an earlier look at it."""
-    if isinstance(bundle, Bundle):
-        return Bundle.open(bundle.path)
-    if not isinstance(bundle, str | Path):
-        raise InputError(f"expected a bundle or its path; found {type(bundle).__name__}")
-    return Bundle.open(bundle)
+    return Bundle.open(bundle.path if isinstance(bundle, Bundle) else bundle)
 
 
 @contextmanager
@@ -412,10 +376,7 @@ def new_bundle(target: str | Path, manifest: Mapping[str, Any], force: bool = Fa
         validated(sealed, stage / MANIFEST)
         content = to_json_bytes(sealed)
         if len(content) > MAX_MANIFEST_BYTES:
-            raise InputError(
-                f"the manifest of {target} would have {len(content)} bytes, of which at most {MAX_MANIFEST_BYTES} are "
-                "read; give fewer or shorter labels and prompts, or prompts as classes and templates"
-            )
+            raise InputError(f"the manifest of {target} has more than {MAX_MANIFEST_BYTES} bytes; give fewer prompts")
         write_atomically(stage / MANIFEST, content)
 
 

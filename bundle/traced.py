@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -44,13 +44,10 @@ LACKS = "tuning, adapters, circuits, budgets, FP16, BF16 and INT8 graphs, engine
 
 @dataclass(frozen=True)
 class Block:
-    """One attention block, as it was found.
+    """One attention block, as it was found: ``groups`` heads of keys and values, and the names of its linear maps.
 
-    Attributes:
-        output: name of the module that is its output projection; what that reads is the heads' outputs, side by side.
-        owner: name of the module around the projections.
-        groups: heads of keys and values: H, or fewer where several heads share them (grouped queries).
-        inputs: names of the linear maps to queries, keys and values, of which one may be ``stacked``.
+    What ``output``, its output projection, reads is the heads' outputs, side by side; one of ``inputs`` may be
+    ``stacked``.
     """
 
     output: Name
@@ -62,27 +59,16 @@ class Block:
     stacked: bool
 
     def __post_init__(self) -> None:
-        if self.groups < 1 or self.heads % self.groups:
+        if self.heads % self.groups:
             raise ValueError(f"{self.heads} heads in {self.groups} groups")
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What a traced model is, and reads.
+    """What a traced model is, and reads; docs/reference/bundle.md describes it (``config.json``).
 
-    Attributes:
-        family: the ``model_type`` of its configuration.
-        model_class: name of its class in transformers.
-        form: of its members.
-        width: d of the vector that the classifier reads; 0 where that was not found, and there is no distance then.
-        classifier: name of the module that is the classifier; empty where it was not found.
-        inputs: names of its tensors.
-        blocks: its attention blocks, in the order in which they run; a "layer" of its plan is one of these.
-        positions: longest text, tokens.
-        shortest: of sounds, fewest samples.
-        spectrogram: of sounds that are read as spectrograms, the shape of each; empty for waveforms and all else.
-        hidden_states: of a model that tags tokens, whether transformers hands out the vector of each token behind every
-            block, as wide as the one that the classifier reads.
+    ``width`` is d of the vector that the classifier reads, 0 where that was not found, and there is no distance then;
+    ``hidden_states`` tells of a tagger whether transformers hands out the vector of each token behind every block.
     """
 
     family: Name
@@ -106,6 +92,7 @@ class Traced:
     shortest: Count = 0
     spectrogram: tuple[Count, ...] = ()
     hidden_states: bool = False
+    is_declared: ClassVar[bool] = False
 
     @property
     def layers(self) -> int:
@@ -116,11 +103,6 @@ class Traced:
     def heads(self) -> int:
         """Heads of the block that has most."""
         return max(block.heads for block in self.blocks)
-
-    @property
-    def is_declared(self) -> bool:
-        """Whether a family declares it; a traced bundle does without what :data:`LACKS` names."""
-        return False
 
     @property
     def heads_of_layers(self) -> tuple[int, ...]:
@@ -165,7 +147,6 @@ class Traced:
 
 
 AnyArchitecture = Architecture | Traced
-"""What a bundle's ``config.json`` describes: a model of a declared family, or a traced one."""
 
 
 def read_architecture(data: Any) -> AnyArchitecture:

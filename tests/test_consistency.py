@@ -86,10 +86,7 @@ def test_an_interrupted_export_leaves_the_bundle_usable(exported: Path) -> None:
 
 CONTRADICTIONS = [
     ("hydrant.json", {"members": 5}, "bundle claims 5 members and 5 labels, but its plan has 3 members"),
-    ("hydrant.json", {"labels": ["a", "b", "c"]}, "3 labels"),
-    ("config.json", {"layers": "two"}, "config.json.*layers"),
     ("config.json", {"padding_token": 2**63}, "config.json.*padding_token"),
-    ("config.json", {"norm_eps": float("nan")}, "config.json.*NaN"),
     ("config.json", {"norm_eps": 10**400}, "config.json.*norm_eps"),
     ("config.json", {"classes": 4}, "its model 4 classes"),
     ("config.json", {"vocabulary": 50}, r"weight embeddings\.word has shape \[1, 99, 32\]; expected \[1, 50, 32\]"),
@@ -105,24 +102,10 @@ def test_files_that_contradict_each_other(name: str, change: dict[str, Any], mes
     forge(path, name, change)
     with pytest.raises(HydrantError, match=message):
         load_ensemble(path)
-    with pytest.raises(HydrantError, match=message):
-        export_onnx(path)
 
 
-def test_a_backend_that_fails_says_on_what(path: Path) -> None:
-    model = onnx.load(export_onnx(path))
-    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
-    Bundle.open(path).add({"model.fp32.onnx": model.SerializeToString()})
-    inputs = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
-    with (
-        load(path) as predictor,
-        pytest.raises(HydrantError, match=r"ONNX Runtime failed on inputs of shape .*\[4, 9\]"),
-    ):
-        predictor.predict(inputs)
-
-
-@pytest.mark.parametrize("name", ["fused.safetensors", "calibration.json", "model.fp32.onnx"])
-def test_inspect_reports_any_altered_file(name: str, exported: Path) -> None:
+def test_inspect_reports_any_altered_file(exported: Path) -> None:
+    name = "model.fp32.onnx"
     (exported / name).write_bytes((exported / name).read_bytes() + b" ")
     done = run_cli("inspect", exported, "--json")
     assert done.returncode == 1, done.stderr
@@ -181,10 +164,6 @@ def relabelled(**change: str | None) -> Any:
     return forge
 
 
-def recalibrated(**change: Any) -> Any:
-    return lambda path: forge(path, "calibration.json", change)
-
-
 THRESHOLD = {"abstain": {"score": "confidence", "side": "below", "value": 0.5}}
 OTHER_BUNDLES = {
     "labels": (
@@ -192,12 +171,16 @@ OTHER_BUNDLES = {
         "has labels 'LABEL_0', but hydrant.json says 'LABEL_1'",
     ),
     "number of labels": (relabelled(labels='["a"]'), r"has labels .*'a'.*, but hydrant.json says .*LABEL_0"),
-    "members": (relabelled(members="2"), "has members '2', but hydrant.json says '3'"),
     "members in words": (relabelled(members="three"), "has members 'three', but hydrant.json says '3'"),
-    "family": (relabelled(family="roberta"), "has family 'roberta', but hydrant.json says 'bert'"),
-    "temperature": (recalibrated(temperature=2.5), "has temperature '1.0', but calibration.json says '2.5'"),
-    "thresholds": (recalibrated(thresholds=THRESHOLD), "has thresholds '{}', but calibration.json says .*confidence"),
-    "conformal": (relabelled(conformal='{"method": "lac", "quantile": 0.5}'), "has conformal .*lac.*says 'None'"),
+    "temperature": (
+        lambda path: forge(path, "calibration.json", {"temperature": 2.5}),
+        "has temperature '1.0', but calibration.json says '2.5'",
+    ),
+    "thresholds": (
+        lambda path: forge(path, "calibration.json", {"thresholds": THRESHOLD}),
+        "has thresholds '{}', but calibration.json says .*confidence",
+    ),
+    "conformal": (relabelled(conformal='{"method": "lac", "quantile": 0.5}'), "has conformal .*0.5.*says 'None'"),
     "weights": (relabelled(weights_sha256="0" * 64), "has weights sha256 '0000"),
 }
 
@@ -222,17 +205,6 @@ def test_a_graph_that_contradicts_its_bundle(name: str, exported: Path) -> None:
     assert "PROBLEM       model.fp32.onnx: unusable" in inspected.stdout
 
 
-def test_verify_compares_graphs_that_no_backend_here_runs(exported: Path) -> None:
-    """A BF16 graph is for TensorRT."""
-    export_onnx(exported, "bf16")
-    model = onnx.load(exported / "model.bf16.onnx")
-    (members,) = [entry for entry in model.metadata_props if entry.key == "hydrant.members"]
-    members.value = "7"
-    Bundle.open(exported).add({"model.bf16.onnx": model.SerializeToString()})
-    with pytest.raises(HydrantError, match=r"model\.bf16\.onnx has members '7', but hydrant\.json says '3'"):
-        verify(exported, reading=Reading(examples=4))
-
-
 def test_metadata_are_those_that_onnx_reads(path: Path) -> None:
     file = export_onnx(path)
     expected = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
@@ -240,11 +212,8 @@ def test_metadata_are_those_that_onnx_reads(path: Path) -> None:
     assert graph_metadata(file) == expected
 
 
-@pytest.mark.parametrize("changed", ["fused.safetensors", "calibration.json"])
-def test_a_graph_of_what_changed_meanwhile_is_not_stored(
-    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, write = tmp_path / "out", exporter.write_model
+def test_a_graph_of_what_changed_meanwhile_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write, changed = tmp_path / "out", exporter.write_model, "calibration.json"
     save_bundle(fuse(make_model("vit"), random_plan("vit", 2)), path)
 
     def meanwhile(*given: Any) -> Any:

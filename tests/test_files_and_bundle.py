@@ -2,33 +2,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydrant import Bundle, HeadPlan
-from hydrant.bundle import staging, store
+from hydrant.bundle import store
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.graphs import check_all_graphs
 from hydrant.bundle.staging import (
     atomic_file,
     check_replaceable,
-    staged_folder,
     write_atomically,
 )
 from hydrant.bundle.store import new_bundle
 from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import BundleError, HydrantError, InputError
 
-ABORTS = [ValueError, KeyboardInterrupt, SystemExit]
 MARKER = "marker.json"
 MANIFEST = {"hydrant": "0", "family": "bert", "members": 2, "labels": ["no", "yes"]}
-
-
-class StopError(Exception):
-    pass
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
@@ -39,7 +31,9 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 
 
 def make_bundle(target: Path, force: bool = False, **manifest: Any) -> Bundle:
+    before = target.exists()
     with new_bundle(target, {**MANIFEST, **manifest}, force=force) as folder:
+        assert (target.exists(), folder.parent) == (before, target.parent), "it appears whole"
         (folder / "plan.json").write_bytes(to_json_bytes(HeadPlan.all_heads("bert", 2, 4, 2).to_json()))
         (folder / "calibration.json").write_bytes(to_json_bytes({"temperature": 1.5}))
         (folder / "processor").mkdir()
@@ -52,11 +46,6 @@ def edit_manifest(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     manifest = json.loads(file.read_bytes())
     replaced = edit(manifest)
     file.write_bytes(to_json_bytes(manifest if replaced is None else replaced))
-
-
-def put(bundle: Bundle, name: str, data: bytes) -> Bundle:
-    """Replace a file and its manifest entry."""
-    return bundle.add({name: data})
 
 
 # Files
@@ -72,7 +61,6 @@ def test_atomic_file_writes_and_replaces(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"a.bin": b"two"}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has other permissions")
 def test_what_replaces_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     for name in ("a", "out/hydrant.json"):
@@ -87,48 +75,14 @@ def test_what_replaces_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     assert (bundle.path / "hydrant.json").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("abort", ABORTS)
-@pytest.mark.parametrize("existing", [None, b"old"])
-def test_atomic_file_leaves_nothing_behind_when_interrupted(
-    abort: type[BaseException], existing: bytes | None, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.bin"
-    if existing is not None:
-        path.write_bytes(existing)
-    with pytest.raises(abort), atomic_file(path) as handle:
+@pytest.mark.parametrize("existing", [{}, {"a.bin": b"old"}])
+def test_atomic_file_leaves_nothing_behind_when_interrupted(existing: dict[str, bytes], tmp_path: Path) -> None:
+    for name, content in existing.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(KeyboardInterrupt), atomic_file(tmp_path / "a.bin") as handle:
         handle.write(b"half")
-        raise abort
-    assert tree(tmp_path) == ({} if existing is None else {"a.bin": existing})
-
-
-def test_staged_folder_appears_whole(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "out"
-    with staged_folder(target, MARKER) as stage:
-        (stage / MARKER).write_bytes(b"new")
-        assert not target.exists()
-        assert stage.parent == target.parent
-    (tmp_path / "deep" / "plain").mkdir()
-    assert tree(tmp_path) == {"deep": None, "deep/out": None, f"deep/out/{MARKER}": b"new", "deep/plain": None}
-    assert target.stat().st_mode == (tmp_path / "deep" / "plain").stat().st_mode
-
-
-def test_failed_swap_keeps_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / MARKER).write_bytes(b"old")
-    before = tree(tmp_path)
-    replace = Path.replace
-
-    def fail_for_stage(self: Path, other: Path) -> Path:
-        if (self / "new").exists():
-            raise KeyboardInterrupt
-        return replace(self, other)
-
-    monkeypatch.setattr(Path, "replace", fail_for_stage)
-    monkeypatch.setattr(staging, "_exchanged", lambda *_: False)  # as on systems that cannot
-    with pytest.raises(KeyboardInterrupt), staged_folder(target, MARKER, force=True) as stage:
-        (stage / "new").write_bytes(b"new")
-    assert tree(tmp_path) == before
+        raise KeyboardInterrupt
+    assert tree(tmp_path) == existing
 
 
 # Bundle
@@ -146,12 +100,7 @@ def test_new_bundle_lists_every_file_with_size_and_digest(tmp_path: Path) -> Non
     assert bundle.plan() == HeadPlan.all_heads("bert", 2, 4, 2)
     assert Calibration.of(bundle).temperature == 1.5
     assert bundle.processor_folder() == bundle.path / "processor"
-
-
-def test_same_content_gives_the_same_bundle(tmp_path: Path) -> None:
-    make_bundle(tmp_path / "a")
-    make_bundle(tmp_path / "b")
-    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert tree(bundle.path) == tree(make_bundle(tmp_path / "again").path), "the same content gives the same bundle"
 
 
 def test_force_replaces_a_bundle(tmp_path: Path) -> None:
@@ -174,7 +123,7 @@ def test_add_updates_files_and_manifest(tmp_path: Path) -> None:
         Calibration.of(bundle)  # the older manifest no longer describes the file
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "a\\b"])
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x"])
 def test_add_refuses_names_outside_the_folder(name: str, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     before = tree(tmp_path)
@@ -192,28 +141,19 @@ def test_add_does_not_write_through_a_link_that_leaves_the_folder(tmp_path: Path
     assert tree(tmp_path / "elsewhere") == {}
 
 
-def test_altered_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("alter", "words"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5")), "was altered"),
+        (lambda path: path.write_bytes(b"{"), "has 1 bytes"),
+        (Path.unlink, "is not a file there"),
+    ],
+)
+def test_altered_file_is_refused(alter: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
-    path = bundle.path / "calibration.json"
-    path.write_bytes(path.read_bytes().replace(b"1.5", b"9.5"))
-    with pytest.raises(BundleError, match=r"calibration\.json was altered: its SHA-256 is [0-9a-f]{12}…"):
+    alter(bundle.path / "calibration.json")
+    with pytest.raises(BundleError, match=rf"calibration\.json {words}|calibration\.json is listed.*{words}"):
         Calibration.of(bundle)
-
-
-@pytest.mark.parametrize("size", [0, 1])
-def test_truncated_file_is_refused(size: int, tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    path = bundle.path / "plan.json"
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(BundleError, match=rf"plan\.json has {size} bytes, but the manifest says \d+: it was truncated"):
-        bundle.plan()
-
-
-def test_missing_file_is_refused(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    (bundle.path / "plan.json").unlink()
-    with pytest.raises(BundleError, match=r"plan\.json is listed in hydrant\.json but is not a file there"):
-        bundle.plan()
 
 
 def test_file_slipped_into_the_processor_is_refused(tmp_path: Path) -> None:
@@ -223,10 +163,7 @@ def test_file_slipped_into_the_processor_is_refused(tmp_path: Path) -> None:
         bundle.processor_folder()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../x", "a/../../x", "..", "/etc/passwd", "a\\b", "..\\x", "C:x", "C:/x", "", "./a", "a//b", "a/", "//host/share"],
-)
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "..\\x", "C:/x", "", "./a", "a//b"])
 def test_hostile_name_in_the_manifest_is_refused(name: str, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     entry = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
@@ -250,16 +187,6 @@ def test_link_that_leaves_the_folder_is_refused(where: str, tmp_path: Path) -> N
         inside.symlink_to(outside, target_is_directory=True)
     with pytest.raises(BundleError, match="is not a file there"):
         bundle.processor_folder()
-
-
-@pytest.mark.parametrize("graphs", [0, 1, 3])
-def test_the_calibration_is_read_once(graphs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also to compare it with several graphs; a bundle without any is not asked for one."""
-    bundle = make_bundle(tmp_path / "out").add({f"model.{number}.onnx": b"" for number in range(graphs)})
-    read, names = Bundle.read, list[str]()
-    monkeypatch.setattr(Bundle, "read", lambda bundle, name: names.append(name) or read(bundle, name))
-    check_all_graphs(bundle)
-    assert names == ["calibration.json"] * (graphs > 0)
 
 
 def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
@@ -286,11 +213,8 @@ def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
     [
         (lambda m: m.update(schema=2, hydrant="1.4.0rc1"), "schema '2'.*install hydrant-uq 1.4.0rc1 or newer"),
         (lambda m: m.update(schema=2, hydrant="$(rm)"), "schema '2'.*install the newest"),
-        (lambda m: m.pop("schema") and None, "schema"),
         (lambda m: m.pop("family") and None, "family"),
-        (lambda m: m.update(members=True), "members"),
         (lambda m: m.update(members=0), "members"),
-        (lambda m: m.update(labels=[]), "labels"),
         (lambda m: m.update(labels=["one", "one"]), "labels one, one"),
         (lambda m: m["files"]["plan.json"].update(bytes=-1), "bytes"),
         (lambda m: m["files"]["plan.json"].update(sha256="0" * 63), "sha256"),
@@ -305,7 +229,7 @@ def test_malformed_manifest_is_refused(edit: Callable[[dict[str, Any]], Any], na
         Bundle.open(bundle.path)
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b'{"schema": NaN}', b" " * (2**24 + 1)])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b'{"schema": NaN}', b" " * (2**24 + 1)])
 def test_what_is_no_manifest_is_refused(content: bytes, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "out")
     (bundle.path / "hydrant.json").write_bytes(content)

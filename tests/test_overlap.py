@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from hydrant import Bundle, Figures, HeadPlan, Jointly, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
-from hydrant.cli.calibrate import calibration_text
-from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
 from hydrant.data.raw_inputs import Sound
 from hydrant.families.checkpoint import load_processor
@@ -37,14 +35,11 @@ def share(inputs: list[str], earlier: Fingerprint) -> float:
     return found.share_in(earlier)
 
 
-def test_order_repetition_and_spacing_do_not_count() -> None:
+def test_shares_of_few_examples_are_exact() -> None:
     texts = ["Über den Wolken", "a  b", "c"]
     other = ["c", "a b", unicodedata.normalize("NFD", "Über den Wolken"), " c "]
-    assert fingerprint_of(texts, "text") == fingerprint_of(other, "text")
+    assert fingerprint_of(texts, "text") == fingerprint_of(other, "text"), "order, repetition and spacing do not count"
     assert fingerprint_of(texts, "text") != fingerprint_of(["über den wolken", "a b", "c"], "text")
-
-
-def test_shares_of_few_examples_are_exact() -> None:
     earlier = recorded([f"text {index}" for index in range(100)])
     assert share([f"text {index}" for index in range(75, 175)], earlier) == 0.25
     assert share(["text 5"], earlier) == 1.0
@@ -66,39 +61,23 @@ def test_records_of_two_uses_join() -> None:
     both = recorded(first) | recorded(second)
     assert not both.complete
     assert share(first, both) == share(second, both) == 1.0
-    assert share(["c 1", "c 2", "c 3"], both) == 0.0
     assert share(["c 1", "x"], recorded(["x"]) | recorded(["y"])) == 0.5
 
 
 def test_images_are_known_by_their_content(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        for index, image in enumerate(pixels):
-            Image.fromarray(image).save(tmp_path / folder / f"{folder}{index}.png")
-    paths = [sorted((tmp_path / folder).iterdir()) for folder in "ab"]
-    assert fingerprint_of(paths[0], "image") == fingerprint_of(list(map(str, paths[1])), "image")
+    for name in ("a.png", "b.png"):
+        Image.fromarray(pixels[0]).save(tmp_path / name)
+    assert fingerprint_of([tmp_path / "a.png"], "image") == fingerprint_of([str(tmp_path / "b.png")], "image")
     assert fingerprint_of(list(pixels), "image") == fingerprint_of([Image.fromarray(each) for each in pixels], "image")
     assert fingerprint_of(list(pixels), "image") != fingerprint_of(list(255 - pixels), "image")
 
 
 def test_what_has_no_lasting_form_has_no_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_of([Item({})], "text") is None
-    assert fingerprint_of([], "text") is None
     assert fingerprint_of([tmp_path / "absent.png"], "image") is None
-    assert fingerprint_of([np.array([object()])], "text") is None
-    pair, turned = fingerprint_of([("a", "b")], "text"), fingerprint_of([("b", "a")], "text")
-    assert pair is not None
-    assert pair != turned
-    assert fingerprint_of([{"x": np.ones(2)}], "text") == fingerprint_of([{"x": np.ones(2)}], "text")
-    for damaged in (
-        None,
-        3,
-        {},
-        {"lowest": "AAAA"},
-        {"lowest": "!", "complete": True},
-        {"lowest": "", "complete": True},
-    ):
+    assert fingerprint_of([("a", "b")], "text") != fingerprint_of([("b", "a")], "text")
+    for damaged in (None, 3, {}, {"lowest": "!", "complete": True}):
         assert Fingerprint.from_json(damaged) is None
 
 
@@ -107,12 +86,9 @@ def test_numbers_are_the_same_in_whatever_form_they_are_read_alike() -> None:
     arrays = [{name: np.array(row, np.int32) for name, row in each.items()} for each in rows]
     tensors = [{name: torch.tensor(row) for name, row in each.items()} for each in rows]
     assert fingerprint_of(rows, "text") == fingerprint_of(arrays, "text") == fingerprint_of(tensors, "text")
-    assert len(fingerprint_of(rows, "text").hashes) == 3  # type: ignore[union-attr]
-    assert fingerprint_of([{"input_ids": [[1], [1, 2]]}], "text") is None
     samples = [0.25, -0.5, 1.0]
     sounds = [samples, np.array(samples), np.array(samples, np.float32), Sound(samples, 16_000)]
     assert len({fingerprint_of([sound], "audio") for sound in sounds}) == 1
-    assert fingerprint_of([samples], "audio") != fingerprint_of([[0.25, -0.5, 0.5]], "audio")
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +119,10 @@ def test_calibrating_and_evaluating_name_both_uses(
     )
     assert note in caplog.text
     assert report.to_json()["notes"] == [note]
-    assert note not in calibration_text(report), "told as a warning, and once on a terminal"
     assert calibrate(tmp_path / "bundle", copy).notes == [note], "a calibration does not count when it is replaced"
     found = evaluate(tmp_path / "bundle", copy, figures=Figures(bootstrap=0), force=True, html=tmp_path / "page.html")
     assert ["planned on (planned.csv)" in found.notes[0], "calibrated on (copy.csv)" in found.notes[1]] == [True, True]
     assert found.notes[0] in (tmp_path / "page.html").read_text()
-    assert found.notes[0] not in evaluation_text(found)
     assert Bundle.open(tmp_path / "bundle").read_json("reports/evaluation.json")["notes"] == found.notes
 
 
@@ -171,10 +145,8 @@ def test_what_the_distance_was_fitted_on_is_remembered(bert_checkpoint: Path, tm
     judge = [f"{text} {text}" for text in texts], labels  # none of them the same
     found = calibrate(bundle, judge, fit=training)
     assert found.notes == []
-    assert "fingerprints" not in found.to_json()["distance"], "of no use to people"
     (note,) = calibrate(bundle, training).notes
     assert "100% of its 40 examples are among those that its distance was fitted on (given in" in note
-    assert "so that they look nearer than fresh inputs do" in note
     assert any("its distance was fitted on" in note for note in evaluate(bundle, training, force=True).notes)
     assert calibrate(bundle, training, fit=judge).notes == [], "an earlier distance does not count when it is replaced"
     assert calibrate(bundle, training).notes == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -33,26 +32,21 @@ from hydrant import (
     tune,
 )
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.progress_checkpoint import DESCRIPTION, Checkpoint
+from hydrant.bundle.progress_checkpoint import DESCRIPTION
 from hydrant.bundle.signature import SIGNATURE
 from hydrant.bundle.staging import sha256_of
-from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.tune import tune_text
-from hydrant.engines.metadata import EngineFile
 from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
 from hydrant.tuning import loop, tuning_data
 from hydrant.tuning.job import member_seed, shared_form
 from hydrant.tuning.optimizer import member_loss, rate_at
-from hydrant.tuning.settings import Epoch
-from hydrant.tuning.tuned_bundle import Graphs, StoredProcessor
+from hydrant.tuning.tuned_bundle import StoredProcessor
 from hydrant.tuning.tuning_data import epoch_batches, held_out_share
-from hydrant.tuning.tuning_state import Point, State
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
 from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, random_plan, run_cli
 
 KEYS = ["hello", "world", "transfer", "money", "weather"]
@@ -133,14 +127,12 @@ def learned(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 @pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints without dropout, by family."""
+def still(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint without dropout."""
     folder = tmp_path_factory.mktemp("still")
     make_model("bert", **NO_DROPOUT, **LABELS).save_pretrained(folder / "bert")
     make_tokenizer(folder / "source").save_pretrained(folder / "bert")
-    make_model("vit", **NO_DROPOUT).save_pretrained(folder / "vit")
-    transformers.ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(folder / "vit")
-    return {"bert": folder / "bert", "vit": folder / "vit"}
+    return folder / "bert"
 
 
 def state(bundle: Path) -> dict[str, str]:
@@ -151,11 +143,6 @@ def weights(bundle: Path) -> dict[str, torch.Tensor]:
     return load_ensemble(bundle).state_dict()
 
 
-def tensor_names(path: Path) -> set[str]:
-    with safe_open(path, "pt") as file:
-        return set(file.keys())
-
-
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
 
@@ -163,13 +150,12 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 # Against Hugging Face
 
 
-def trained_by_hand(folder: Path, family: str, data: Data, epochs: int, rate: float, bf16: bool = False) -> Any:
+def trained_by_hand(folder: Path, data: Data, epochs: int, rate: float, bf16: bool = False) -> Any:
     """The checkpoint after AdamW on Hugging Face's own loss: the same batches, its own gradients and schedule.
 
     With ``bf16`` under PyTorch's autocast.
     """
-    model = transformers.AutoModelForSequenceClassification if family == "bert" else None
-    model = (model or transformers.AutoModelForImageClassification).from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     names = [name for name, _ in model.named_parameters()]
     plain = {name for name in names if name.endswith("bias") or "norm" in name.lower()}
     groups = [
@@ -178,23 +164,14 @@ def trained_by_hand(folder: Path, family: str, data: Data, epochs: int, rate: fl
     ]
     optimizer = torch.optim.AdamW(groups, lr=rate, fused=False, foreach=False)
     inputs, labels = data[0], torch.tensor([int(model.config.label2id[label]) for label in data[1]])
-    if family == "bert":
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        lengths = np.array([len(tokenizer(text)["input_ids"]) for text in inputs])
-    else:
-        processor = transformers.ViTImageProcessorPil.from_pretrained(folder)
-        lengths = np.ones(len(inputs), np.int64)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    lengths = np.array([len(tokenizer(text)["input_ids"]) for text in inputs])
     steps = -(-len(inputs) // 8)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, epochs * steps)
     model.train()
     for epoch in range(1, epochs + 1):
         for indices in epoch_batches(lengths, 8, 0, epoch):
-            rows = [inputs[index] for index in indices]
-            tensors = (
-                tokenizer(rows, padding=True, return_tensors="pt")
-                if family == "bert"
-                else processor(rows, return_tensors="pt")
-            )
+            tensors = tokenizer([inputs[index] for index in indices], padding=True, return_tensors="pt")
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 loss = model(**tensors, labels=labels[indices]).loss
@@ -205,34 +182,28 @@ def trained_by_hand(folder: Path, family: str, data: Data, epochs: int, rate: fl
     return model.eval()
 
 
-def tuned_whole(family: str, checkpoint: Path, folder: Path, **numbers: Any) -> tuple[Path, Data, TuneReport]:
+def tuned_whole(checkpoint: Path, folder: Path, **numbers: Any) -> tuple[Path, Data, TuneReport]:
     """A bundle of one whole member, what it was tuned and judged on, and what that brought."""
-    data = sentences(20, 1) if family == "bert" else pictures(20, 1)
-    path = make_bundle(folder, checkpoint, None, "text" if family == "bert" else "image")
+    data, path = sentences(20, 1), make_bundle(folder, checkpoint, None)
     given = how(batch_size=8, epochs=2, learning_rate=1e-3, warmup=0.0, **numbers)
     return path, data, tune(path, data, validation=data, **given)
 
 
-@pytest.fixture(scope="module", params=["bert", "vit"])
-def single(
-    request: pytest.FixtureRequest, still: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Path, Data, TuneReport]:
-    """A family, and its whole member tuned in float32."""
-    family = request.param
-    return family, *tuned_whole(family, still[family], tmp_path_factory.mktemp("whole") / "bundle")
+@pytest.fixture(scope="module")
+def single(still: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Data, TuneReport]:
+    """A whole member tuned in float32."""
+    return tuned_whole(still, tmp_path_factory.mktemp("whole") / "bundle")
 
 
-def test_one_whole_member_is_tuned_as_hugging_face_would(
-    single: tuple[str, Path, Data, TuneReport], still: dict[str, Path]
-) -> None:
-    family, path, data, report = single
+def test_one_whole_member_is_tuned_as_hugging_face_would(single: tuple[Path, Data, TuneReport], still: Path) -> None:
+    path, data, report = single
     assert report.best_epoch == 2
-    expected = trained_by_hand(still[family], family, data, 2, 1e-3)
-    inputs = make_inputs(family, batch=6)
+    expected = trained_by_hand(still, data, 2, 1e-3)
+    inputs = make_inputs("bert", batch=6)
     with torch.no_grad():
         found = load_ensemble(path)(**inputs).member_logits[0]
         torch.testing.assert_close(found, expected(**inputs).logits, atol=2e-4, rtol=0)
-    moved = fuse(still[family]).state_dict()
+    moved = fuse(still).state_dict()
     target = fuse(expected).state_dict()
     for name, tensor in weights(path).items():
         if not name.endswith("qkv.bias"):  # keys need no bias: its gradient is rounding, which AdamW makes large
@@ -241,15 +212,12 @@ def test_one_whole_member_is_tuned_as_hugging_face_would(
 
 
 def test_bfloat16_updates_are_those_of_hugging_face_under_autocast(
-    single: tuple[str, Path, Data, TuneReport], still: dict[str, Path], tmp_path: Path
+    single: tuple[Path, Data, TuneReport], still: Path, tmp_path: Path
 ) -> None:
     """As far as bfloat16 allows, and unlike those of float32; weights and the judge stay in float32."""
-    family, whole, data, other = single
-    path, _, report = tuned_whole(family, still[family], tmp_path / "bundle", mixed_precision="bf16")
-    start, target = (
-        fuse(model).state_dict()
-        for model in (still[family], trained_by_hand(still[family], family, data, 2, 1e-3, bf16=True))
-    )
+    whole, data, other = single
+    path, _, report = tuned_whole(still, tmp_path / "bundle", mixed_precision="bf16")
+    start, target = (fuse(model).state_dict() for model in (still, trained_by_hand(still, data, 2, 1e-3, bf16=True)))
     found = weights(path)
     assert {tensor.dtype for tensor in found.values()} == {torch.float32}
     assert not same(found, weights(whole))
@@ -260,24 +228,21 @@ def test_bfloat16_updates_are_those_of_hugging_face_under_autocast(
         assert torch.cosine_similarity(mine.flatten(), theirs.flatten(), dim=0) > 0.98, name
 
 
-@pytest.mark.parametrize("family", ["bert", "deit"])
-def test_shared_weights_get_the_mean_of_the_members_gradients(family: str) -> None:
-    model, plan = make_model(family), random_plan(family, 3)
-    inputs, labels = make_inputs(family, batch=6), torch.arange(6) % CLASSES
+def test_shared_weights_get_the_mean_of_the_members_gradients() -> None:
+    model, plan = make_model("bert"), random_plan("bert", 3)
+    inputs, labels = make_inputs("bert", batch=6), torch.arange(6) % CLASSES
     ensemble = FusedClassifier(
         fuse(model, plan).architecture, plan, shared_form(fuse(model, plan).state_dict()), ["x"] * CLASSES
     ).eval()
     member_loss(ensemble(**inputs).member_logits, labels).backward()
-    prefix = {"bert": "bert.encoder.layer.1.intermediate.dense", "deit": "deit.layers.1.mlp.fc1"}[family]
     expected = []
+    read = [model.bert.encoder.layer[1].intermediate.dense.weight, model.classifier.weight]
     for keep in plan.members:
-        read = [model.get_parameter(f"{prefix}.weight"), model.get_parameter("classifier.weight")]
         with oracle.silenced(model, keep, HEADS):
             expected.append(torch.autograd.grad(model(**inputs, labels=labels).loss, read))
-    for name, gradients in zip(
-        ("layers.1.mlp.up.weight", "classifier.weight"), zip(*expected, strict=True), strict=True
-    ):
-        found = ensemble.get_parameter(name).grad
+    shared = ensemble.layers[1].mlp.up.weight, ensemble.classifier.weight
+    for weight, gradients in zip(shared, zip(*expected, strict=True), strict=True):
+        found = weight.grad
         assert found is not None
         torch.testing.assert_close(found[0].T, torch.stack(gradients).mean(0), atol=1e-5, rtol=1e-4)
 
@@ -302,21 +267,6 @@ def test_padded_heads_stay_zero_and_the_mlp_stays_one(bundle: Path) -> None:
     assert tuned["layers.0.mlp.up.weight"].shape[0] == 1
 
 
-@pytest.mark.parametrize("per_member", [False, True])
-def test_a_shared_trunk_goes_on_running_once(per_member: bool, bert_checkpoint: Path, tmp_path: Path) -> None:
-    members = tuple(((0, 1, 2, 3), (1, 2), kept) for kept in ((0, 1), (1, 2), (3,)))
-    plan = HeadPlan("bert", LAYERS, HEADS, members, "random")
-    path = make_bundle(tmp_path / "bundle", bert_checkpoint, plan)
-    before = weights(path)
-    options = how(epochs=1, learning_rate=1e-3, per_member=per_member, unfreeze=True)
-    assert tune(path, sentences(60, 0), **options).improved
-    after = weights(path)
-    for layer, groups in ((0, 1), (1, 1), (2, 3)):
-        tensor = after[f"layers.{layer}.attention.qkv.weight"]
-        assert tensor.shape[0] == groups
-        assert not torch.equal(tensor, before[f"layers.{layer}.attention.qkv.weight"])
-
-
 def forked_bundle(checkpoint: Path, folder: Path, modality: str = "text") -> Path:
     """A bundle that forks at layer 1."""
     rest = tuple((0, 1, 2, 3)[:kept] for kept in (2, 3))
@@ -325,20 +275,26 @@ def forked_bundle(checkpoint: Path, folder: Path, modality: str = "text") -> Pat
     return make_bundle(folder, checkpoint, HeadPlan(family, LAYERS, HEADS, members, "random"), modality)
 
 
+@pytest.mark.parametrize("unfreeze", [False, True])
 @pytest.mark.parametrize("per_member", [False, True])
-def test_the_trunk_is_left_alone_unless_asked_for(per_member: bool, bert_checkpoint: Path, tmp_path: Path) -> None:
+def test_the_trunk_runs_once_and_is_left_alone_unless_asked_for(
+    per_member: bool, unfreeze: bool, bert_checkpoint: Path, tmp_path: Path
+) -> None:
     path = forked_bundle(bert_checkpoint, tmp_path / "bundle")
     before = weights(path)
-    report = tune(path, sentences(60, 0), **how(epochs=2, learning_rate=1e-3, per_member=per_member))
+    options = how(epochs=2, learning_rate=1e-3, per_member=per_member, unfreeze=unfreeze)
+    report = tune(path, sentences(60, 0), **options)
     assert report.improved
-    assert report.frozen == 1
+    assert report.frozen == (0 if unfreeze else 1)
     after = weights(path)
+    assert [len(after[f"layers.{layer}.attention.qkv.weight"]) for layer in range(LAYERS)] == [1, 3, 3]
     kept = {name for name in before if torch.equal(before[name], after[name])}
-    assert kept >= {name for name in before if name.startswith(("embeddings.", "layers.0."))}
-    assert not {name for name in kept if name.endswith("mlp.up.weight")} - {"layers.0.mlp.up.weight"}
+    trunk = set() if unfreeze else {name for name in before if name.startswith(("embeddings.", "layers.0."))}
+    assert kept >= trunk
+    assert not {name for name in kept if name.endswith("mlp.up.weight")} - trunk
 
 
-@pytest.mark.parametrize("frozen", [0, 1, LAYERS])
+@pytest.mark.parametrize("frozen", [0, LAYERS])
 def test_members_without_a_fork_are_tuned_from_the_layer_that_is_named(
     frozen: int, bert_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -426,24 +382,6 @@ def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneRe
     assert inspect_bundle(copy)["calibration"]["fitted"] is not None
 
 
-def test_engines_and_reports_are_named_with_their_commands(bundle: Path, tmp_path: Path) -> None:
-    shapes = {"input_ids": ((1, 8), (1, 8), (1, 8))}
-    digest = "0" * 64
-    facts = EngineFile("tensorrt-rtx", "1.7", "fp16", (shapes,), (), "linux-x86_64", "model.fp16.onnx", digest, digest)
-    files = {"engines/quick.engine": b"", "engines/quick.json": to_json_bytes(facts.to_json())}
-    found = Bundle.open(bundle).add({**files, "reports/evaluation.json": b"{}", "model.int8.onnx": b""})
-    (bundle / "hydrant.sig").write_bytes(b"{}")
-    assert Graphs.of(found, Path("out")).dropped == {
-        "hydrant.sig": "hydrant sign out --key KEY",
-        "model.int8.onnx": "hydrant export out --precision int8 --data FILE",
-        "engines/quick.engine": "hydrant build out --backend tensorrt-rtx --precision fp16",
-        "reports/evaluation.json": "hydrant evaluate out --data FILE",
-    }
-    found.add({"model.fp32.onnx": b"no graph"})
-    with pytest.raises(HydrantError, match=r"model\.fp32\.onnx is not a graph of hydrant's.*export it again"):
-        tune(bundle, sentences(30, 0))
-
-
 def test_reported_figures_are_those_of_the_members_at_the_temperature_told(bundle: Path, bert_checkpoint: Path) -> None:
     calibrate(bundle, sentences(60, 3))
     texts, labels = sentences(30, 1)
@@ -477,20 +415,20 @@ def test_nothing_gets_worse(learned: tuple[Path, TuneReport], tmp_path: Path) ->
     assert merged.bundle == tmp_path / "copy"
     assert merged.best_epoch == 0
     assert merged.dropped == {SIGNATURE: f"hydrant sign {tmp_path / 'copy'} --key KEY"}
-    assert f"holds them unchanged\n{SIGNATURE} does not hold any more; make it again: hydrant sign" in tune_text(merged)
+    assert f"{SIGNATURE} does not hold any more; make it again: hydrant sign" in tune_text(merged)
     copied = state(tmp_path / "copy")
     assert {**before, "hydrant.json": ""} == {**copied, "hydrant.json": ""}
     assert Bundle.open(tmp_path / "copy").digests() == Bundle.open(bundle).digests()
 
 
-def test_members_tuned_alone(still: dict[str, Path], tmp_path: Path) -> None:
+def test_members_tuned_alone(still: Path, tmp_path: Path) -> None:
     """Kept separate they are members tuned as bundles of their own, by their seeds; merged, shared parts are means."""
     data = sentences(60, 0)
     numbers, judges = {"epochs": 2, "learning_rate": 5e-4}, sentences(25, 1)
-    bundle, alone = make_bundle(tmp_path / "bundle", still["bert"], random_plan("bert", 3)), []
+    bundle, alone = make_bundle(tmp_path / "bundle", still, random_plan("bert", 3)), []
     for member, keep in enumerate(random_plan("bert", 3).members):
         plan = HeadPlan("bert", LAYERS, HEADS, (keep,), "random")
-        path = make_bundle(tmp_path / f"alone{member}", still["bert"], plan)
+        path = make_bundle(tmp_path / f"alone{member}", still, plan)
         assert tune(path, data, Jointly(**numbers), validation=judges, seed=member_seed(0, member)).improved
         alone.append(load_ensemble(path))
     separate = PerMember(**numbers, keep_separate="all")
@@ -516,23 +454,20 @@ def test_members_tuned_alone(still: dict[str, Path], tmp_path: Path) -> None:
     assert hydrant.estimate_cost(tmp_path / "apart").fork == 0
 
 
-@pytest.mark.parametrize(("way", "told"), [
-    (Jointly(epochs=1), "stay alike when they are tuned jointly, so that they cannot disagree; to tell them apart"),
-    (PerMember(epochs=1), "stay alike when they are merged"),
-    (PerMember(epochs=1, learning_rate=1e-3, keep_separate="all"), None),
-])  # fmt: skip
 def test_members_that_stay_alike_are_told(
-    way: Jointly, told: str | None, bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bert_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save_bundle(fuse(bert_checkpoint, members=2), tmp_path / "alike", load_processor(bert_checkpoint, "text"))
+    path = tmp_path / "alike"
+    save_bundle(fuse(bert_checkpoint, members=2), path, load_processor(bert_checkpoint, "text"))
+    for way, told in ((Jointly, "stay alike when they are tuned jointly"), (PerMember, "stay alike when they are mer")):
+        caplog.clear()
+        tune(path, sentences(60, 0), way(epochs=1))
+        assert told in caplog.text
     caplog.clear()
-    tune(tmp_path / "alike", sentences(60, 0), way)
-    found = [line for line in caplog.messages if "have the same heads and weights" in line]
-    assert len(found) == (told is not None)
-    assert told is None or told in found[0]
-    if told is None:
-        first, second = weights(tmp_path / "alike")["layers.1.attention.qkv.weight"]
-        assert not torch.equal(first, second)
+    tune(path, sentences(60, 0), PerMember(epochs=1, learning_rate=1e-3, keep_separate="all"))
+    assert "stay alike" not in caplog.text
+    first, second = weights(path)["layers.1.attention.qkv.weight"]
+    assert not torch.equal(first, second)
 
 
 # Interruption
@@ -560,33 +495,18 @@ def test_interrupted_tuning_goes_on_to_the_same_weights(
     if late:
         shutil.rmtree(bundle)
         forked_bundle(bert_checkpoint, bundle)
-    numbers: dict[str, Any] = {
-        "epochs": 3,
-        "batch_size": 16,
-        "learning_rate": 1e-3,
-        "per_member": per_member,
-        "patience": 3,
-    }
+    numbers: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 1e-3, "patience": 3}
+    numbers["per_member"] = per_member
     data, place = sentences(60, 0), tmp_path / "out.tune.part"
     expected = tune(bundle, data, output=tmp_path / "whole", **how(**numbers))
     assert expected.frozen == late
     before = state(bundle)
     for updates, seconds in ((5, 999.0), (3, 0.0), *(((9, 0.0),) if per_member else ())):
         monkeypatch.setattr(loop, "SAVE_SECONDS", seconds)
+        options = {**how(**numbers, state=place), "progress": interrupted_after(updates)}
         with pytest.raises(KeyboardInterrupt):
-            tune(
-                bundle,
-                data,
-                output=tmp_path / "out",
-                progress=interrupted_after(updates),
-                **how(**numbers, state=place),
-            )
+            tune(bundle, data, output=tmp_path / "out", **options)
         assert not (tmp_path / "out").exists()
-        kept = [file for file in place.iterdir() if file.suffix != ".json"]
-        assert kept
-        assert all(
-            late != ("weight.embeddings.word" in tensor_names(file)) for file in kept
-        )  # the bundle has what stays
     found = tune(bundle, data, output=tmp_path / "out", **how(**numbers, state=place))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out", "whole"]
     assert state(bundle) == before
@@ -596,10 +516,7 @@ def test_interrupted_tuning_goes_on_to_the_same_weights(
 
 
 NUMBERS: dict[str, Any] = {"epochs": 3, "learning_rate": 1e-3}
-CHANGED: list[dict[str, Any]] = [
-    {"seed": 1}, how(**{**NUMBERS, "epochs": 4}), how(**{**NUMBERS, "learning_rate": 2e-3}),
-    how(**{**NUMBERS, "mixed_precision": "bf16"}), {"data": sentences(60, 5)},
-]  # fmt: skip
+CHANGED = [{"seed": 1}, how(**{**NUMBERS, "mixed_precision": "bf16"}), {"data": sentences(60, 5)}]
 
 
 def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> None:
@@ -612,7 +529,7 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
         with pytest.raises(HydrantError, match=r"interrupted tuning with other (settings|data).*delete"):
             changed = {**given, **change}
             tune(bundle, **{**changed, "how": replace(changed["how"], state=place)})
-    for content in (b"", kept[:-100], kept.replace(b"updates", b"upd8tes", 1)):
+    for content in (kept[:-100], kept.replace(b"updates", b"upd8tes", 1)):
         (place / "all").write_bytes(content)
         with pytest.raises(HydrantError, match=r"is not the state of a tuning.*delete"):
             tune(bundle, **given)
@@ -621,28 +538,10 @@ def test_state_of_another_tuning_is_refused(bundle: Path, tmp_path: Path) -> Non
         tune(bundle, **given)
 
 
-def test_a_state_whose_numbers_are_not_finite_is_refused(tmp_path: Path) -> None:
-    """Rather than tuned on from, to weights that are no numbers."""
-    module = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(module.parameters())
-    module(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    kept = State(Checkpoint(tmp_path / "x", {}, "tuning"), "all")
-    history = [Epoch(0, None, 0.5, 0.8, 0.1, 1.0), Epoch(1, 0.4, 0.3, 0.9, 0.05, 1.1)]
-    kept.save(Point(1, 0.5, 2.0, history), module, optimizer)
-    assert kept.restore(module, optimizer).history == history
-    with torch.no_grad():
-        module.weight.fill_(math.nan)
-    kept.save(Point(1, 0.5, 2.0, history), module, optimizer)
-    with pytest.raises(HydrantError, match=r"weight\.weight is no finite tensor.*delete"):
-        kept.restore(module, optimizer)
-
-
-@pytest.mark.parametrize("per_member", [False, True])
-def test_a_loss_that_is_not_finite_stops_the_tuning(per_member: bool, bundle: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_tuning(bundle: Path, tmp_path: Path) -> None:
     """No state stays behind, nor that of another member: the next rate would be refused there."""
     before = state(bundle)
-    numbers: dict[str, Any] = {"epochs": 3, "warmup": 0.0, "per_member": per_member}
+    numbers: dict[str, Any] = {"epochs": 3, "warmup": 0.0, "per_member": True}
     with pytest.raises(HydrantError, match=r"(loss|NLL) became (nan|inf).*lower learning rate than 1e\+30"):
         tune(bundle, sentences(60, 0), **how(**numbers, learning_rate=1e30, state=tmp_path / "s.part"))
     assert state(bundle) == before
@@ -699,30 +598,20 @@ def test_the_rate_is_that_of_transformers_but_for_the_idle_first_update() -> Non
 # Faults
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"data": "nowhere.csv"}, "data nowhere.csv does not exist"),
-    ({"data": (["hello"], ["f"])}, "label 'f' at example 0 is not a class of the model"),
-    ({"data": (["hello", "world"], ["a", "b"])}, "no class with two examples"),
+    ({"data": (["hello"], ["f"])}, "label 'f' at example 0"),
     ({"data": (["hello"] * 9, None)}, "has no label"),
-    ({"data": (["hello", ""] * 9, ["a", "b"] * 9)}, "data given in memory: input 1 is an empty text"),
-    ({"seed": -1}, "seed is -1; expected a whole number, 0 or more"),
-    ({"how": Jointly(freeze=2)}, "is 2; expected at most 0, the layers that all members share"),
+    ({"data": (["hello", ""] * 9, ["a", "b"] * 9)}, "input 1 is an empty text"),
+    ({"seed": -1}, "seed is -1"),
+    ({"how": Jointly(freeze=2)}, "is 2; expected at most 0"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED, ids=lambda value: str(value)[:40])
 def test_refused(change: dict[str, Any], message: str, source: Path) -> None:
     before = state(source)
-    with pytest.raises(HydrantError, match=message.replace("(", r"\(")):
+    with pytest.raises(HydrantError, match=message):
         tune(source, **{"data": sentences(30, 0), "how": Jointly(epochs=1), **change})
     assert state(source) == before
-
-
-def test_a_class_without_examples_is_told(bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
-    texts, labels = sentences(40, 0)
-    chosen = [index for index, label in enumerate(labels) if label != "c"]
-    report = tune(bundle, ([texts[i] for i in chosen], [labels[i] for i in chosen]), how=Jointly(epochs=1))
-    assert report.unseen == ("c",)
-    assert "has no example of c; the members may unlearn it" in caplog.text
 
 
 # The command line
@@ -734,10 +623,7 @@ def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     command = ["tune", bundle, "--data", train, "--learning-rate", "1e-3", "--epochs", "1"]
     done = run_cli(*command, "-o", tmp_path / "tuned")
     assert done.returncode == 0, done.stderr
-    assert "tuned on 54 examples of train.csv, judged on 6 held out of it" in done.stdout
-    assert f"wrote {tmp_path / 'tuned'}: the weights after epoch" in done.stdout
     assert "exported again: model.fp32.onnx" in done.stdout
-    assert "hydrant calibrate" in done.stdout
     words = [str(word) for word in command]
     assert cli.main([*words, "--validation", str(val), "--per-member", "--keep-separate", "norms,mlp", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -745,11 +631,6 @@ def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert facts["validation"] == "val.csv"
     assert len(facts["members"]) == 3
     assert facts["drift"]["examples"] == 25
-    assert cli.main([*words, "--validation", str(val), "--per-member", "--mixed-precision", "bf16"]) == 0
-    assert Bundle.open(bundle).manifest["fusion"]["tuned"]["settings"]["mixed_precision"] == "bf16"
-    told = capsys.readouterr().out
-    assert "member 3, alone" in told
-    assert "drift of averaging the shared parts, on 25 inputs of val.csv" in told
     assert cli.main([*words, "--learning-rate", "0"]) == 2
     refused = capsys.readouterr().err
     assert refused.startswith("hydrant: error: --learning-rate is '0.0'; expected a finite number above 0")
@@ -768,8 +649,5 @@ def test_interrupted_command_tells_how_to_go_on(
     assert state(bundle) == before
     assert (tmp_path / "bundle.tune.part").exists()
     monkeypatch.undo()
-    assert cli.main([*command, "--seed", "1"]) == 2
-    assert "interrupted tuning with other settings" in capsys.readouterr().err
     assert cli.main(command) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "train.csv"]
-    assert "judged on 6 held out of it" in capsys.readouterr().out

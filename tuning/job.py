@@ -8,7 +8,7 @@ members are tuned as one, like the MLP, and are copied out again at the end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,9 @@ from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
 from ..fusion import FusedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
-from ..progress import Progress
-from .loop import Trained, measure, train
+from .loop import Given, Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, merged, with_factors
-from .settings import BatchEnsemble, Epoch, Settings, best_epoch
-from .tuning_data import Source
+from .settings import BatchEnsemble, Epoch, best_epoch
 from .tuning_state import State
 
 log = logging.getLogger(__name__)
@@ -42,17 +40,12 @@ Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Job:
-    """The untuned ensemble, the data to tune and to judge on with their digests, and the settings."""
+class Job(Given):
+    """The untuned ensemble, and what it is tuned on, with the digests of the data."""
 
     bundle: Bundle
     ensemble: FusedClassifier
-    known: Source
-    held_out: Source
     digests: tuple[str, str]
-    settings: Settings
-    accelerator: Any
-    progress: Progress
 
     def module(self, weights: Weights, plan: HeadPlan | None = None) -> FusedClassifier:
         """A module of weights [G, …], which it takes over."""
@@ -63,11 +56,6 @@ class Job:
         found = measure(module.to(self.accelerator.device), self.held_out, self.settings)
         module.cpu()
         return found
-
-    def train(self, module: FusedClassifier, state: State, title: str = "", **options: Any) -> Trained:
-        """Tune a module on the data."""
-        given = (self.known, self.held_out, self.settings, state, self.accelerator, self.progress)
-        return train(module, *given, title=title, **options)
 
     def alone(self, member: int) -> Job:
         """The job of one member, with an order of examples and dropout of its own; the first has those of a model."""
@@ -89,11 +77,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it.
-
-    ``weights`` are ``None`` when they are no better than before; ``after`` is of the weights that are kept; ``members``
-    holds the histories of members tuned alone; ``apart`` names the modules whose members have factors.
-    """
+    """What came of it: ``weights`` if better; ``members`` tuned alone; modules told ``apart`` by factors."""
 
     weights: Weights | None
     before: Epoch
@@ -122,7 +106,7 @@ def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
     shared = shared_form(job.ensemble.state_dict())
     if job.ensemble.members > 1 and alike(shared):
         log.warning("%s", _STAY_ALIKE.format(path=job.bundle.path, how="tuned jointly"))
-    done = job.train(job.module(shared), State(checkpoint, "all"))
+    done = train(job, job.module(shared), State(checkpoint, "all"))
     return Outcome(done.weights, done.history[0], done.best, done.seconds, done.history)
 
 
@@ -133,7 +117,8 @@ def tune_batch_ensemble(job: Job, how: BatchEnsemble, checkpoint: Checkpoint) ->
     if how.factors_only:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(is_factor(name))
-    done = job.train(module, State(checkpoint, "all"), begin=partial(draw, module, how.deviation, job.settings.seed))
+    begin = partial(draw, module, how.deviation, job.settings.seed)
+    done = train(job, module, State(checkpoint, "all"), begin=begin)
     weights = None if done.weights is None else merged(done.weights)
     return Outcome(weights, done.history[0], done.best, done.seconds, done.history, apart=apart)
 
@@ -151,15 +136,16 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
             member_form(shared, member), HeadPlan(plan.family, plan.layers, plan.heads, (keep,), plan.method)
         )
         title = f"member {member + 1} of {len(plan.members)}, "
-        done.append(job.alone(member).train(module, State(checkpoint, f"member {member}"), title))
+        done.append(train(job.alone(member), module, State(checkpoint, f"member {member}"), title))
         tuned.append(done[-1].weights or member_form(shared, member))
     weights = merge(tuned, shared, separate)
     averaged, unmerged = job.module(_copy(weights)), job.module(merge(tuned, shared, frozenset(PARTS)))
     before = Epoch(0, None, **job.figures(job.module(_copy(shared))))
     after = Epoch(max(best_epoch(each.history) for each in done), None, **job.figures(averaged))
+    batches = map(job.held_out.batch, by_length(job.held_out.lengths, job.settings.batch_size))
     drift = {
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
-        **measure_merge_error(averaged.eval(), unmerged.eval(), _pairs(job)).to_json(),
+        **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json(),
     }
     better = after.nll < before.nll
     return Outcome(
@@ -176,37 +162,23 @@ def _copy(weights: Weights) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in weights.items()}
 
 
-def _pairs(job: Job) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Batches of the validation data, with their labels."""
-    return (job.held_out.batch(indices) for indices in by_length(job.held_out.lengths, job.settings.batch_size))
-
-
 def shared_form(weights: Mapping[str, Tensor]) -> Weights:
     """Copies of fused weights [G, …], with G = 1 wherever all groups are equal.
 
     A linear map becomes one only together with its bias; a bias may be one by itself.
     """
     equal = {name: bool((tensor == tensor[:1]).all()) for name, tensor in weights.items()}
-    return {
-        name: (tensor[:1] if equal[name] and equal.get(_bias(name), True) else tensor).clone()
-        for name, tensor in weights.items()
-    }
+    alike = {name for name in weights if equal[name] and equal.get(name.removesuffix("weight") + "bias", True)}
+    return {name: (tensor[:1] if name in alike else tensor).clone() for name, tensor in weights.items()}
 
 
 def member_form(weights: Mapping[str, Tensor], member: int) -> Weights:
     """Copies of what one member has, each [1, …]."""
-    return {name: _of(tensor, member).clone() for name, tensor in weights.items()}
+    return {name: tensor[[member if len(tensor) > 1 else 0]] for name, tensor in weights.items()}
 
 
 def merge(members: Sequence[Mapping[str, Tensor]], shared: Mapping[str, Tensor], separate: frozenset[str]) -> Weights:
-    """Weights of members that were tuned apart, in one.
-
-    What the members had in common is averaged, as ``fuse`` does for separately tuned checkpoints; attention heads
-    of their own stay theirs.
-
-    Args:
-        members: each [1, …] (:func:`member_form`).
-    """
+    """Weights of members [1, …] that were tuned apart, in one: what they had in common is averaged, as by ``fuse``."""
     merged = {}
     for name, before in shared.items():
         stacked = torch.cat([member[name] for member in members])  # [M, …]
@@ -227,12 +199,3 @@ def stored_form(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> 
         name: tensor.expand(max(tensor.shape[0], before[name].shape[0]), *tensor.shape[1:]).contiguous()
         for name, tensor in weights.items()
     }
-
-
-def _of(tensor: Tensor, member: int) -> Tensor:
-    return tensor if tensor.shape[0] == 1 else tensor[member : member + 1]
-
-
-def _bias(name: str) -> str:
-    """Name of the bias that belongs to a weight; of a bias, its own."""
-    return f"{name.removesuffix('.weight')}.bias" if name.endswith(".weight") else name

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,17 @@ log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 120.0
 """Within an epoch the state is written this often."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """The data to tune and to judge on, the settings, and what carries them out."""
+
+    known: Source
+    held_out: Source
+    settings: Settings
+    accelerator: Any
+    progress: Progress
 
 
 @dataclass(frozen=True)
@@ -84,26 +95,18 @@ def check_bfloat16(device: str) -> None:
 
 
 def train(
-    module: FusedClassifier,
-    known: Source,
-    held_out: Source,
-    settings: Settings,
-    state: State,
-    accelerator: Any,
-    progress: Progress,
-    title: str = "",
-    begin: Callable[[], None] = lambda: None,
+    job: Given, module: FusedClassifier, state: State, title: str = "", begin: Callable[[], None] = lambda: None
 ) -> Trained:
     """Tune a module until its epochs are over or validation NLL no longer falls."""
-    device = accelerator.device
+    settings, accelerator, device = job.settings, job.accelerator, job.accelerator.device
     module = module.to(device)
     frozen(module, settings.trunk)
     module, prepared = accelerator.prepare(module, make_optimizer(module, settings, device))
     point = state.restore(module, prepared.optimizer)
     devices = [device] if device.type == "cuda" else []
-    given = (module, settings.trunk, settings.batch_size, device, progress)
-    with torch.random.fork_rng(devices=devices), activations([known, held_out], *given) as (tuned, judges):
-        run = _Run(module, prepared, tuned, judges, settings, state, accelerator, progress, point, title, begin)
+    given = (module, settings.trunk, settings.batch_size, device, job.progress)
+    with torch.random.fork_rng(devices=devices), activations([job.known, job.held_out], *given) as (tuned, judges):
+        run = _Run(replace(job, known=tuned, held_out=judges), module, prepared, state, point, title, begin)
         while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()
@@ -117,14 +120,10 @@ def train(
 class _Run:
     """One tuning on its way."""
 
+    job: Given
     module: FusedClassifier
     optimizer: Any
-    known: Source
-    held_out: Source
-    settings: Settings
     state: State
-    accelerator: Any
-    progress: Progress
     point: Point
     title: str
     begin: Callable[[], None]
@@ -132,12 +131,12 @@ class _Run:
     @property
     def steps(self) -> int:
         """Updates of an epoch."""
-        return math.ceil(len(self.known) / self.settings.batch_size)
+        return math.ceil(len(self.job.known) / self.job.settings.batch_size)
 
     @property
     def over(self) -> bool:
         """Whether all epochs ran, or the last ones brought nothing."""
-        epochs, how = len(self.point.history) - 1, self.settings.how
+        epochs, how = len(self.point.history) - 1, self.job.settings.how
         return epochs >= how.epochs or (epochs > 0 and epochs - best_epoch(self.point.history) >= how.patience)
 
     def advance(self) -> None:
@@ -148,7 +147,7 @@ class _Run:
         if self.point.updates < epoch * self.steps:
             self._epoch(epoch, begun, spent)
         loss = self.point.loss / self.steps if epoch else None
-        entry = Epoch(epoch, loss, **measure(self.module, self.held_out, self.settings))
+        entry = Epoch(epoch, loss, **measure(self.module, self.job.held_out, self.job.settings))
         if not math.isfinite(entry.nll):
             raise self._diverged("validation NLL", entry.nll)
         quality = ("RMSE", entry.rmse) if entry.accuracy is None else ("accuracy", entry.accuracy)
@@ -165,11 +164,11 @@ class _Run:
 
     def _epoch(self, epoch: int, begun: float, spent: float) -> None:
         """The updates of an epoch that are not done yet."""
-        batches = epoch_batches(self.known.lengths, self.settings.batch_size, self.settings.seed, epoch)
+        batches = epoch_batches(self.job.known.lengths, self.job.settings.batch_size, self.job.settings.seed, epoch)
         rest = batches[self.point.updates - (epoch - 1) * self.steps :]
         self.module.train()
         saved = time.monotonic()
-        for indices in self.progress(rest, len(rest), self._words(epoch)):
+        for indices in self.job.progress(rest, len(rest), self._words(epoch)):
             self._update(indices)
             if time.monotonic() - saved >= SAVE_SECONDS:
                 self.point.seconds = spent + time.monotonic() - begun
@@ -179,13 +178,13 @@ class _Run:
 
     def _update(self, indices: np.ndarray) -> None:
         """One step of the optimizer."""
-        point, settings = self.point, self.settings
+        point, settings = self.point, self.job.settings
         factor = rate_at(point.updates, self.steps * settings.how.epochs, settings.how.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.how.learning_rate * factor
         torch.manual_seed(_dropout_seed(settings.seed, point.updates))
-        tensors, labels = self.known.batch(indices)
-        device = self.accelerator.device
+        tensors, labels = self.job.known.batch(indices)
+        device = self.job.accelerator.device
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.how.mixed_precision == "bf16"):
             logits = member_logits(self.module, on_device(tensors, device), settings.trunk).float()  # [M, B, C]
         activation = self.module.architecture.score_activation
@@ -194,15 +193,15 @@ class _Run:
         if not math.isfinite(found):
             raise self._diverged("loss", found)
         self.optimizer.zero_grad()
-        self.accelerator.backward(loss)
-        self.accelerator.clip_grad_norm_(self.module.parameters(), GRADIENT_NORM)
+        self.job.accelerator.backward(loss)
+        self.job.accelerator.clip_grad_norm_(self.module.parameters(), GRADIENT_NORM)
         self.optimizer.step()
         point.updates += 1
         point.loss += found
 
     def _diverged(self, what: str, found: float) -> InputError:
         self.state.checkpoint.remove()  # going on from there would end here again
-        remedy = _remedy(self.settings.how, self.point.updates, judged=bool(self.point.history))
+        remedy = _remedy(self.job.settings.how, self.point.updates, judged=bool(self.point.history))
         return InputError(
             f"the {what} became {found} after {self.point.updates} updates; expected a finite number: {remedy}; "
             "nothing was written"
@@ -211,9 +210,9 @@ class _Run:
     def _words(self, epoch: int) -> str:
         """Title of an epoch's display: what the last one reached, and how long the others will take at most."""
         last = self.point.history[-1]
-        words = [f"{self.title}epoch {epoch} of {self.settings.how.epochs}", f"NLL {last.nll:.4f}"]
+        words = [f"{self.title}epoch {epoch} of {self.job.settings.how.epochs}", f"NLL {last.nll:.4f}"]
         if last.loss is not None:
-            left = self.point.seconds / (epoch - 1) * (self.settings.how.epochs - epoch + 1)
+            left = self.point.seconds / (epoch - 1) * (self.job.settings.how.epochs - epoch + 1)
             words += [f"loss {last.loss:.3f}", f"at most {left:.0f} s left"]
         return ", ".join(words)
 

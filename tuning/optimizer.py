@@ -56,14 +56,8 @@ def rate_at(update: int, updates: int, warmup: float) -> float:
 def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivation = "identity") -> Tensor:
     """Mean over members and examples of −log softmax(z_m)[label], nats; of scores and labels their own loss.
 
-    Members are judged one by one, not their average, so that each stays a classifier of its own; what they
-    share gets the mean of their gradients.
-
-    Args:
-        member_logits: [S, B, C]; S is 1 where all members are one. Of tokens [S, B, T, C].
-        labels: [B] int64; of tokens [B, T], of which those count that have one; or which labels apply,
-            [B, C] bool (``calib.losses``); with C = 1 the relevance, 0 or 1, or numbers [B] float
-            (``calib.losses``).
+    Members [S, B, C], of tokens [S, B, T, C], are judged one by one, not their average, so that each stays a classifier
+    of its own; what they share gets the mean of their gradients.
     """
     if member_logits.shape[-1] == 1:
         loss: Loss = "squared error" if labels.is_floating_point() else "cross-entropy"

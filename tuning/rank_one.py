@@ -24,11 +24,7 @@ INPUT, OUTPUT = ".input_factor", ".output_factor"
 
 
 class RankOneLinear(GroupedLinear):
-    """``((x ∘ r[m]) @ weight) ∘ s[m] + bias`` for every member; of several maps side by side, each has its own r.
-
-    Args:
-        shared: one weight [1, in, K·out] of K maps side by side, and its bias.
-    """
+    """``((x ∘ r[m]) @ weight) ∘ s[m] + bias`` for every member; of K maps side by side, each has its own r."""
 
     def __init__(self, shared: GroupedLinear, members: int, maps: int) -> None:
         super().__init__(shared.weight.detach(), None if shared.bias is None else shared.bias.detach())
@@ -65,14 +61,13 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
     facts, layers, fork = ensemble.provenance, len(ensemble.layers), ensemble.plan.fork
     if ensemble.members < 2:
         raise InputError(
-            "the bundle has one member; a BatchEnsemble has two or more: make members that start alike with "
-            "`hydrant fuse MODEL --members 3`, or pruned ones with `hydrant plan`"
+            "the bundle has one member; expected two or more: make them with `hydrant fuse MODEL --members 3`, or "
+            "pruned ones with `hydrant plan`"
         )
     if facts.get("checkpoints", 1) > 1 or facts.get("adapted"):
-        origin = "several checkpoints" if facts.get("checkpoints", 1) > 1 else "adapters or an earlier BatchEnsemble"
         raise InputError(
-            f"the bundle's members come from {origin}, so they share no weights that factors could tell apart; "
-            "expected members of one checkpoint, of `hydrant fuse MODEL --members 3` or of a plan"
+            "the bundle's members come from several checkpoints, adapters or an earlier BatchEnsemble; expected "
+            "members of one checkpoint, of `hydrant fuse MODEL --members 3` or of a plan"
         )
     pruned = fork < layers
     if how.fork_from is None:
@@ -86,11 +81,7 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
 
 
 def with_factors(module: FusedClassifier, first: int) -> list[str]:
-    """Give every linear map that all members share, from a layer on, factors of one, which change nothing.
-
-    Returns:
-        Names of the modules that got them.
-    """
+    """Give every linear map that all members share, from a layer on, factors of one; their names."""
     given = []
     for name, linear, maps in list(_linear_maps(module, first)):
         if linear.weight.shape[0] == 1:
@@ -138,17 +129,15 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def adapter_metadata(modules: list[str]) -> dict[str, Any]:
     """What a bundle records of modules whose members have weights of their own (``cost`` reads it)."""
-    names = [name for module in modules for name in _maps_of(module)]
+    names = [
+        f"{module.removesuffix('qkv')}{kind}"
+        for module in modules
+        for kind in (("query", "key", "value") if module.endswith("qkv") else ("",))
+    ]
     return {
         "adapted": {name: {"rank": 1, "low_rank": False} for name in names},
         "separate": sorted(name for name in names if name in ("pooler", "classifier")),
     }
-
-
-def _maps_of(module: str) -> list[str]:
-    """The linear maps of a module, by their names before query, key and value stood side by side."""
-    attention = module.removesuffix("qkv")
-    return [module] if attention == module else [f"{attention}{kind}" for kind in ("query", "key", "value")]
 
 
 def _linear_maps(module: FusedClassifier, first: int) -> Iterator[tuple[str, GroupedLinear, int]]:

@@ -83,8 +83,8 @@ def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
     kept = [name for name, form in forms.items() if form["low_rank"]]
     if separate and kept:
         raise InputError(
-            f"bundle {bundle.path} keeps updates of low rank ({listing(kept, 3)}), whose weight all members share, so "
-            "they cannot part; leave keep_separate (--keep-separate) out, or fuse again with --low-rank merge"
+            f"bundle {bundle.path} keeps updates of low rank ({listing(kept, 3)}); leave keep_separate "
+            "(--keep-separate) out, or fuse again with --low-rank merge"
         )
 
 
@@ -133,9 +133,8 @@ def _job(
     warn_of_form(bundle, "tuning", known.name, known.fingerprint())
     unseen = _unseen(bundle, known)
     if unseen:
-        pronoun = "it" if len(unseen) == 1 else "them"
-        log.warning("%s has no example of %s; the members may unlearn %s", known.name, listing(unseen), pronoun)
-    return Job(bundle, ensemble, known, judges, digests, settings, accelerator, progress)
+        log.warning("%s has no example of %s; the members may unlearn that", known.name, listing(unseen))
+    return Job(known, judges, settings, accelerator, progress, bundle, ensemble, digests)
 
 
 def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
@@ -205,12 +204,10 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
 
 def _fingerprints(job: Job) -> dict[str, Any]:
     """Which examples the bundle was tuned and judged on, those of an earlier tuning among them."""
-    earlier = job.ensemble.provenance.get("tuned")
-    stored = earlier.get("fingerprints") if isinstance(earlier, dict) else None
+    stored = job.ensemble.provenance.get("tuned", {}).get("fingerprints", {})
     found = {}
     for name, source in (("data", job.known), ("validation", job.held_out)):
-        now = source.fingerprint()
-        before = Fingerprint.from_json(stored.get(name)) if isinstance(stored, dict) else None
+        now, before = source.fingerprint(), Fingerprint.from_json(stored.get(name))
         if now is not None:
             found[name] = (now if before is None else now | before).to_json()
     return found
@@ -219,7 +216,11 @@ def _fingerprints(job: Job) -> dict[str, Any]:
 def _report(
     job: Job, done: Outcome, path: Path, graphs: Graphs | None, dropped: Mapping[str, str], held_out: bool
 ) -> TuneReport:
-    before, after = done.before, done.after
+    figures: dict[str, Any] = {
+        f"{name}_{when}": getattr(epoch, name)
+        for name in ("nll", "accuracy", "ece", "rmse")
+        for when, epoch in (("before", done.before), ("after", done.after))
+    }
     return TuneReport(
         bundle=path,
         data=job.known.title,
@@ -229,13 +230,8 @@ def _report(
         held_out=held_out,
         device=str(job.accelerator.device),
         epochs=_epochs(done),
-        best_epoch=after.epoch,
-        nll_before=before.nll,
-        nll_after=after.nll,
-        accuracy_before=before.accuracy,
-        accuracy_after=after.accuracy,
-        ece_before=before.ece,
-        ece_after=after.ece,
+        best_epoch=done.after.epoch,
+        **figures,
         history=done.history,
         members=done.members,
         drift=done.drift,
@@ -244,8 +240,6 @@ def _report(
         dropped=dropped,
         frozen=job.settings.trunk,
         seconds=done.seconds,
-        rmse_before=before.rmse,
-        rmse_after=after.rmse,
     )
 
 

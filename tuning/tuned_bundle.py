@@ -14,7 +14,7 @@ from ..bundle.manifest import MANIFEST
 from ..bundle.original_check import ORIGINAL_CHECK
 from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.signature import SIGNATURE
-from ..bundle.staging import check_replaceable, copy_folder, locked, owned_folder, staged_folder, sweep
+from ..bundle.staging import check_replaceable, copy_folder, locked, owned_folder, staged_folder, sweep, telling
 from ..bundle.store import TOKENIZER_GRAPH, WEIGHTS, Bundle, new_bundle, onnx_name, resolve
 from ..engines.metadata import engine_names, engine_path, read_metadata
 from ..errors import BundleError, InputError
@@ -50,22 +50,17 @@ class StoredProcessor:
 def check_output(bundle: Bundle, output: str | Path | None, force: bool) -> tuple[Path, bool]:
     """Where the result goes, and whether it replaces something."""
     home = bundle.path.resolve()
-    in_place = output is None or Path(output).resolve() == home
-    target, replace = (home, True) if in_place else (Path(str(output)), force)
+    target, replace = (home, True) if output is None or Path(output).resolve() == home else (Path(output), force)
     check_replaceable(target, MANIFEST, replace)
     return target, replace
 
 
 def check_beside(target: Path) -> None:
     """Refuse a place in whose folder nothing can be written; meant to be asked before long work."""
-    try:
+    with telling(f"cannot write beside {target}", "; choose another output folder"):
         sweep(target.parent, target.name)
         with owned_folder(target.parent, target.name):
             pass
-    except OSError as error:
-        raise InputError(
-            f"cannot write beside {target}: {error.strerror or error}; choose another output folder"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -100,11 +95,7 @@ def write_tuned(
     provenance: Mapping[str, Any],
     checkpoint: Checkpoint,
 ) -> Graphs:
-    """Write the tuned bundle, whole or not at all; it may take the place of the untuned one.
-
-    FP32 and BF16 graphs are exported again in their form; the tokenizer's graph is copied. FP16 and INT8 graphs,
-    engines, reports and the calibration spoke of the untuned weights and stay behind.
-    """
+    """Write the tuned bundle, whole or not at all; it may take the place of the untuned one."""
     from ..export import export
 
     now = resolve(bundle)
@@ -126,19 +117,12 @@ def write_tuned(
 
 
 def copy_bundle(bundle: Bundle, target: Path, force: bool) -> dict[str, str]:
-    """Copy a bundle as it is, every file checked against its digest; its signature is of the original alone.
-
-    Returns:
-        What the copy lacks → the command that makes it.
-    """
+    """Copy a bundle as it is; what the copy lacks → the command that makes it."""
     facts = {key: value for key, value in bundle.manifest.items() if key not in ("schema", "files")}
-    try:
-        with new_bundle(target, facts, force) as stage:
-            for name in bundle.manifest["files"]:
-                (stage / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(bundle.file(name), stage / name)
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    with telling(f"cannot write {target}"), new_bundle(target, facts, force) as stage:
+        for name in bundle.manifest["files"]:
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(bundle.file(name), stage / name)
     return _unsigned(bundle, target)
 
 

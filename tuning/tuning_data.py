@@ -91,22 +91,12 @@ class Source:
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Batches of one epoch: every example once, in an order of the seed's, examples of similar length together.
-
-    Args:
-        lengths: [N] tokens of each example.
-
-    Returns:
-        Indices [B] into the examples, batch by batch.
-    """
+    """Batches of one epoch, indices [B] each: every example once, those of similar length [N] together."""
     return shuffled_by_length(lengths, batch_size, np.random.default_rng([seed, epoch]))
 
 
 def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
-    """Choose [N] one in :data:`HELD_OUT` examples of each class at random; a class's only example is not chosen.
-
-    Labels that are not class indices [N] int64, such as numbers and tags of words, count as one class.
-    """
+    """Choose [N] one in :data:`HELD_OUT` examples of each class at random; a class's only example is not chosen."""
     if labels.dtype != np.int64 or labels.ndim > 1:
         labels = np.zeros(len(labels), np.int64)
     shuffled = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
@@ -139,11 +129,7 @@ def activations(
     device: torch.device,
     progress: Progress,
 ) -> Iterator[list[Source]]:
-    """The same examples as what the first ``layers`` layers give for them.
-
-    Kept in memory up to :data:`MEMORY_BYTES`, then in a temporary file; where the disk has no room for that, the trunk
-    runs anew for every batch.
-    """
+    """The same examples as what the first ``layers`` layers give for them, kept in memory or in a temporary file."""
     if layers == 0:
         yield sources
         return
@@ -235,21 +221,12 @@ def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
     if size > shutil.disk_usage(file.parent).free // 2:
         return None
     kept = np.memmap(file, np.float32, "w+", shape=(tokens, width))
-    if _filled(file, size):
-        return kept
-    file.unlink()  # it may hold all the room that there was
-    return None
-
-
-def _filled(file: Path, size: int) -> bool:
-    """Take the disk's room for a file now; a map whose disk fills later would end the process."""
-    if not hasattr(os, "posix_fallocate"):
-        return True
-    with file.open("r+b") as opened:
+    with file.open("r+b") as opened:  # a map whose disk fills later would end the process
         try:
-            os.posix_fallocate(opened.fileno(), 0, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(opened.fileno(), 0, size)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                return False
-            log.debug("cannot take room for %s beforehand: %s", file, error)  # the file system does not know how
-    return True
+                file.unlink()  # it may hold all the room that there was
+                return None
+    return kept

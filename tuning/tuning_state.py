@@ -29,15 +29,7 @@ MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
 
 @dataclass
 class Point:
-    """Where a tuning is.
-
-    Attributes:
-        updates: done so far.
-        loss: sum of the losses of this epoch's updates.
-        seconds: spent so far.
-        history: what each epoch reached; entry 0 is before tuning.
-        best: tuned weights of the best epoch on the CPU; ``None`` while none was better than before tuning.
-    """
+    """Where a tuning is: ``loss`` sums this epoch's updates; ``best`` are the weights of the best epoch, if any."""
 
     updates: int = 0
     loss: float = 0.0
