@@ -18,16 +18,16 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from .build import build_engine
-    from .bundle.plan import HeadPlan
+    from .bundle.head_plan import HeadPlan
     from .bundle.signature import sign
     from .bundle.store import Bundle
     from .calib.decisions.calibrate_bundle import calibrate
     from .calib.heads.planning import plan_heads
     from .data.data_options import DataOptions
     from .errors import HydrantError
-    from .evaluation.options import EvaluationOptions
+    from .evaluation.evaluation_options import EvaluationOptions
+    from .evaluation.evaluator import evaluate
     from .evaluation.profiler import profile
-    from .evaluation.run import evaluate
     from .evaluation.verifier import verify
     from .export import export_onnx
     from .fusion.ensemble import fuse
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .runtime.prediction import Prediction
     from .runtime.predictor import Predictor
     from .tuning import tune
-    from .workflow.make import make
+    from .workflow.make_bundle import make
 
 
 _HOMES = {
@@ -48,14 +48,14 @@ _HOMES = {
     "calibrate": "calib.decisions.calibrate_bundle",
     "DataOptions": "data.data_options",
     "drift": "monitoring.drift_report",
-    "evaluate": "evaluation.run",
-    "EvaluationOptions": "evaluation.options",
+    "evaluate": "evaluation.evaluator",
+    "EvaluationOptions": "evaluation",
     "export_onnx": "export",
     "fuse": "fusion.ensemble",
-    "HeadPlan": "bundle.plan",
+    "HeadPlan": "bundle.head_plan",
     "HydrantError": "errors",
     "load": "runtime.loading",
-    "make": "workflow.make",
+    "make": "workflow",
     "pipeline": "runtime.pipeline",
     "plan_heads": "calib.heads.planning",
     "predict_files": "runtime.offline.offline_run",
@@ -79,14 +79,14 @@ _MOVED = {
     **dict.fromkeys(("GraphForm",), "export"),
     **dict.fromkeys(("TensorRT", "TensorRTForRTX"), "build"),
     **dict.fromkeys(("FusedClassifier", "FusedOutput", "LabelOutput", "ScoreOutput", "load_ensemble"), "fusion"),
-    **dict.fromkeys(("load_zero_shot",), "families.zero_shot"),
+    **dict.fromkeys(("load_zero_shot",), "models.zero_shot"),
     **dict.fromkeys(("Part", "Pipeline", "Span", "TokenPipeline", "Words", "merge_parts"), "runtime"),
     **dict.fromkeys(("TritonModels", "TritonSettings", "triton_repository"), "serving.triton"),
 }
 """Names that are imported from their rooms now; ``hydrant.NAME`` works for one version, with a warning."""
 
 _RENAMED = {
-    "Figures": ("evaluation.options", "EvaluationOptions"),
+    "Figures": ("evaluation.evaluation_options", "EvaluationOptions"),
     "Reading": ("data.data_options", "DataOptions"),
     "measure_drift": ("fusion.merge_error", "measure_merge_error"),
 }

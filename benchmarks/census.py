@@ -29,8 +29,8 @@ import torch
 import transformers
 from hydrant.errors import HydrantError
 from hydrant.export.graph_form import GraphForm
-from hydrant.tracing.members import probes, trace
-from hydrant.tracing.traced_model import prepared, traceable
+from hydrant.models.tracing.members import probes, trace
+from hydrant.models.tracing.traced_model import prepared, traceable
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,

@@ -16,9 +16,9 @@ import harness
 import transformers
 from harness import ROOT, random_plan
 from hydrant.bundle.architecture import Architecture
-from hydrant.cost.estimate import cost_of
-from hydrant.families.layout import Layout
-from hydrant.families.registry import LAYOUTS
+from hydrant.models.family_registry import LAYOUTS
+from hydrant.models.layout import Layout
+from hydrant.models.plan_cost import cost_of
 
 PAGE = ROOT / "docs" / "reference" / "cost.md"
 SHARE = 3

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from fuzz_target import CORPUS, Made, Target, may_refuse, refusing, seeds_of
 from hydrant.bundle.architecture import part_of
-from hydrant.bundle.plan import HeadPlan
+from hydrant.bundle.head_plan import HeadPlan
 from hydrant.bundle.signature import SIGNATURE, check_signature
 from hydrant.bundle.staging import sha256_of
 from hydrant.bundle.store import Bundle
@@ -65,10 +65,10 @@ def _bytes(data: Any) -> bytes:
 def _adapter(place: Path, file: str, deep: bool) -> Target:
     """A PEFT adapter, one of whose two files is what is given; its updates are merged, and kept."""
     import torch
-    from hydrant.families.checkpoint import load_model
-    from hydrant.families.lora import read_adapter
-    from hydrant.families.registry import architecture_of, read_weights
     from hydrant.fusion.low_rank import kept_updates, merged
+    from hydrant.models.checkpoint import load_model
+    from hydrant.models.family_registry import architecture_of, read_weights
+    from hydrant.models.lora import read_adapter
 
     model = load_model(place / "checkpoint")
     base, shape = read_weights(model), architecture_of(model)

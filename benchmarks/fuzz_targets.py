@@ -25,10 +25,10 @@ from fuzz_asked import asked
 from fuzz_given import given
 from fuzz_target import Made, Target, begun, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.density import Density
+from hydrant.bundle.density_file import Density
 from hydrant.bundle.graphs import check_graph, graph_tensors
+from hydrant.bundle.head_plan import HeadPlan
 from hydrant.bundle.manifest import MANIFEST
-from hydrant.bundle.plan import HeadPlan
 from hydrant.bundle.reports import REPORT
 from hydrant.bundle.staging import JOURNAL, NEW, PURPOSE
 from hydrant.bundle.store import ARCHITECTURE, CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle
@@ -254,7 +254,7 @@ def _stored(path: Path) -> dict[str, Any]:
 def _checkpoint(tensors: dict[str, np.ndarray], calls: Iterator[int], bundle: Bundle) -> None:
     """The original is made again of its configuration, with the weights of the bundle, and now and then predicts."""
     from hydrant import load
-    from hydrant.tracing.stored import load_original
+    from hydrant.models.tracing.stored import load_original
 
     architecture, stored = bundle.any_architecture(), _stored(bundle.path / WEIGHTS)
     made = load_original(bundle, architecture).state_dict()

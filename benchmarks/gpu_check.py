@@ -32,8 +32,8 @@ from hydrant.engines.metadata import LIBRARIES, PRECISIONS
 from hydrant.errors import BackendError, HydrantError, InputError, MissingExtraError
 from hydrant.export import GraphForm
 from hydrant.metrics.timing import Latency, Rules, Run, interleave
+from hydrant.runtime.backends.backend_registry import open_backend
 from hydrant.runtime.backends.protocol import Backend
-from hydrant.runtime.backends.registry import open_backend
 
 BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
 KEEP = 4

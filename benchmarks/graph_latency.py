@@ -30,7 +30,7 @@ import harness
 import numpy as np
 from harness import MEMBERS, MODELS, architecture, inputs, random_plan, times
 from hydrant.bundle.architecture import Architecture
-from hydrant.bundle.density import Density
+from hydrant.bundle.density_file import Density
 from hydrant.calib.taps import named_taps
 from hydrant.evaluation import estimate_cost
 from hydrant.export.distance_head import with_distance

@@ -118,7 +118,7 @@ def random_transformer(name: str) -> Any:
 
 def architecture(name: str) -> Any:
     """hydrant's description of a model of this shape."""
-    from hydrant.families.registry import LAYOUTS
+    from hydrant.models.family_registry import LAYOUTS
 
     model_class, config = config_of(name)
     (layout,) = [layout for layout in LAYOUTS if layout.model_class == model_class]

@@ -14,11 +14,11 @@ from typing import Any
 
 import hydrant
 import numpy as np
-from hydrant.bundle.plan import HeadPlan
-from hydrant.calib.density import standardised
+from hydrant.bundle.head_plan import HeadPlan
 from hydrant.calib.features import Reference, by_set, standardised_by
 from hydrant.calib.heads.methods import METHODS
 from hydrant.calib.heads.selection import choose_heads
+from hydrant.calib.mahalanobis import standardised
 from hydrant.calib.taps import named_taps
 from hydrant.data.examples import Examples
 from hydrant.progress import no_progress

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hydrant.data.examples import read_examples
-from hydrant.families.checkpoint import load_model, load_processor, model_labels
+from hydrant.models.checkpoint import load_model, load_processor, model_labels
 from hydrant.tuning import BatchEnsemble, Jointly
 from study import Bundles, Data, Fork
 from study_rows import Settings, Subject

@@ -24,11 +24,11 @@ from hydrant.export import GraphForm
 from hydrant.export.random_model import PLAIN
 from hydrant.fusion import load_ensemble
 from hydrant.metrics.bootstrap import interval, resampled, whole
-from hydrant.metrics.classification import ClassMetrics, ScoreDetection, SelectiveMetrics
+from hydrant.metrics.class_metrics import ClassMetrics, ScoreDetection, SelectiveMetrics
 from hydrant.metrics.timing import Ratio, Rules, interleave
 from hydrant.metrics.uncertainty import energy, summarise
+from hydrant.runtime.backends.backend_registry import open_backend
 from hydrant.runtime.backends.protocol import Backend
-from hydrant.runtime.backends.registry import open_backend
 from study import Data, Outputs
 
 FALSE_ALARM = 0.05

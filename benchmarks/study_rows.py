@@ -12,7 +12,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import study_figures as figures
-from hydrant.evaluation.models import open_models
+from hydrant.evaluation.competitors import open_models
 from hydrant.runtime.collect import collect
 from hydrant.tuning import BatchEnsemble, Jointly
 from study import SPLITS, Bundles, Data, Fork, Outputs, average, made_by, note_of, slug, trained

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import transformers
 from hydrant.data.examples import Examples
-from hydrant.families.checkpoint import load_model, load_processor
+from hydrant.models.checkpoint import load_model, load_processor
 from hydrant.tuning import BatchEnsemble, Jointly
 from PIL import Image
 from study import Bundles, Data, Fork, note_of

@@ -18,7 +18,7 @@ import transformers
 from hydrant import fusion
 from hydrant.data.examples import Examples
 from hydrant.data.label_encoding import IGNORED
-from hydrant.families.checkpoint import quiet
+from hydrant.models.checkpoint import quiet
 from hydrant.tuning import Jointly
 from study import Bundles, Fork, made_by, slug
 from study_figures import labels_of

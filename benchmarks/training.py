@@ -24,7 +24,7 @@ import torch
 import transformers
 from hydrant.data.batching import shuffled_by_length
 from hydrant.data.examples import Examples
-from hydrant.families.checkpoint import quiet
+from hydrant.models.checkpoint import quiet
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from msgspec import Meta
 from ..data.specs import convert
 from ..errors import BundleError, cut
 from ..metrics.uncertainty import METHODS
-from .reference import TrafficReference
 from .store import CALIBRATION, Bundle
 from .strict_json import check_schema
+from .traffic_reference import TrafficReference
 
 SCHEMA = 1
 

@@ -10,7 +10,7 @@ from ..data.examples import Examples
 from ..data.fingerprints import Fingerprint, fingerprint_of
 from ..errors import HydrantError, InputError, cut
 from .calibration import Calibration
-from .density import fitted_on
+from .density_file import fitted_on
 from .store import PLAN, Bundle
 
 log = logging.getLogger(__name__)

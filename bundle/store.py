@@ -19,8 +19,8 @@ from typing import Any
 from ..data.processor import Processor, load_processor
 from ..errors import BundleError, InputError, PlanError, listing
 from .architecture import Architecture
+from .head_plan import HeadPlan
 from .manifest import MANIFEST, MAX_MANIFEST_BYTES, SCHEMA, check_apart, read_manifest, safe_name, validated
-from .plan import HeadPlan
 from .staging import (
     JOURNAL,
     NEW,

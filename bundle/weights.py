@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import BundleError, listing
 from .architecture import PROJECTIONS, Architecture, part_of
-from .plan import HeadPlan
+from .head_plan import HeadPlan
 
 Shape = tuple[int, ...]
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..bundle.data_overlap import FORMS, LEAST, MOST, seen_already
-from ..bundle.density import Density
+from ..bundle.density_file import Density
 from ..bundle.store import Bundle
 from ..data.examples import Examples
 from ..data.fingerprints import fingerprint_of, fingerprints
 from ..errors import InputError, cut, is_whole
 from ..tasks import TaskName
-from .density import standardised
 from .features import Distances, Reduced, Reference, Squared, best_set, by_set, standardised_by
+from .mahalanobis import standardised
 from .taps import named_taps
 
 log = logging.getLogger(__name__)

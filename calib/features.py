@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.density import Density
+from ..bundle.density_file import Density
 from ..bundle.store import Bundle
 from ..data.examples import Examples
-from ..metrics.classification import auroc
+from ..metrics.class_metrics import auroc
 from ..progress import Progress
 from ..runtime.backends.reference import TorchFeatures
 from ..runtime.collect import WordOutputs, collect, collect_words, visit, visit_words
 from ..tasks import TASKS
-from .density import TINY, DensityFit, squared_distances, standardised, usual_rank
+from .mahalanobis import TINY, DensityFit, squared_distances, standardised, usual_rank
 from .taps import tap_weights
 
 Distances = Mapping[str, Density]

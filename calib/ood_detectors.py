@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError, require
 from ..metrics.uncertainty import logsumexp
-from .density import shrunk, unit, whitened
+from .mahalanobis import shrunk, unit, whitened
 
 BLOCK = 4096
 """Examples worked on at a time, so that float64 copies of large sets stay small."""

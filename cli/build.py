@@ -8,7 +8,7 @@ from ..build import Built, build_engine
 from ..build.builder_options import LIBRARY_OPTIONS, TensorRT, TensorRTForRTX
 from ..engines.metadata import EngineFile
 from . import shared
-from .options import Command, call, choose, value
+from .command_options import Command, call, choose, value
 from .terminal import show, size
 
 EXAMPLE = "hydrant build out/ --backend tensorrt-rtx --precision fp16 --batch 1:8:32 --sequence 8:64:128"

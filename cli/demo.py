@@ -9,7 +9,7 @@ from typing import Any
 
 from ..workflow.digits_demo import run_demo
 from .argument_types import positive
-from .options import Command, call
+from .command_options import Command, call
 from .prediction_text import prediction_text
 from .terminal import show, table
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from ..evaluation.options import EvaluationOptions
+from ..evaluation.evaluation_options import EvaluationOptions
+from ..evaluation.evaluator import evaluate
 from ..evaluation.report import EvaluationReport
 from ..evaluation.report_tables import evaluation_sections
-from ..evaluation.run import evaluate
 from . import shared
-from .options import Command, call, value
+from .command_options import Command, call, value
 from .terminal import show, table
 
 EXAMPLE = "hydrant evaluate out/ --data test.csv --ood other.csv --compare checkpoint/ --html report.html"

@@ -7,7 +7,7 @@ import argparse
 from ..bundle.store import TOKENIZER_GRAPH
 from ..export import Export, GraphForm, export
 from . import shared
-from .options import Command, call
+from .command_options import Command, call
 from .terminal import log, show
 
 EXAMPLE = "hydrant export out/ --precision fp16 --member-outputs"

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import PARTS
+from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
-from ..bundle.plan import HeadPlan
 from ..bundle.staging import check_replaceable
-from ..cost.estimate import cost_of
 from ..data.batching import Batch, CachedBatches
 from ..errors import InputError
+from ..models.plan_cost import cost_of
 from ..progress import Progress
 from . import shared
 from .argument_types import parts, positive
+from .command_options import Command
 from .fusion_text import adapters_text, merge_error_text
-from .options import Command
 from .terminal import members_of, progress, show
 
 EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
@@ -59,7 +59,7 @@ def arguments(command: Command) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fuse, and tell what was made and what averaging cost."""
-    from ..families.checkpoint import check_supported, load_model, load_processor
+    from ..models.checkpoint import check_supported, load_model, load_processor
 
     if options.traced:
         return _run_traced(options)
@@ -120,9 +120,9 @@ def _check_measured(options: argparse.Namespace) -> None:
 
 def _run_traced(options: argparse.Namespace) -> int:
     """Fuse a model that no family declares, and tell how its members were made and what was compared."""
-    from ..families.checkpoint import load_processor
     from ..fusion import fuse as fuse_models
     from ..fusion import save_bundle
+    from ..models.checkpoint import load_processor
 
     for name in ("data", "classes", "template", "read"):
         if getattr(options, name, None) is not None:

@@ -12,10 +12,10 @@ from typing import Any
 
 from ..bundle.architecture import Architecture
 from ..bundle.calibration import Calibration
-from ..bundle.density import Density
+from ..bundle.density_file import Density
 from ..bundle.graphs import check_graph, graph_metadata, tokenizer_source
+from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
-from ..bundle.plan import HeadPlan
 from ..bundle.reports import REMEDY, REPORT, Verification
 from ..bundle.signature import SIGNATURE, check_signature
 from ..bundle.store import (
@@ -31,13 +31,13 @@ from ..bundle.store import (
 )
 from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
 from ..bundle.weights import check_fused
-from ..cost.estimate import cost_of
 from ..engines.metadata import engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, MissingExtraError, cut, require
-from ..families.prompts import read_prompts
+from ..models.plan_cost import cost_of
+from ..models.prompts import read_prompts
 from ..runtime import load
+from .command_options import Command, value
 from .inspection_text import inspect_text
-from .options import Command, value
 from .terminal import show
 
 EXAMPLE = "hydrant inspect out/"

@@ -111,7 +111,7 @@ class _Subparser(Parser):
         self._command = command
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        from .options import Command
+        from .command_options import Command
         from .shared import general
 
         module = import_module(f".{self._command}", __package__)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..errors import InputError
-from ..workflow.make import make, workspace_of
+from ..workflow.make_bundle import make, workspace_of
 from ..workflow.recipe import TUNING, Recipe
 from ..workflow.stage_summaries import MakeReport, failed_gates
 from . import shared
 from .argument_types import positive, share
-from .options import Command, call
+from .command_options import Command, call
 from .terminal import show, table
 
 EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..runtime.offline.shard_parts import merge_parts
-from .options import Command
+from .command_options import Command
 from .terminal import print_beside, print_json
 
 EXAMPLE = "hydrant merge part-*.jsonl -o predictions.jsonl"

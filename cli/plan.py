@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 from ..bundle.staging import check_file, destination, write_atomically
 from ..calib.heads.methods import METHODS, Budget, Circuit, Random
 from ..calib.heads.planning import plan_heads
@@ -19,7 +19,7 @@ from ..workflow.explore import Exploration, Grid, explore
 from ..workflow.picture import DRAWS, draw_exploration
 from . import shared
 from .argument_types import positive
-from .options import Command, call, choose, value
+from .command_options import Command, call, choose, value
 from .terminal import members_of, print_beside, print_json, table
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"

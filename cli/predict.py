@@ -42,10 +42,10 @@ from ..runtime.offline.row_files import (
 from ..runtime.offline.scoring import Answer, Scoring, answers, example_answer, tensor_answers
 from ..runtime.offline.shard_parts import WHOLE, Shard
 from ..runtime.predictor import about
-from ..runtime.words import AGGREGATIONS
+from ..runtime.word_predictions import AGGREGATIONS
 from . import shared
 from .argument_types import positive
-from .options import Command, call, value
+from .command_options import Command, call, value
 from .prediction_text import prediction_text
 from .terminal import log, print_beside, print_json, print_text, progress, standard_output
 

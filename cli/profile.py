@@ -11,7 +11,7 @@ from ..evaluation.profile_report import Case, MemoryCase, ProfileReport, Setting
 from ..evaluation.profiler import profile
 from . import shared
 from .argument_types import numbers, positive, seconds
-from .options import Command, call
+from .command_options import Command, call
 from .terminal import show, table
 
 EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-ensemble"

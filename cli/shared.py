@@ -10,7 +10,7 @@ from ..data.data_options import Reading
 from ..data.data_sources import check_named
 from ..errors import InputError
 from .argument_types import count, positive
-from .options import Command, Target
+from .command_options import Command, Target
 from .terminal import progress
 
 BACKENDS = "tensorrt, tensorrt-rtx, onnxruntime-tensorrt, onnxruntime-cuda, onnxruntime, openvino, torch"
@@ -87,6 +87,6 @@ def source(name: str, options: argparse.Namespace) -> Any:
         if options.template:
             raise InputError("--template is given without --classes; name the classes that its {} stands for")
         return name
-    from ..families.zero_shot import load_zero_shot
+    from ..models.zero_shot import load_zero_shot
 
     return load_zero_shot(name, options.classes, options.template, progress=progress)

@@ -6,7 +6,7 @@ import argparse
 
 from ..bundle.signature import sign
 from . import shared
-from .options import Command, call
+from .command_options import Command, call
 from .terminal import show
 
 EXAMPLE = "hydrant sign out/ --key private.pem"

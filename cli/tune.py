@@ -11,8 +11,8 @@ from ..tuning import tune
 from ..tuning.settings import BatchEnsemble, Epoch, Jointly, PerMember, TuneReport
 from . import shared
 from .argument_types import parts, positive
+from .command_options import Command, call
 from .fusion_text import merge_error_text
-from .options import Command, call
 from .terminal import show, table
 
 EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tuned/"

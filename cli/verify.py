@@ -7,7 +7,7 @@ import argparse
 from ..evaluation.bisect import Bisection
 from ..evaluation.verifier import VerifyReport, verify
 from . import shared
-from .options import Command, call
+from .command_options import Command, call
 from .terminal import show, table
 
 EXAMPLE = "hydrant verify out/ --backend onnxruntime --data validation.csv"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..cost.estimate import Cost
+from ..models.plan_cost import Cost
 from .cost_estimate import estimate_cost
-from .options import EvaluationOptions
+from .evaluation_options import EvaluationOptions
 from .profile_report import Timing
 
 __all__ = ["Cost", "EvaluationOptions", "Timing", "estimate_cost"]

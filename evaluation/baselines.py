@@ -32,11 +32,11 @@ from ..progress import Progress
 from ..runtime.backends.reference import TorchSingle
 from ..runtime.collect import collect_words, visit
 from ..tasks import TASKS
+from .competitors import Model
 from .dropout import KIND
+from .evaluation_options import EvaluationOptions
 from .metric_names import BASELINES
 from .model_reports import detected
-from .models import Model
-from .options import EvaluationOptions
 from .report import BaselineReport
 
 log = logging.getLogger(__name__)

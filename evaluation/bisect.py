@@ -17,9 +17,9 @@ import numpy as np
 from ..bundle.architecture import Architecture
 from ..bundle.store import Bundle, onnx_name
 from ..errors import require
+from ..runtime.backends.backend_registry import RUNS_GRAPHS, open_graph
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.ort import PRECISIONS
-from ..runtime.backends.registry import RUNS_GRAPHS, open_graph
 
 LIMITS = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
 """Relative error above which a value counts as diverged, by precision: well above what rounding does."""

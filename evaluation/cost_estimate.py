@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.architecture import Architecture
+from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
-from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
-from ..cost.estimate import Cost, cost_of
+from ..models.plan_cost import Cost, cost_of
 
 
 def estimate_cost(
@@ -39,7 +39,7 @@ def _shapes(model: Any) -> Bundle | Architecture:
         return model
     if isinstance(model, str | Path) and (Path(model) / MANIFEST).is_file():
         return Bundle.open(model)
-    from ..families.checkpoint import load_model
-    from ..families.registry import architecture_of
+    from ..models.checkpoint import load_model
+    from ..models.family_registry import architecture_of
 
     return architecture_of(load_model(model) if isinstance(model, str | Path) else model)

@@ -18,9 +18,9 @@ from ..errors import HydrantError
 from ..metrics.gates import Precision
 from ..metrics.timing import Rules, interleave
 from ..progress import Progress
+from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.protocol import Backend
-from ..runtime.backends.registry import open_backend
-from .models import Model
+from .competitors import Model
 from .report import ModelReport
 
 RULES = Rules(seconds=0.0, iterations=20)

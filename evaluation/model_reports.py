@@ -9,11 +9,11 @@ import numpy as np
 
 from ..bundle.calibration import Calibration
 from ..metrics.bootstrap import interval, resampled, whole
-from ..metrics.classification import Draws, ScoreDetection
+from ..metrics.class_metrics import Draws, ScoreDetection
 from ..progress import Progress
 from ..runtime.prediction import decided
 from ..tasks import TASKS
-from .models import Model
+from .competitors import Model
 from .observation import Evidence, Observation
 from .report import Figure, ModelReport
 

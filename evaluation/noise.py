@@ -12,8 +12,8 @@ from ..metrics.bootstrap import whole
 from ..progress import Progress
 from ..runtime import Prediction
 from ..tasks import TASKS
+from .competitors import Model
 from .model_reports import decide, in_order
-from .models import Model
 from .observation import Observation, observe
 from .report import Noise
 

@@ -14,7 +14,7 @@ from ..progress import Progress, no_progress
 from ..runtime import Prediction
 from ..runtime.collect import collect, collect_words
 from ..tasks import DISTANCE, PER_CLASS, TASKS
-from .models import Model
+from .competitors import Model
 
 SCORES = ("predictive_entropy", "mutual_information", "energy", "distance", "score_variance")
 """Fields of a prediction that are reported as uncertainty, higher for the less certain, where it has them."""

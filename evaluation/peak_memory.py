@@ -18,7 +18,7 @@ from typing import Any
 from ..bundle.store import Bundle
 from ..data.check_inputs import full_batch
 from ..errors import BackendError, cut
-from ..runtime.backends.registry import MODULES
+from ..runtime.backends.backend_registry import MODULES
 from .profile_targets import Subject
 
 

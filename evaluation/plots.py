@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..metrics import classification as metrics
-from ..metrics.classification import BINS, risk_coverage
+from ..metrics import class_metrics as metrics
+from ..metrics.class_metrics import BINS, risk_coverage
 from .classes import most_disputed
 from .drawing import new_figure, png
 from .metric_names import BASELINE_FIGURES, BASELINES, SCORES

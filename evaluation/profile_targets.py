@@ -13,9 +13,9 @@ import numpy as np
 from ..bundle.store import Bundle
 from ..bundle.traced import Traced
 from ..errors import InputError, require
+from ..runtime.backends.backend_registry import RUNS_GRAPHS, open_backend, open_graph
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
-from ..runtime.backends.registry import RUNS_GRAPHS, open_backend, open_graph
 
 FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
 
@@ -106,8 +106,8 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
 def _original(bundle: Bundle, architecture: Traced) -> Any:
     """The original of a traced bundle, written as the bundle's graph was."""
     from ..export.traced_graph import traced_graph
-    from ..tracing.members import all_heads
-    from ..tracing.stored import load_original
+    from ..models.tracing.members import all_heads
+    from ..models.tracing.stored import load_original
 
     original = load_original(bundle, architecture)
     return traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False)

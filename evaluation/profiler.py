@@ -15,16 +15,16 @@ import numpy as np
 from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..cost.estimate import Cost, cost_of
 from ..data.check_inputs import full_batch
 from ..errors import BackendError, InputError, MissingExtraError
 from ..metrics.gates import Precision
 from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
+from ..models.plan_cost import Cost, cost_of
 from ..progress import Progress, no_progress
+from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
-from ..runtime.backends.registry import open_backend
 from .latency_plot import draw_latency
 from .operator_times import Breakdown, break_down
 from .profile_report import (

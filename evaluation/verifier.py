@@ -17,8 +17,8 @@ from ..data.data_options import Reading
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import TOLERANCES, Agreement, Gate, Precision, Tolerances
 from ..progress import Progress, no_progress
+from ..runtime.backends.backend_registry import OPENERS, needs_gpu, open_backend, reasons
 from ..runtime.backends.protocol import Backend
-from ..runtime.backends.registry import OPENERS, needs_gpu, open_backend, reasons
 from ..tasks import DISTANCE, TASKS
 from ..version import __version__
 from .bisect import Bisection, find_divergence

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from ..bundle.architecture import Architecture
-from ..bundle.density import TAP, Density
+from ..bundle.density_file import TAP, Density
 from ..bundle.traced import AnyArchitecture, Traced
 from .graph import FLOAT, Graph
 from .layers import MEAN_TOKEN

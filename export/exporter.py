@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from ..bundle.calibration import Calibration
-from ..bundle.density import Density
+from ..bundle.density_file import Density
 from ..bundle.staging import PURPOSE, owned_folder
 from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
@@ -85,7 +85,7 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
     if precision != "fp32" or form.lowering != "auto" or form.attention != "auto" or form.without:
         told = f"bundle {bundle.path} is traced ({architecture.model_class}), and its graph has one form, fp32"
         raise InputError(f"{told}; leave precision, lowering, attention and without out (it does without {LACKS})")
-    from ..tracing.stored import load_original
+    from ..models.tracing.stored import load_original
     from .traced_graph import traced_graph
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from ..bundle.architecture import PROJECTIONS, Architecture
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 
 Weights = Mapping[str, np.ndarray]
 

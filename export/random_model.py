@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from ..bundle.architecture import Architecture
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 from ..bundle.weights import fused_shapes
 from .fused_blocks import Weights, read_blocks
 from .islands import choose_islands

@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..bundle.calibration import Calibration
-from ..bundle.density import Density
+from ..bundle.density_file import Density
 from ..bundle.store import Bundle, onnx_name
 from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError

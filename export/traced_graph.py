@@ -20,12 +20,12 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 from ..bundle.traced import Traced
 from ..data.audio import MOST_SECONDS
 from ..errors import LARGEST, GateError, MissingExtraError, UnsupportedModelError, cut, require
-from ..tracing.members import members_of, probes, run_member
-from ..tracing.slices import differing
+from ..models.tracing.members import members_of, probes, run_member
+from ..models.tracing.slices import differing
 from ..version import __version__
 from .distance_head import LAST
 from .graph import FLOAT, INT64, IR_VERSION, Graph

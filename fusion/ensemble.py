@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from ..bundle.architecture import PROJECTIONS, Architecture, check_parts, part_of
+from ..bundle.head_plan import HeadPlan
 from ..bundle.original_check import OriginalCheck
-from ..bundle.plan import HeadPlan
 from ..errors import InputError, cut
-from ..families.checkpoint import load_model, model_labels, own_processor
-from ..families.layout import problem_of
-from ..families.lora import Adapter, LowRank, read_adapter
-from ..families.registry import architecture_of, prompts_of, read_weights
-from ..families.vit import drop_path_of
+from ..models.checkpoint import load_model, model_labels, own_processor
+from ..models.family_registry import architecture_of, prompts_of, read_weights
+from ..models.layout import problem_of
+from ..models.lora import Adapter, LowRank, read_adapter
+from ..models.vit import drop_path_of
 from .grouped import GroupedLinear, mean_of_members, stack_heads
 from .low_rank import choose_forms, kept_updates, merged
 from .module import FusedClassifier

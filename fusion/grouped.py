@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..families.functions import seen, turned
+from ..models.functions import seen, turned
 
 
 class GroupedLinear(nn.Module):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..bundle.architecture import Architecture, part_of
-from ..bundle.plan import HeadPlan
-from ..cost.estimate import cheaper_forms
-from ..cost.sharing import Forms
+from ..bundle.head_plan import HeadPlan
 from ..errors import InputError
-from ..families.lora import Adapter, Update
+from ..models.lora import Adapter, Update
+from ..models.plan_cost import cheaper_forms
+from ..models.weight_sharing import Forms
 from .grouped import stack_heads
 
 

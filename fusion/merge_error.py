@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..bundle.architecture import PARTS
-from ..cost.estimate import separate_ratio
 from ..data.label_encoding import IGNORED
 from ..errors import InputError
+from ..models.plan_cost import separate_ratio
 from .ensemble import fuse
 from .module import FusedClassifier
 

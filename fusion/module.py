@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..bundle.architecture import PROJECTIONS, Architecture
+from ..bundle.head_plan import HeadPlan
 from ..bundle.original_check import OriginalCheck
-from ..bundle.plan import HeadPlan
 from ..errors import InputError
-from ..families.functions import ACTIVATIONS, POOLERS, pooled_tokens
+from ..models.functions import ACTIVATIONS, POOLERS, pooled_tokens
 from .grouped import GroupedAttention, GroupedLinear, GroupedNorm, LowRank, dropout
 from .output_heads import Ensemble, Output
 from .parity import settings

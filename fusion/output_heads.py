@@ -28,8 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bundle.density import Density
-from ..bundle.plan import HeadPlan
+from ..bundle.density_file import Density
+from ..bundle.head_plan import HeadPlan
 from ..bundle.traced import AnyArchitecture
 from ..metrics.uncertainty import highest_entropy
 from ..tasks import ScoreActivation

@@ -24,7 +24,7 @@ from ..data.processor import Processor, from_transformers, load_processor, save_
 from ..data.spec import InputSpec
 from ..data.text import TextProcessor
 from ..errors import InputError, UnsupportedModelError, cut, listing
-from ..families.checkpoint import find_processor, quiet
+from ..models.checkpoint import find_processor, quiet
 
 log = logging.getLogger(__name__)
 

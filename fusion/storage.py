@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from ..bundle.calibration import UNFITTED, Calibration, LabelDecisions
-from ..bundle.density import Density
+from ..bundle.density_file import Density
 from ..bundle.original_check import ORIGINAL_CHECK, check_to_json
 from ..bundle.store import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, new_bundle, resolve
 from ..bundle.strict_json import to_json_bytes
@@ -21,7 +21,7 @@ from ..bundle.traced import CHECKPOINT, Traced
 from ..bundle.weights import check_fused
 from ..data.processor import load_processor, save_processor
 from ..errors import InputError
-from ..tracing.stored import load_original, load_weights
+from ..models.tracing.stored import load_original, load_weights
 from ..version import __version__
 from .module import FusedClassifier
 from .traced_ensemble import TracedClassifier

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bundle.density import TAP
+from ..bundle.density_file import TAP
+from ..bundle.head_plan import HeadPlan
 from ..bundle.original_check import OriginalCheck
-from ..bundle.plan import HeadPlan
 from ..bundle.traced import Traced
 from ..errors import InputError
-from ..families.checkpoint import model_labels, own_processor
-from ..families.layout import problem_of
-from ..tracing.export_patches import transformers_code
-from ..tracing.members import agreed, all_heads, check_plan, members_of, run_member, trace, with_defaults
-from ..tracing.traced_model import load_traced, modality_of, taken
+from ..models.checkpoint import model_labels, own_processor
+from ..models.layout import problem_of
+from ..models.tracing.export_patches import transformers_code
+from ..models.tracing.members import agreed, all_heads, check_plan, members_of, run_member, trace, with_defaults
+from ..models.tracing.traced_model import load_traced, modality_of, taken
 from .output_heads import Ensemble, Output
 from .parity import compare_with_original
 

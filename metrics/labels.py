@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .classification import calibration_error
+from .class_metrics import calibration_error
 from .uncertainty import blocks, highest_entropy
 
 

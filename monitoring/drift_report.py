@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.calibration import Calibration
-from ..bundle.reference import RATES, TrafficReference
 from ..bundle.store import Bundle, resolve
+from ..bundle.traffic_reference import RATES, TrafficReference
 from ..errors import InputError, listing
 from ..progress import Progress, no_progress
 from ..runtime.prediction_counts import WATCHED, observed_rows

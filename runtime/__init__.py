@@ -7,6 +7,6 @@ from .offline.shard_parts import Part, merge_parts
 from .pipeline import Pipeline, TokenPipeline
 from .prediction import Prediction
 from .predictor import Predictor
-from .words import Span, Words
+from .word_predictions import Span, Words
 
 __all__ = ["Part", "Pipeline", "Prediction", "Predictor", "Span", "TokenPipeline", "Words", "load", "merge_parts"]

@@ -15,7 +15,7 @@ from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError, HydrantError, InputError, is_whole
 from ..metrics.gates import Precision
 from ..tasks import TASKS
-from .backends.registry import open_backend
+from .backends.backend_registry import open_backend
 from .predictor import Predictor
 
 log = logging.getLogger(__name__)

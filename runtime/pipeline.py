@@ -20,7 +20,7 @@ from ..tasks import TASKS
 from .loading import load
 from .prediction import Prediction, shortest
 from .predictor import BATCH_SIZE, Predictor
-from .words import Aggregation, aggregated, flat, worst
+from .word_predictions import Aggregation, aggregated, flat, worst
 
 UNASKED = "unasked"
 """``top_k`` where nobody asked for a number: pipelines of transformers then answer in another shape."""

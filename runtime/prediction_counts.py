@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import Calibration
-from ..bundle.reference import RATES
+from ..bundle.traffic_reference import RATES
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .prediction import Prediction
-from .words import spans_of, words_of
+from .word_predictions import spans_of, words_of
 
 WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
 """Scores of an input, or of a span, by the names of a prediction's fields and of its rows."""

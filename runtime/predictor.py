@@ -28,7 +28,7 @@ from .backends.protocol import Backend, parts_of
 from .lifecycle import Closable
 from .prediction import Prediction, decided, prediction_rows
 from .warmup_inputs import blank_inputs, no_outputs
-from .words import Aggregation, Span, Words, spans_of, token_rows, words_of
+from .word_predictions import Aggregation, Span, Words, spans_of, token_rows, words_of
 
 log = logging.getLogger(__name__)
 

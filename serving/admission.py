@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .refusals import ServeError
+from .http_refusals import ServeError
 
 MAX_BODIES = 4
 """Bodies of the largest size that fit at the same time, or as many bytes of smaller ones."""

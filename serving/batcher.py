@@ -23,8 +23,8 @@ import numpy as np
 from ..errors import HydrantError
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
+from .http_refusals import ServeError
 from .predict_request import check_count
-from .refusals import ServeError
 
 Inputs = Sequence[Any] | Mapping[str, np.ndarray]
 """Raw inputs, or ready tensors by name with the batch as their first axis."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
-from .refusals import error_body
+from .http_refusals import error_body
 
 MAX_HEAD = 65_536
 """Bytes of the first line and the headers of a request; and of trailers behind a chunked body."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import cut, listing
-from .refusals import ServeError, convert_fields
+from .http_refusals import ServeError, convert_fields
 
 _ARRAYS: dict[str, type] = {
     "BOOL": np.bool_,

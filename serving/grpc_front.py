@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import HydrantError, InputError, cut, listing, require
 from .datatypes import Tensor, check_values, checked_head, dtype_of, from_bytes, from_values, object_array, to_bytes
+from .http_refusals import ServeError, convert_fields, refusal
 from .middleware import check_token
 from .observers import Served
 from .oip import (
@@ -34,7 +35,6 @@ from .oip import (
     server_metadata,
 )
 from .predict_routes import observed
-from .refusals import ServeError, convert_fields, refusal
 from .service import Service
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ..errors import cut
 from .admission import Admission
-from .refusals import App, Receive, Scope, Send, ServeError, refuse
+from .http_refusals import App, Receive, Scope, Send, ServeError, refuse
 from .serve_settings import ServeSettings, is_loopback
 
 HEALTH = ("/v2/health/live", "/v2/health/ready")

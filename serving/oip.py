@@ -22,9 +22,9 @@ from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
 from ..version import __version__
 from .datatypes import Tensor, checked_head, from_bytes, from_values, text_array, to_bytes, to_values
+from .http_refusals import ServeError, convert_fields, decode_json
 from .observers import Served
 from .predict_request import from_base64
-from .refusals import ServeError, convert_fields, decode_json
 
 SIZE = "binary_data_size"
 HEADER = "Inference-Header-Content-Length"

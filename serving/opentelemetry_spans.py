@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runtime.prediction import Prediction
+from .http_refusals import App, Receive, Scope, Send
 from .observers import Observer, Served, flagged
-from .refusals import App, Receive, Scope, Send
 
 QUIET = ("/v2/health/", "/metrics", "/stats")
 """Frequent requests, which get no span."""

@@ -18,10 +18,10 @@ import numpy as np
 from ..bundle.calibration import UNFITTED
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor, aggregation_of
-from ..runtime.words import Aggregation, words_of
+from ..runtime.word_predictions import Aggregation, words_of
 from ..version import __version__
+from .http_refusals import ServeError
 from .predict_routes import Call, observed, predict_body
-from .refusals import ServeError
 from .rest import json_response
 from .service import Service
 

@@ -19,8 +19,8 @@ import msgspec
 from ..data.raw_inputs import is_words
 from ..errors import InputError, cut
 from ..runtime.predictor import Predictor
-from ..runtime.words import Aggregation
-from .refusals import ServeError, convert_fields, decode_json
+from ..runtime.word_predictions import Aggregation
+from .http_refusals import ServeError, convert_fields, decode_json
 
 FILES = {"image": "an image file", "audio": "a sound file"}
 """Names of file fields in forms, and first halves of a Content-Type."""

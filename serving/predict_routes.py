@@ -19,11 +19,11 @@ from urllib.parse import parse_qsl
 from ..errors import HydrantError, cut
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import answer
+from .http_refusals import App, Receive, Scope, Send, ServeError, refusal, refuse, respond
 from .middleware import COUNTED
 from .observers import Served
 from .oip import HEADER, inputs_of, outputs_of, read_infer, write_infer
 from .predict_request import PredictOptions, model_inputs, read_request
-from .refusals import App, Receive, Scope, Send, ServeError, refusal, refuse, respond
 from .service import Service
 
 log = logging.getLogger(__name__)

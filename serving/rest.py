@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..errors import HydrantError, cut
+from .http_refusals import ServeError, decode_json, error_headers, refusal
 from .observers import Served
 from .oip import LoadParameters, UnloadParameters, model_metadata, server_metadata
 from .predict_routes import read_body
-from .refusals import ServeError, decode_json, error_headers, refusal
 from .service import Service
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from typing import Any
 from ..errors import InputError, cut
 from .connection import limited_protocol
 from .grpc_front import GrpcFront
+from .http_refusals import App, Receive, Scope, Send, ServeError, respond
 from .metrics import Metrics, Recorded
 from .middleware import STATS_PATHS, Middleware
 from .observers import Observer
@@ -26,7 +27,6 @@ from .opentelemetry_spans import tracer
 from .page import FILES, page_routes
 from .predict_routes import PredictRoutes
 from .record import Recorder, Recording
-from .refusals import App, Receive, Scope, Send, ServeError, respond
 from .rest import rest_app
 from .serve_settings import ServeSettings
 from .service import Service

@@ -19,14 +19,14 @@ from typing import Any
 from ..bundle.manifest import MANIFEST
 from ..data.tensors import checked_tensors
 from ..errors import HydrantError, InputError, cut, listing
-from ..runtime.backends.registry import ON_GPU
+from ..runtime.backends.backend_registry import ON_GPU
 from ..runtime.loading import load
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
 from .admission import MAX_BODIES, Admission
 from .batcher import RUN, RUN_ON_GPU, Batcher, Inputs
+from .http_refusals import ServeError
 from .observers import ALWAYS, Observer, Observers, Served, changes
-from .refusals import ServeError
 from .serve_settings import ServeSettings
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..metrics.classification import ClassMetrics, Draws, SelectiveMetrics
+from ..metrics.class_metrics import ClassMetrics, Draws, SelectiveMetrics
 from ..metrics.gates import (
     SCORES,
     Agreement,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics.classification import Detector, Draws, calibration_gaps
+from ..metrics.class_metrics import Detector, Draws, calibration_gaps
 from ..metrics.gates import Agreement, Gate, Outputs, Tolerances, correlations, distance_difference, judged, largest
 from ..metrics.labels import joint_losses, label_errors, label_f1, label_logit_scores
 from .task import Column, Task, TaskMetrics, share

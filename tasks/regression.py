@@ -13,7 +13,7 @@ import numpy as np
 
 from ..data.raw_inputs import is_pair
 from ..errors import InputError
-from ..metrics.classification import Draws
+from ..metrics.class_metrics import Draws
 from ..metrics.gates import Agreement, Gate, Outputs, Tolerances, correlations, distance_difference, judged, largest
 from ..metrics.scores import (
     Scale,

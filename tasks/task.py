@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..metrics.classification import Draws, ScoreDetection
+from ..metrics.class_metrics import Draws, ScoreDetection
 from ..metrics.gates import Agreement, Gate, Outputs, Tolerances
 
 if TYPE_CHECKING:

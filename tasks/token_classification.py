@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..data.label_encoding import IGNORED
-from ..metrics.classification import ClassMetrics, Draws, ScoreDetection
+from ..metrics.class_metrics import ClassMetrics, Draws, ScoreDetection
 from ..metrics.gates import SCORES
 from ..metrics.spans import span_counts, span_metrics, span_scores, spans_in, split_tag
 from ..metrics.uncertainty import logit_scores

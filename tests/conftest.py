@@ -77,7 +77,7 @@ def _whole_log() -> Iterator[None]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations draw no pictures, which take longer than their figures."""
-    monkeypatch.setattr("hydrant.evaluation.run.pictures", lambda *_: {})
+    monkeypatch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ import onnx
 import torch
 from hydrant import calibrate, export_onnx, fuse, save_bundle
 from hydrant.calib.decisions.targets import Coverage
-from hydrant.tracing.members import trace
-from hydrant.tracing.traced_model import prepared
+from hydrant.models.tracing.members import trace
+from hydrant.models.tracing.traced_model import prepared
 from safetensors.torch import save_file
 from support import CLASSES, make_inputs, make_model, make_tokenizer, random_plan
 from traced_support import make as make_traced

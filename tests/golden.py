@@ -23,12 +23,12 @@ from hydrant import Bundle, GraphForm, HeadPlan, Prediction, Predictor
 from hydrant.bundle.calibration import Calibration, Conformal, Intervals, LabelDecisions, Threshold
 from hydrant.bundle.store import CALIBRATION, DENSITY, WEIGHTS
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.calib.density import DensityFit
 from hydrant.calib.features import standardised_by
+from hydrant.calib.mahalanobis import DensityFit
 from hydrant.calib.taps import named_taps
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from hydrant.runtime.backends.reference import TorchFeatures
-from hydrant.runtime.words import AGGREGATIONS, UNCERTAINTIES, spans_of
+from hydrant.runtime.word_predictions import AGGREGATIONS, UNCERTAINTIES, spans_of
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from support import make_inputs, make_model, make_tokenizer, random_plan

@@ -13,7 +13,7 @@ import peft
 import pytest
 import torch
 from hydrant import HydrantError, fuse
-from hydrant.families.lora import read_adapter
+from hydrant.models.lora import read_adapter
 from safetensors.torch import load_file, save_file
 from support import LAYERS, make_model, random_plan
 from test_lora import make_adapter

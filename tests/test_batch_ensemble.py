@@ -27,9 +27,9 @@ from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.inspection_text import inspect_text
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
 from hydrant.fusion.grouped import GroupedLinear
+from hydrant.models.checkpoint import load_processor
 from hydrant.tuning import job, loop
 from hydrant.tuning.job import shared_form
 from hydrant.tuning.optimizer import decays

@@ -15,7 +15,7 @@ import pytest
 from hydrant import Prediction
 from hydrant.errors import BackendError, InputError
 from hydrant.serving.batcher import TOGETHER, Batcher, batches
-from hydrant.serving.refusals import ServeError
+from hydrant.serving.http_refusals import ServeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -19,9 +19,9 @@ from hydrant.data.images import ImageProcessor
 from hydrant.data.processor import Processor, load_processor
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_model
-from hydrant.families.checkpoint import load_processor as checkpoint_processor
-from hydrant.families.registry import architecture_of
+from hydrant.models.checkpoint import load_model
+from hydrant.models.checkpoint import load_processor as checkpoint_processor
+from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.tuning_data import Source
 from support import CLASSES
 

@@ -18,8 +18,8 @@ from hydrant.calib.heads.selection import choose_heads, split_examples
 from hydrant.calib.heads.trials import HeldOut, Trial, choose, measure
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
-from hydrant.families.registry import architecture_of
 from hydrant.fusion.ensemble import whole_model
+from hydrant.models.family_registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, run_cli

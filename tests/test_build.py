@@ -16,7 +16,7 @@ from hydrant.build.profile_ranges import optimization_profiles
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import EngineFile, read_metadata
 from hydrant.errors import BundleError, InputError
-from hydrant.families.registry import architecture_of
+from hydrant.models.family_registry import architecture_of
 from support import LAYERS, make_model, random_plan, run_cli
 
 WIDE = {"hidden_size": 128, "intermediate_size": 256}

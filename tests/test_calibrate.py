@@ -30,13 +30,13 @@ from hydrant import (
 )
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.staging import sha256_of
-from hydrant.calib.density import standardised
 from hydrant.calib.features import Reference
+from hydrant.calib.mahalanobis import standardised
 from hydrant.calib.taps import SETS
 from hydrant.data.examples import read_examples
 from hydrant.engines.metadata import metadata_path
-from hydrant.families.checkpoint import load_processor
-from hydrant.metrics.classification import auroc as area_under_roc
+from hydrant.metrics.class_metrics import auroc as area_under_roc
+from hydrant.models.checkpoint import load_processor
 from hydrant.progress import no_progress
 from onnx import numpy_helper
 from support import random_plan, run_cli
@@ -283,7 +283,7 @@ def test_the_chosen_distance_is_what_its_taps_give_by_themselves(
     forked: Path, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With out-of-distribution data each set of taps is compared, and kept, at the rank that it has by itself."""
-    monkeypatch.setattr("hydrant.calib.density.MIN_CLASSES", 5)
+    monkeypatch.setattr("hydrant.calib.mahalanobis.MIN_CLASSES", 5)
     alone, width = {}, Bundle.open(forked).architecture().width
     for name in SETS:
         alone[name] = calibrate(forked, data["val"], fit=data["test"], taps=name).density
@@ -305,7 +305,7 @@ def test_few_classes_among_many_keep_the_whole_width(
     forked: Path, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks follow the classes that had examples, not those that the model knows."""
-    monkeypatch.setattr("hydrant.calib.density.MIN_CLASSES", 4)
+    monkeypatch.setattr("hydrant.calib.mahalanobis.MIN_CLASSES", 4)
     for labels, rank in (("bcde", 3), ("cde", Bundle.open(forked).architecture().width)):
         training = write_texts(tmp_path / f"{labels}.csv", 60, 3, labels)
         report = calibrate(forked, data["val"], fit=training)

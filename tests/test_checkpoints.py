@@ -16,8 +16,8 @@ import pytest
 import torch
 import transformers
 from hydrant.errors import InputError, UnsupportedModelError
-from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.tracing.traced_model import load_traced
+from hydrant.models.checkpoint import load_model, load_processor
+from hydrant.models.tracing.traced_model import load_traced
 from safetensors.torch import load_file, save_file
 from support import make_inputs, make_model
 

@@ -319,7 +319,7 @@ def test_interrupted_command_tells_how_to_go_on(
     plan = tmp_path / "plan.json"
     command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(ood_csv)]
     command += ["--method", "circuit", "--keep", "2", "-o", str(plan), "--max-accuracy-loss", str(ANY)]
-    monkeypatch.setattr("hydrant.cli.options.progress", interrupted_after(4))
+    monkeypatch.setattr("hydrant.cli.command_options.progress", interrupted_after(4))
     assert cli.main(command) == 130
     assert "run the same command again to go on" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"]

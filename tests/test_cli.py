@@ -19,7 +19,7 @@ import pytest
 from hydrant import Bundle, HeadPlan
 from hydrant.cli.main import as_typed, parse
 from hydrant.cli.terminal import CONTROLS, told
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from PIL import Image
 from support import make_model, run_cli
 

@@ -15,7 +15,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from PIL import Image
 
 HERE = Path(__file__).parent

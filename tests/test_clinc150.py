@@ -15,7 +15,7 @@ import oracle
 import pytest
 import torch
 from hydrant import HeadPlan, load
-from hydrant.bundle.density import Density
+from hydrant.bundle.density_file import Density
 from hydrant.bundle.store import Bundle
 from hydrant.data.examples import read_examples
 from support import run_cli

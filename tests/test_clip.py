@@ -24,8 +24,8 @@ from hydrant import (
     save_bundle,
 )
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_processor
-from hydrant.families.prompts import TEMPLATES, Prompts, read_prompts
+from hydrant.models.checkpoint import load_processor
+from hydrant.models.prompts import TEMPLATES, Prompts, read_prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

@@ -16,12 +16,12 @@ from backends import OnCpu
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
 from hydrant import Bundle, Reading, export_onnx, fuse, load, save_bundle, verify
 from hydrant.errors import BackendError, BundleError
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
+from hydrant.runtime.backends.backend_registry import OPENERS
 from hydrant.runtime.backends.openvino import OpenVinoBackend
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.protocol import Backend
 from hydrant.runtime.backends.reference import TorchBackend
-from hydrant.runtime.backends.registry import OPENERS
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from hydrant.runtime.lifecycle import Closable
 from support import make_inputs, random_plan

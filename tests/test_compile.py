@@ -23,7 +23,7 @@ from hydrant.build.fusion_report import by_profile
 from hydrant.build.profile_ranges import optimization_profiles
 from hydrant.bundle.architecture import Architecture
 from hydrant.export.random_model import random_model
-from hydrant.families.registry import LAYOUTS, architecture_of
+from hydrant.models.family_registry import LAYOUTS, architecture_of
 from support import make_model, model_type
 from transformers import (
     BertConfig,

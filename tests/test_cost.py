@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch_onnx
 from hydrant import estimate_cost, export_onnx, fuse, save_bundle
-from hydrant.bundle.plan import HeadPlan
+from hydrant.bundle.head_plan import HeadPlan
 from hydrant.export.random_model import PLAIN, random_model
-from hydrant.families.registry import LAYOUTS, architecture_of
+from hydrant.models.family_registry import LAYOUTS, architecture_of
 from hydrant.tuning.job import shared_form, stored_form
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, random_plan
 from test_rewrites import forked

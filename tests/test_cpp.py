@@ -17,7 +17,7 @@ import pytest
 import torch
 from cpp import build, inputs_of, lines, run
 from hydrant import HeadPlan
-from hydrant.runtime.backends.registry import ON_GPU
+from hydrant.runtime.backends.backend_registry import ON_GPU
 from PIL import Image
 from support import make_inputs, make_model, run_cli
 from test_lora import make_adapter

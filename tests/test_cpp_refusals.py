@@ -15,7 +15,7 @@ import onnx
 import pytest
 from cpp import refused, run
 from hydrant import Bundle
-from hydrant.runtime.backends.registry import ON_GPU
+from hydrant.runtime.backends.backend_registry import ON_GPU
 from onnx import helper
 from PIL import Image
 from support import many_scans

@@ -12,8 +12,8 @@ import pytest
 import torch
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError, UnsupportedModelError
-from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.tracing.traced_model import load_traced
+from hydrant.models.checkpoint import load_model, load_processor
+from hydrant.models.tracing.traced_model import load_traced
 from support import make_model, make_tokenizer
 from test_lora import make_adapter
 
@@ -100,7 +100,7 @@ def test_what_would_change_the_score_is_refused(
     load: Any, files: dict[str, Any], settings: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=name):
-        hydrant.families.registry.architecture_of(load(checkpoint(tmp_path / "model", files, **settings)))
+        hydrant.models.family_registry.architecture_of(load(checkpoint(tmp_path / "model", files, **settings)))
 
 
 def test_several_labels_may_have_a_sigmoid_each(tmp_path: Path) -> None:

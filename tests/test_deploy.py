@@ -15,9 +15,9 @@ import httpx
 import hydrant
 import pytest
 import yaml
+from hydrant.cli.command_options import call
 from hydrant.cli.main import parse
-from hydrant.cli.options import call
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from hydrant.serving.serve_settings import ServeSettings
 from serve_support import Running, running
 

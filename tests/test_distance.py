@@ -18,15 +18,15 @@ import scipy.linalg
 import torch
 import torch_onnx
 from hydrant import HeadPlan, fuse, save_bundle
-from hydrant.bundle.density import Density, check_taps
+from hydrant.bundle.density_file import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
-from hydrant.calib.density import DensityFit, squared_distances, standardised, usual_rank
 from hydrant.calib.features import best_set, by_set, standardised_by
+from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardised, usual_rank
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
-from hydrant.families.registry import LAYOUTS
 from hydrant.fusion import FusedClassifier
+from hydrant.models.family_registry import LAYOUTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import ensemble as by_hooks

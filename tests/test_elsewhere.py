@@ -19,8 +19,8 @@ from hydrant.data.data_options import DataOptions
 from hydrant.data.data_sources import named_rows
 from hydrant.data.images import ImageProcessor
 from hydrant.errors import HydrantError, InputError
-from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.tracing.traced_model import load_traced
+from hydrant.models.checkpoint import load_model, load_processor
+from hydrant.models.tracing.traced_model import load_traced
 from PIL import Image
 from support import make_model, make_tokenizer
 

@@ -38,9 +38,9 @@ from hydrant.data.corruptions import CORRUPTIONS, corrupt, typos
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.plots import _told
 from hydrant.evaluation.report import EvaluationReport
-from hydrant.families.checkpoint import load_processor
 from hydrant.metrics import classification as metrics
 from hydrant.metrics.timing import Rules
+from hydrant.models.checkpoint import load_processor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -91,7 +91,7 @@ def report(
     """The bundle beside the checkpoint that it was made of, in PyTorch."""
     copy = Path(shutil.copytree(made, tmp_path_factory.mktemp("reported") / "bundle"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hydrant.evaluation.run.pictures", lambda *_: {})
+        patch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
         return beside(copy, data, bert_checkpoint)
 
 

@@ -10,7 +10,7 @@ import oracle
 import pytest
 import torch
 from hydrant import GraphForm, export_onnx, fuse, save_bundle
-from hydrant.families.registry import LAYOUTS
+from hydrant.models.family_registry import LAYOUTS
 from support import ALIASES, CLASSES, FAMILIES, make_inputs, make_model, random_plan
 from test_parity import run_onnx
 from token_support import CLASSES as TAGGERS

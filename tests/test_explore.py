@@ -17,8 +17,8 @@ from hydrant import Grid, HeadPlan, Reading, estimate_cost, explore
 from hydrant.cli.plan import exploration_text
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_processor
-from hydrant.families.registry import architecture_of
+from hydrant.models.checkpoint import load_processor
+from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place
 from PIL import Image
@@ -124,7 +124,7 @@ def test_what_cannot_come_to_a_plan_is_refused_before_anything_is_measured(
 def test_heads_are_planned_as_plan_heads_plans_them(
     tables: dict[str, Path], bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, judging = hydrant.families.checkpoint.load_model(bert_checkpoint), []
+    model, judging = hydrant.models.checkpoint.load_model(bert_checkpoint), []
     halves = MODULE.random_parts
 
     def kept(*given: Any) -> list[Examples]:

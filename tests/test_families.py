@@ -17,9 +17,9 @@ import torch
 import transformers
 from hydrant import Bundle, GraphForm, HeadPlan, export_onnx, fuse, load, plan_heads, save_bundle
 from hydrant.errors import HydrantError, UnsupportedModelError
-from hydrant.families.checkpoint import check_supported, load_model, load_processor
-from hydrant.families.refusals import unsupported
-from hydrant.families.registry import DECLARED, LAYOUTS, architecture_of, read_weights
+from hydrant.models.checkpoint import check_supported, load_model, load_processor
+from hydrant.models.family_registry import DECLARED, LAYOUTS, architecture_of, read_weights
+from hydrant.models.refusals import unsupported
 from PIL import Image
 from support import (
     ALIASES,

@@ -14,7 +14,7 @@ import pytest
 from hydrant import Bundle, Figures, Reading
 from hydrant.bundle.data_overlap import form_used
 from hydrant.data.fingerprints import Fingerprint, fingerprint_of
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 
 PAIRS = Reading(text_pair="other")
 WORDS = ["hello", "world", "transfer", "money", "weather", "today", "what", "is", "the"]

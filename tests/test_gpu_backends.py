@@ -17,9 +17,9 @@ from hydrant import Bundle, export_onnx, fuse, load, save_bundle
 from hydrant.engines.gpu import NO_GPU, this_gpu
 from hydrant.engines.metadata import graph_digest
 from hydrant.errors import BackendError, InputError
+from hydrant.runtime.backends.backend_registry import ON_GPU, OPENERS
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
 from hydrant.runtime.backends.ort_gpu import OnnxRuntimeCudaBackend, OnnxRuntimeTensorRtBackend
-from hydrant.runtime.backends.registry import ON_GPU, OPENERS
 from hydrant.runtime.backends.tensorrt import cuda
 from hydrant.runtime.backends.tensorrt.engine import EngineBackend
 from support import make_inputs, make_model, random_plan
@@ -41,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim that there is a GPU."""
-    monkeypatch.setattr("hydrant.runtime.backends.registry.this_gpu", lambda: "8.9")
+    monkeypatch.setattr("hydrant.runtime.backends.backend_registry.this_gpu", lambda: "8.9")
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def test_a_cache_that_others_may_write_to_is_not_used(path: Path, tmp_path: Path
 def test_texts_are_cut_to_what_the_engine_takes(
     bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hydrant.families.checkpoint import load_processor
+    from hydrant.models.checkpoint import load_processor
 
     out = tmp_path / "bundle"
     save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), out, load_processor(bert_checkpoint, "text"))

@@ -19,30 +19,29 @@ FLOORS: list[dict[str, str]] = [
             processor batching label_encoding python_inputs data_files data_sources examples check_inputs
             corruptions fingerprints synthetic_ood
         """,
-        "metrics": "__init__ bootstrap classification gates label_order uncertainty labels scores spans timing",
+        "metrics": "__init__ bootstrap class_metrics gates label_order uncertainty labels scores spans timing",
     },
     {
         "tasks": "task classification multi_label regression token_classification __init__",
     },
     {
         "bundle": """
-            __init__ architecture reference strict_json manifest staging plan traced store calibration
-            density data_overlap graphs original_check progress_checkpoint reports signature weights
+            __init__ architecture strict_json manifest staging head_plan traced store traffic_reference
+            calibration density_file data_overlap graphs original_check progress_checkpoint reports
+            signature weights
         """,
     },
     {
-        "cost": "__init__ sharing graph_counts estimate",
         "engines": "__init__ gpu metadata",
-        "families": """
-            __init__ layout bert clip cross_encoder refusals modernbert vit registry lora checkpoint
-            functions prompts zero_shot
+        "models": """
+            __init__ layout bert clip cross_encoder modernbert refusals vit family_registry lora
+            checkpoint functions weight_sharing graph_counts plan_cost prompts tracing.__init__
+            tracing.attention_blocks tracing.export_patches tracing.slices tracing.traced_model
+            tracing.members tracing.stored zero_shot
         """,
     },
     {
         "build": "builder_options fusion_report compiler profile_ranges engine_build __init__",
-        "tracing": "__init__ attention_blocks export_patches slices traced_model members stored",
-    },
-    {
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
             lowering onnx_file islands quantize quantize_search rewrites wordpiece tokenizer_graph
@@ -54,19 +53,19 @@ FLOORS: list[dict[str, str]] = [
     {
         "runtime": """
             backends.dlpack lifecycle backends.protocol backends.microbatch backends.graph_file
-            backends.openvino backends.ort backends.registry prediction warmup_inputs words predictor
-            loading offline.scoring offline.row_files offline.chunks offline.shard_parts pipeline __init__
-            backends.__init__ backends.kernel_cache backends.ort_gpu backends.reference
-            backends.tensorrt.__init__ backends.tensorrt.profiles backends.tensorrt.choose
-            backends.tensorrt.cuda backends.tensorrt.lane backends.tensorrt.engine collect
-            offline.__init__ offline.input_stream offline.offline_run offline.ray_cluster
-            offline.ray_engine prediction_counts
+            backends.openvino backends.ort backends.backend_registry prediction warmup_inputs
+            word_predictions predictor loading offline.scoring offline.row_files offline.chunks
+            offline.shard_parts pipeline __init__ backends.__init__ backends.kernel_cache backends.ort_gpu
+            backends.reference backends.tensorrt.__init__ backends.tensorrt.profiles
+            backends.tensorrt.choose backends.tensorrt.cuda backends.tensorrt.lane
+            backends.tensorrt.engine collect offline.__init__ offline.input_stream offline.offline_run
+            offline.ray_cluster offline.ray_engine prediction_counts
         """,
     },
     {
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
-            decisions.thresholds decisions.traffic_profile decisions.fit density taps features
+            decisions.thresholds decisions.traffic_profile decisions.fit mahalanobis taps features
             distance_choice decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
             heads.masking losses heads.objectives heads.search_state heads.circuits heads.taylor
             heads.trials heads.choosing heads.plan_search heads.planning ood_detectors
@@ -75,32 +74,32 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "evaluation": """
-            cost_estimate options operator_times profile_targets profile_report __init__ dropout report
-            metric_names models observation model_reports baselines bisect classes drawing examples
-            latency latency_plot noise peak_memory plots polygraphy profiler verdict report_tables
-            report_page run verifier
+            cost_estimate evaluation_options operator_times profile_targets profile_report __init__
+            dropout competitors report metric_names observation model_reports baselines bisect classes
+            drawing latency noise plots shown_examples verdict report_tables report_page evaluator
+            latency_plot peak_memory polygraphy profiler verifier
         """,
         "serving": """
-            __init__ refusals admission predict_request batcher connection datatypes observers record
-            stats serve_settings middleware oip service grpc_front metrics opentelemetry_spans
-            predict_routes rest page worker_stats server ray_serve triton.pbtxt triton.triton_settings
-            triton.triton_tensors triton.model_files triton.models triton.triton_forms triton.repository
-            triton.__init__ workers
+            __init__ http_refusals admission predict_request batcher connection datatypes observers record
+            stats serve_settings middleware oip service predict_routes grpc_front metrics
+            opentelemetry_spans rest page worker_stats server ray_serve triton.pbtxt
+            triton.triton_settings triton.triton_tensors triton.model_files triton.models
+            triton.triton_forms triton.repository triton.__init__ workers
         """,
         "tuning": "settings optimizer tuning_data tuning_state loop rank_one job tuned_bundle stages __init__",
     },
     {
         "workflow": """
-            quality explore data_splits recipe stage_summaries workspace make __init__ digits_data
+            quality explore data_splits recipe stage_summaries workspace make_bundle __init__ digits_data
             digits_demo picture
         """,
     },
     {
         "": "__init__",
         "cli": """
-            __init__ argument_types terminal options shared build calibrate prediction_text demo drift
-            evaluate export fusion_text fuse inspection_text inspect renamed main make merge plan predict
-            profile serve sign triton tune verify
+            __init__ argument_types terminal command_options shared build calibrate prediction_text demo
+            drift evaluate export fusion_text fuse inspection_text inspect renamed main make merge plan
+            predict profile serve sign triton tune verify
         """,
     },
     {"": "__main__"},
@@ -180,7 +179,7 @@ def test_imports_run_downward() -> None:
 
 
 def test_runtime_knows_how_models_are_made_in_its_reference_backend_only() -> None:
-    made = {"build", "calib", "export", "families", "fusion", "measure", "tracing", "tuning"}
+    made = {"build", "calib", "export", "fusion", "models", "tuning"}
     for (room, file), path in SOURCES.items():
         if room == "runtime" and file != "backends.reference":
             names = [name.split(".")[0] for name in absolute(path)]

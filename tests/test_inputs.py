@@ -26,7 +26,7 @@ from hydrant.data.data_sources import check_named, hub_name, named_rows, shown
 from hydrant.data.examples import read_examples
 from hydrant.data.python_inputs import given_inputs
 from hydrant.errors import InputError, MissingExtraError
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from PIL import Image
 from support import make_model, random_plan, run_cli
 

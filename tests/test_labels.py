@@ -20,8 +20,8 @@ from hydrant import GraphForm, Jointly, Reading
 from hydrant.bundle.calibration import Calibration, LabelDecisions
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import BundleError, InputError
-from hydrant.families.checkpoint import load_processor
-from hydrant.families.registry import architecture_of
+from hydrant.models.checkpoint import load_processor
+from hydrant.models.family_registry import architecture_of
 from hydrant.tuning import tune
 from hydrant.tuning.optimizer import member_loss
 from hypothesis import given, settings
@@ -92,7 +92,7 @@ def own(bundle: Path, tmp_path: Path) -> Path:
 
 
 def test_prompts_of_clip_exclude_each_other_whatever_the_tower_was_trained_for() -> None:
-    from hydrant.families.zero_shot import ZeroShotClassifier
+    from hydrant.models.zero_shot import ZeroShotClassifier
 
     made: Any = make_model("clip")
     made.dual_encoder.config.problem_type = MULTI_LABEL

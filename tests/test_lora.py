@@ -18,8 +18,8 @@ import torch
 import transformers
 from hydrant import GraphForm, HeadPlan, HydrantError, estimate_cost, export_onnx, fuse, load_ensemble, save_bundle
 from hydrant.bundle.architecture import PROJECTIONS
-from hydrant.cost.estimate import cheaper_forms
-from hydrant.families.registry import architecture_of
+from hydrant.models.family_registry import architecture_of
+from hydrant.models.plan_cost import cheaper_forms
 from support import CLASSES, HEADS, LAYERS, make_inputs, make_model, random_plan, run_cli
 from test_cost import counted
 from test_parity import run_onnx

@@ -23,14 +23,14 @@ from hydrant.errors import InputError
 from hydrant.progress import no_progress
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.data_splits import LEAST, Parts, parted
-from hydrant.workflow.make import _Job
+from hydrant.workflow.make_bundle import _Job
 from hydrant.workflow.stage_summaries import fused_line, verified_line
 from hydrant.workflow.workspace import Workspace, link_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from support import run_cli
 
-MODULE = sys.modules["hydrant.workflow.make"]  # whose name the function has, too
+MODULE = sys.modules["hydrant.workflow.make_bundle"]  # whose name the function has, too
 WORDS = ("hello", "world", "transfer", "money", "today", "what", "is", "the", "weather")
 DECIDED = ("plan.json", "fused.safetensors", "calibration.json", "density.safetensors", "model.fp32.onnx")
 """Files that the seed and the data decide."""
@@ -64,7 +64,7 @@ def made_once(tables: dict[str, Path], checkpoint: Path, output: Path, **options
 def _undrawn() -> Iterator[None]:
     """Makings in this process draw no pictures, which take longer than their figures; the command line's do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hydrant.evaluation.run.pictures", lambda *_: {})
+        patch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
         yield
 
 
@@ -148,7 +148,7 @@ def test_it_is_what_the_verbs_make_one_after_the_other(
     parts = parted(read("train", labels), read("validation", labels), None, read("ood", None), None, 0)
     plan = hydrant.plan_heads(bert_checkpoint, parts.choosing, members=2, keep=hydrant.Budget(1.2, to_tune=True))
     out = tmp_path / "out"
-    processor = hydrant.families.checkpoint.load_processor(bert_checkpoint, "text")
+    processor = hydrant.models.checkpoint.load_processor(bert_checkpoint, "text")
     hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), out, processor=processor)
     hydrant.tune(out, parts.training, Jointly(epochs=1, learning_rate=1e-3), validation=parts.choosing)
     hydrant.export_onnx(out)

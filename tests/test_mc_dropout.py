@@ -13,11 +13,11 @@ import torch
 from hydrant import Bundle, Figures, evaluate, fuse, save_bundle
 from hydrant.data.examples import read_examples
 from hydrant.errors import InputError
+from hydrant.evaluation.competitors import open_models
 from hydrant.evaluation.dropout import Asked, DropoutPasses, asked
-from hydrant.evaluation.models import open_models
 from hydrant.evaluation.observation import observe
-from hydrant.families.checkpoint import load_processor
-from hydrant.families.registry import architecture_of
+from hydrant.models.checkpoint import load_processor
+from hydrant.models.family_registry import architecture_of
 from hydrant.runtime.backends.reference import TorchModule
 from support import make_inputs, make_model, random_plan
 from test_evaluate import write_texts

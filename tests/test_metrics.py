@@ -12,7 +12,7 @@ import pytest
 import sklearn.metrics
 from hydrant.metrics import bootstrap
 from hydrant.metrics.bootstrap import interval, resampled, whole
-from hydrant.metrics.classification import (
+from hydrant.metrics.class_metrics import (
     ClassMetrics,
     Detector,
     ScoreDetection,

@@ -17,8 +17,8 @@ from hydrant import GraphForm, estimate_cost, export_onnx, fuse, save_bundle
 from hydrant.errors import UnsupportedModelError
 from hydrant.export import export
 from hydrant.export.random_model import PLAIN, random_model
-from hydrant.families.functions import turned
-from hydrant.families.registry import architecture_of
+from hydrant.models.family_registry import architecture_of
+from hydrant.models.functions import turned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import VOCABULARY, make_inputs, make_model, random_plan

@@ -19,7 +19,7 @@ from cpp import lines, run
 from hydrant import Bundle, HeadPlan, Prediction, export_onnx, load, merge_parts, predict_files
 from hydrant.bundle import staging
 from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.density import Density
+from hydrant.bundle.density_file import Density
 from hydrant.bundle.manifest import MANIFEST, read_manifest
 from hydrant.bundle.reports import Verification
 from hydrant.bundle.signature import check_signature

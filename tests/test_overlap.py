@@ -13,7 +13,7 @@ import torch
 from hydrant import Bundle, Figures, HeadPlan, Jointly, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
 from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
 from hydrant.data.raw_inputs import Sound
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from PIL import Image
 from support import Item, random_plan
 from test_calibrate import write_texts

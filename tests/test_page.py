@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from browser import CHROMIUM, Browser
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from hydrant.serving import page
 from hydrant.serving.page import SHOWN, explanations, facts_of
 from PIL import Image

@@ -20,8 +20,8 @@ from hydrant.data.processor import from_transformers
 from hydrant.data.text import TextProcessor
 from hydrant.errors import InputError
 from hydrant.export.tokenizer_graph import frame_of, untyped
-from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.families.registry import architecture_of
+from hydrant.models.checkpoint import load_model, load_processor
+from hydrant.models.family_registry import architecture_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import make_model, make_tokenizer, run_cli

@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from PIL import Image
 from support import make_model, make_tokenizer, random_plan
 from transformers.pipelines.pt_utils import KeyDataset

@@ -11,9 +11,9 @@ from typing import Any
 import hydrant
 import pytest
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_processor
-from hydrant.families.registry import architecture_of
 from hydrant.fusion import common_processor
+from hydrant.models.checkpoint import load_processor
+from hydrant.models.family_registry import architecture_of
 from support import WORDS, make_model, make_tokenizer, run_cli
 from test_lora import make_adapter
 

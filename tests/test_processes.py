@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hydrant import Predictor, export_onnx, fuse, load, save_bundle
 from hydrant.errors import BackendError, InputError
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from spawned import probabilities_of
 from support import random_plan
 

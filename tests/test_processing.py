@@ -17,7 +17,7 @@ from hydrant.data.processor import from_transformers
 from hydrant.data.text import TextProcessor
 from hydrant.data.words import WordProcessor
 from hydrant.errors import InputError
-from hydrant.families.registry import architecture_of
+from hydrant.models.family_registry import architecture_of
 from PIL import Image
 from support import WORDS, make_model, make_tokenizer, many_scans
 from transformers import AutoTokenizer, CLIPImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 from hydrant import GraphForm, Prediction, export_onnx, fuse, load, save_bundle
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from hydrant.serving.datatypes import DATATYPES, Tensor, dtype_of, from_values
+from hydrant.serving.http_refusals import ServeError
 from hydrant.serving.oip import (
     InferRequest,
     inputs_of,
@@ -26,7 +27,6 @@ from hydrant.serving.oip import (
     read_infer,
     write_infer,
 )
-from hydrant.serving.refusals import ServeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

@@ -16,10 +16,10 @@ from hydrant import Circuit, Figures, HeadPlan, Reading, plan_heads
 from hydrant.data.examples import read_examples
 from hydrant.data.tensors import TensorProcessor, checked_tensors
 from hydrant.errors import InputError
-from hydrant.evaluation.run import evaluate
+from hydrant.evaluation.evaluator import evaluate
 from hydrant.export import export
-from hydrant.families.checkpoint import load_model, load_processor
-from hydrant.families.registry import architecture_of
+from hydrant.models.checkpoint import load_model, load_processor
+from hydrant.models.family_registry import architecture_of
 from hydrant.progress import no_progress
 from hydrant.tuning import tuning_data
 from hydrant.tuning.tuning_data import Source

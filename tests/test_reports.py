@@ -13,7 +13,7 @@ from hydrant import Figures, Reading, Timing, evaluate, export_onnx, fuse, profi
 from hydrant.bundle import store
 from hydrant.bundle.reports import store_reports
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from support import random_plan
 from test_files_and_bundle import tree
 

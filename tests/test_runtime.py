@@ -15,8 +15,8 @@ import numpy as np
 import oracle
 import pytest
 from hydrant import Conformal, HydrantError, Prediction, Predictor, export_onnx, fuse, load, save_bundle
-from hydrant.families.checkpoint import load_processor
-from hydrant.runtime.backends.registry import ON_GPU
+from hydrant.models.checkpoint import load_processor
+from hydrant.runtime.backends.backend_registry import ON_GPU
 from hydrant.runtime.prediction import prediction_rows
 from PIL import Image
 from support import make_inputs, make_model, random_plan
@@ -280,7 +280,7 @@ def test_predicting_needs_no_library_that_makes_bundles(text_bundle: Path, image
         "    with hydrant.load(path, 'onnxruntime') as predictor:\n"
         "        assert len(predictor.predict(given)) == 1\n"
         "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('hydrant.')}\n"
-        "print(sorted(rooms & {'build', 'calib', 'export', 'families', 'fusion', 'measure', 'tuning'}))\n"
+        "print(sorted(rooms & {'build', 'calib', 'export', 'fusion', 'models', 'tuning'}))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

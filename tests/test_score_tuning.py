@@ -14,7 +14,7 @@ import pytest
 import torch
 from hydrant import Jointly, PerMember
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from hydrant.tuning import tune
 from hydrant.tuning.optimizer import member_loss
 from support import make_inputs, make_model, make_tokenizer, run_cli

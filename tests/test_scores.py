@@ -15,8 +15,8 @@ import transformers
 from hydrant import GraphForm, Reading
 from hydrant.data.examples import read_examples
 from hydrant.errors import InputError, UnsupportedModelError
-from hydrant.families.checkpoint import load_processor
-from hydrant.families.registry import architecture_of
+from hydrant.models.checkpoint import load_processor
+from hydrant.models.family_registry import architecture_of
 from support import make_inputs, make_model, make_tokenizer, random_plan
 
 SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.0.0"}}

@@ -32,7 +32,7 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant.cli.main import main
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from hydrant.runtime.predictor import Predictor
 from hydrant.serving.connection import MAX_HEAD
 from hydrant.serving.serve_settings import ServeSettings

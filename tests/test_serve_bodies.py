@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from hydrant.errors import InputError
+from hydrant.serving.http_refusals import ServeError
 from hydrant.serving.middleware import check_host, check_origin
 from hydrant.serving.predict_request import Part, PredictRequest, model_inputs, read_parts, read_request
-from hydrant.serving.refusals import ServeError
 from hydrant.serving.serve_settings import ServeSettings
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -18,10 +18,10 @@ from hydrant.errors import BundleError, InputError
 from hydrant.serving import workers
 from hydrant.serving.admission import SMALL_BODY, Admission
 from hydrant.serving.batcher import MAX_CHARACTERS
+from hydrant.serving.http_refusals import ServeError
 from hydrant.serving.middleware import Middleware
 from hydrant.serving.page import page_routes
 from hydrant.serving.predict_routes import PredictRoutes
-from hydrant.serving.refusals import ServeError
 from hydrant.serving.rest import rest_app
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service, found_bundles

@@ -13,7 +13,7 @@ import torch
 import transformers
 from hydrant import GraphForm, estimate_cost, export_onnx, fuse, load, save_bundle
 from hydrant.export.random_model import PLAIN, random_model
-from hydrant.families.registry import architecture_of
+from hydrant.models.family_registry import architecture_of
 from support import make_inputs, make_model, random_plan, run_cli
 from test_cost import counted
 from test_parity import assert_parity, run_onnx

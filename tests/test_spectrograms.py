@@ -21,8 +21,8 @@ from hydrant.data.processor import from_transformers
 from hydrant.data.spectrograms import SpectrogramProcessor
 from hydrant.errors import InputError
 from hydrant.fusion import TracedClassifier
-from hydrant.tracing.members import trace
-from hydrant.tracing.traced_model import prepared
+from hydrant.models.tracing.members import trace
+from hydrant.models.tracing.traced_model import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import run_cli

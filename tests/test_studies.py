@@ -87,7 +87,7 @@ def ran(shared: Path) -> argparse.Namespace:
         document=shared / "docs/vision.md", output=shared / "study.json",
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hydrant.evaluation.run.pictures", lambda *_: {})
+        patch.setattr("hydrant.evaluation.evaluator.pictures", lambda *_: {})
         study_run.run(subject(options), options)
     return options
 

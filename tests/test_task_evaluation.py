@@ -15,10 +15,10 @@ import scipy.stats
 import sklearn.metrics
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import BundleError, InputError
-from hydrant.evaluation.options import EvaluationOptions
-from hydrant.families.checkpoint import load_processor
+from hydrant.evaluation.evaluation_options import EvaluationOptions
 from hydrant.metrics.scores import groups_of, normalised_gain, reciprocal_rank
 from hydrant.metrics.spans import find_spans
+from hydrant.models.checkpoint import load_processor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import make_model, make_tokenizer, run_cli

@@ -25,10 +25,10 @@ from hydrant.data.examples import Examples, read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
 from hydrant.evaluation.metric_names import BASELINES
-from hydrant.families.checkpoint import load_processor
-from hydrant.families.registry import architecture_of
 from hydrant.metrics import classification as metrics
 from hydrant.metrics.spans import find_spans
+from hydrant.models.checkpoint import load_processor
+from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.settings import Jointly
 from hydrant.workflow.explore import Row, chosen_place
 from hydrant.workflow.picture import draw_exploration

@@ -35,7 +35,7 @@ from hydrant.calib.decisions.thresholds import (
     upper_bound,
 )
 from hydrant.errors import InputError
-from hydrant.metrics.classification import auroc, auroc_difference
+from hydrant.metrics.class_metrics import auroc, auroc_difference
 from hydrant.metrics.labels import best_f1_threshold, joint_losses, label_errors, label_f1, summarise_labels
 from hydrant.metrics.scores import fit_scale, gaussian_nll, interval, rank_correlation
 from hydrant.metrics.uncertainty import class_scores, prediction_sets, summarise, uncertainty

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import transformers
 from hydrant.errors import InputError
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from support import make_model, random_plan
 from token_support import make_tagger, make_word_tokenizer, sentences
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 from hydrant import Bundle, Figures, Jointly, PerMember, Reading
-from hydrant.families.checkpoint import load_processor
+from hydrant.models.checkpoint import load_processor
 from hydrant.tuning.optimizer import member_loss
 from support import make_inputs
 from test_distance import oracle as mahalanobis

@@ -18,8 +18,8 @@ from hydrant.bundle.store import Bundle
 from hydrant.calib.heads.taylor import taylor_scores
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
-from hydrant.families.registry import architecture_of
-from hydrant.runtime.backends.registry import open_backend
+from hydrant.models.family_registry import architecture_of
+from hydrant.runtime.backends.backend_registry import open_backend
 from hydrant.serving.datatypes import Tensor
 from hydrant.serving.oip import InferRequest, inputs_of, model_metadata, outputs_of
 from support import HEADS, LAYERS, make_inputs, random_plan
@@ -119,7 +119,7 @@ def test_words_take_what_their_tokens_say() -> None:
     tokens = tokens.of_tokens(np.ones((1, 6), bool), words, offsets)
     limit = Calibration(1.0, {"abstain": Threshold("mutual_information", 0.25, {}, {}, 0)})
     wanted = {"first": (0, 0.6, 0.1, False), "max": (1, 0.95, 0.2, False), "mean": (1, 0.75, 0.3, True)}
-    from hydrant.runtime.words import words_of
+    from hydrant.runtime.word_predictions import words_of
 
     for aggregation, (label, confidence, doubt, abstains) in wanted.items():
         [found] = words_of(tokens, aggregation, limit)  # type: ignore[arg-type]

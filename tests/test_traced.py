@@ -23,9 +23,9 @@ from hydrant.bundle.store import Bundle
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.errors import BundleError, InputError, PlanError, UnsupportedModelError
 from hydrant.fusion import TracedClassifier, load_reference
-from hydrant.tracing.attention_blocks import find_blocks
-from hydrant.tracing.members import trace
-from hydrant.tracing.traced_model import described, load_traced, prepared, rebuild
+from hydrant.models.tracing.attention_blocks import find_blocks
+from hydrant.models.tracing.members import trace
+from hydrant.models.tracing.traced_model import described, load_traced, prepared, rebuild
 from PIL import Image
 from safetensors.torch import load_file
 from support import make_inputs, make_model, make_tokenizer, random_plan, run_cli

@@ -15,14 +15,14 @@ import pytest
 import torch
 import transformers
 from hydrant import GraphForm
-from hydrant.bundle.density import check_taps
+from hydrant.bundle.density_file import check_taps
 from hydrant.bundle.traced import Traced, read_architecture
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.fusion import TracedClassifier, load_reference
-from hydrant.tracing.attention_blocks import hands_out_layers
-from hydrant.tracing.members import probes, trace
-from hydrant.tracing.traced_model import prepared
+from hydrant.models.tracing.attention_blocks import hands_out_layers
+from hydrant.models.tracing.members import probes, trace
+from hydrant.models.tracing.traced_model import prepared
 from support import make_tokenizer
 from test_distance import oracle as mahalanobis
 from token_support import make_word_tokenizer, sentences

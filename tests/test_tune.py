@@ -38,8 +38,8 @@ from hydrant.bundle.staging import sha256_of
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle
 from hydrant.cli.tune import tune_text
-from hydrant.families.checkpoint import load_processor
 from hydrant.fusion import FusedClassifier
+from hydrant.models.checkpoint import load_processor
 from hydrant.tuning import loop, tuning_data
 from hydrant.tuning.job import member_seed, shared_form
 from hydrant.tuning.optimizer import member_loss, rate_at
@@ -642,7 +642,7 @@ def test_interrupted_command_tells_how_to_go_on(
 ) -> None:
     train = write_csv(tmp_path / "train.csv", sentences(60, 0))
     command = ["tune", str(bundle), "--data", str(train), "--learning-rate", "1e-3", "--epochs", "2"]
-    monkeypatch.setattr("hydrant.cli.options.progress", interrupted_after(3))
+    monkeypatch.setattr("hydrant.cli.command_options.progress", interrupted_after(3))
     before = state(bundle)
     assert cli.main(command) == 130
     assert "run the same command again to go on" in capsys.readouterr().err

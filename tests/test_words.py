@@ -18,7 +18,7 @@ from hydrant.data.raw_inputs import Unusable
 from hydrant.data.tensors import TensorProcessor
 from hydrant.data.words import EncodedWords, WordProcessor
 from hydrant.errors import InputError
-from hydrant.families.registry import architecture_of
+from hydrant.models.family_registry import architecture_of
 from token_support import TAGS, make_tagger, make_word_tokenizer
 
 TEXT = "anna smith  lives in Paris."

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..bundle.architecture import PARTS, part_of
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 from ..bundle.progress_checkpoint import Checkpoint
 from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length

@@ -19,7 +19,7 @@ from ..data.batching import by_length
 from ..data.label_encoding import are_tags, labelled
 from ..errors import InputError, require
 from ..fusion import FusedClassifier
-from ..metrics.classification import accuracy, expected_calibration_error
+from ..metrics.class_metrics import accuracy, expected_calibration_error
 from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_labels
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise

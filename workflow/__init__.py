@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .explore import Grid, explore
-from .make import make
+from .make_bundle import make
 from .recipe import Recipe
 
 __all__ = ["Grid", "Recipe", "explore", "make"]

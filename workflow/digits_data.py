@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import require
-from ..families.checkpoint import quiet
+from ..models.checkpoint import quiet
 
 SIZE = 8
 
@@ -71,7 +71,7 @@ def make_checkpoint(
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 
     from ..calib.heads.taylor import gated_heads
-    from ..families.registry import architecture_of, blocks_of
+    from ..models.family_registry import architecture_of, blocks_of
 
     torch.manual_seed(seed)
     names = [str(digit) for digit in range(10)]

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 from ..bundle.staging import staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
 from ..data.examples import read_examples
 from ..errors import require
-from ..metrics import classification as metrics
+from ..metrics import class_metrics as metrics
 from ..metrics.timing import Ratio, Rules, interleave
 from ..progress import Progress, no_progress
 from ..runtime import Prediction, load
 from ..runtime.prediction import prediction_rows
 from .data_splits import parted
 from .digits_data import DigitsData, load_digits, make_checkpoint, one_thread
-from .make import make
+from .make_bundle import make
 from .recipe import Recipe
 
 MARKER = "demo.json"
@@ -105,8 +105,8 @@ def _stages(
 
     from ..calib.decisions.calibrate_bundle import calibrate
     from ..export import export_onnx
-    from ..families.checkpoint import load_processor
     from ..fusion import fuse, save_bundle
+    from ..models.checkpoint import load_processor
 
     checkpoint = stage / "checkpoint"
     say(f"train     a ViT of 4 layers × 8 heads on {len(data.train[1])} handwritten digits, {epochs} epochs")

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.architecture import Architecture
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 from ..bundle.store import Bundle
 from ..calib.features import Reference
 from ..calib.heads.methods import METHODS, Random, check_margin, is_pseudo, method_of
 from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
 from ..calib.heads.selection import accuracy_kept, error_kept, head_counts
-from ..cost.estimate import cost_of
 from ..data.data_options import Reading
 from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing, require
-from ..families.checkpoint import check_supported, load_model, load_processor, model_labels
-from ..families.registry import architecture_of
+from ..models.checkpoint import check_supported, load_model, load_processor, model_labels
+from ..models.family_registry import architecture_of
+from ..models.plan_cost import cost_of
 from ..progress import Progress, no_progress
 from ..tuning.settings import BatchEnsemble, Jointly
 from .quality import Form, form_of, quality_of

@@ -15,7 +15,7 @@ import numpy as np
 from ..calib.decisions.temperature import fit_temperature
 from ..calib.features import Reference
 from ..data.examples import Examples
-from ..metrics import classification as metrics
+from ..metrics import class_metrics as metrics
 from ..metrics.labels import label_errors, label_pairs
 from ..metrics.scores import fit_scale, gaussian_nll, information, rmse
 from ..metrics.spans import span_scores, spans_in

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...bundle.calibration import Calibration
 from ...bundle.data_overlap import FITTED, LEARNT, overlaps
-from ...bundle.density import Density
+from ...bundle.density_file import Density
 from ...bundle.staging import PURPOSE, owned_folder
 from ...bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ...bundle.strict_json import to_json_bytes

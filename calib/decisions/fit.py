@@ -26,7 +26,7 @@ from ...bundle.calibration import (
     Threshold,
 )
 from ...errors import InputError, listing
-from ...metrics import classification as metrics
+from ...metrics import class_metrics as metrics
 from ...metrics.label_order import order_notes
 from ...metrics.labels import (
     best_f1_threshold,

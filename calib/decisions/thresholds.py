@@ -15,7 +15,7 @@ import numpy as np
 
 from ...bundle.calibration import SIDES, Threshold
 from ...errors import InputError, require
-from ...metrics.classification import Ranked, auroc, auroc_difference
+from ...metrics.class_metrics import Ranked, auroc, auroc_difference
 from ...metrics.uncertainty import uncertainty
 from .targets import Coverage, FalseAlarm, Risk
 

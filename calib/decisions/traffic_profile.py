@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ...bundle.calibration import ABSTAIN, OOD, SIDES, Threshold
-from ...bundle.reference import Histogram, Rate, TrafficReference, binned
+from ...bundle.traffic_reference import Histogram, Rate, TrafficReference, binned
 from ...metrics.uncertainty import uncertainty
 from .thresholds import Scores, gap
 

@@ -16,9 +16,9 @@ from itertools import islice
 import numpy as np
 
 from ...bundle.architecture import Architecture
-from ...bundle.plan import HeadPlan, Keep
-from ...cost.estimate import cost_of
+from ...bundle.head_plan import HeadPlan, Keep
 from ...errors import InputError
+from ...models.plan_cost import cost_of
 from .selection import choose_apart, choose_heads
 
 SHARES = 1.0, 0.75, 0.5, 0.25

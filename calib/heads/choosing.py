@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.plan import Keep
+from ...bundle.head_plan import Keep
 from ...bundle.staging import discard
 from ...bundle.traced import Block
 from ...data.data_options import Reading
 from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError
-from ...families.registry import blocks_of
 from ...fusion.ensemble import whole_model
 from ...fusion.module import FusedClassifier
+from ...models.family_registry import blocks_of
 from ...progress import Progress
 from .circuits import Settings, find_circuits
 from .methods import Circuit, Method, Random, Taylor, deviation, groups_of, name_of, of_members

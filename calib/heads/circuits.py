@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from ...bundle.architecture import Architecture
-from ...bundle.plan import Keep
+from ...bundle.head_plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError, cut
-from ...families.registry import read_weights
+from ...models.family_registry import read_weights
 from ...progress import Progress, no_progress
 from .masking import MaskedRuns
 from .objectives import Answers, Statistics, evaluate

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...bundle.plan import Keep
+from ...bundle.head_plan import Keep
 from ...data.batching import Batch, CachedBatches, Prepared, by_length
 from ...data.label_encoding import word_starts
 from ...data.processor import Processor

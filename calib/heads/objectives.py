@@ -27,7 +27,7 @@ from torch import Tensor
 from ...bundle.architecture import Architecture
 from ...data.examples import Examples
 from ...data.label_encoding import IGNORED
-from ...metrics.classification import auroc
+from ...metrics.class_metrics import auroc
 from ...metrics.scores import rmse
 from ...tasks.regression import loss_of
 from ..losses import activated, label_pairs

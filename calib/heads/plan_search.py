@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...bundle.architecture import Architecture
-from ...bundle.plan import Keep
+from ...bundle.head_plan import Keep
 from ...data.examples import Examples
 from ...data.processor import Processor
 from .candidates import Candidate, check_reachable, find_candidates, unpruned

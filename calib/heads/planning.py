@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...bundle.architecture import Architecture
-from ...bundle.plan import HeadPlan, Keep
+from ...bundle.head_plan import HeadPlan, Keep
 from ...bundle.traced import LACKS, Block
 from ...data.data_options import Reading
 from ...data.examples import Examples, check_alike, check_apart, read_examples
@@ -21,8 +21,8 @@ from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
 from ...data.synthetic_ood import synthetic_ood
 from ...errors import InputError, check_seed, cut
-from ...families.checkpoint import load_model, load_processor, model_labels, own_processor
-from ...families.registry import architecture_of, blocks_of, prompts_of
+from ...models.checkpoint import load_model, load_processor, model_labels, own_processor
+from ...models.family_registry import architecture_of, blocks_of, prompts_of
 from ...progress import Progress, no_progress
 from .methods import Budget, Circuit, Dropout, Method, Random, Taylor, is_pseudo, methods_of, name_of, of_members
 from .selection import (
@@ -157,8 +157,8 @@ def plan_heads(
 def _read(model: Any, processor: Any, traced: bool) -> tuple[Any, Any, tuple[Block, ...]]:
     """A classifier, its architecture and its attention blocks."""
     if traced:
-        from ...tracing.members import trace
-        from ...tracing.traced_model import load_traced, modality_of, taken  # PyTorch
+        from ...models.tracing.members import trace
+        from ...models.tracing.traced_model import load_traced, modality_of, taken  # PyTorch
 
         loaded = load_traced(model) if isinstance(model, str | Path) else taken(model)
         architecture: Any = trace(loaded, processor or own_processor(model, modality_of(type(loaded).__name__)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.plan import Keep
+from ...bundle.head_plan import Keep
 from ...bundle.progress_checkpoint import Checkpoint
 from ...data.specs import Spec
 from ...errors import InputError

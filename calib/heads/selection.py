@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bundle.plan import Keep
+from ...bundle.head_plan import Keep
 from ...bundle.traced import Block
 from ...data.examples import Examples
 from ...errors import InputError, cut, listing

@@ -23,7 +23,7 @@ from ...data.examples import Examples
 from ...data.label_encoding import IGNORED, batch_labels
 from ...data.processor import Processor
 from ...errors import InputError
-from ...families.registry import architecture_of, blocks_of
+from ...models.family_registry import architecture_of, blocks_of
 from ...progress import Progress, no_progress
 from ...tasks.regression import loss_of
 from ..losses import label_losses, score_losses

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...bundle.architecture import Architecture
-from ...bundle.plan import Keep
+from ...bundle.head_plan import Keep
 from ...data.batching import Batch, CachedBatches, item_batches
 from ...data.examples import Examples
 from ...data.label_encoding import IGNORED, are_tags, batch_labels

@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...bundle.store import Bundle
-from ...cost.estimate import cost_of
 from ...errors import BackendError, cut
+from ...models.plan_cost import cost_of
 from .protocol import Backend, Batch, joined, parts_of
 
 log = logging.getLogger(__name__)

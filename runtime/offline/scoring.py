@@ -14,7 +14,7 @@ from ...data.batching import WINDOW_BATCHES
 from ...data.raw_inputs import Row, is_words
 from ...errors import InputError
 from ..predictor import BATCH_SIZE, Predictor, aggregation_of
-from ..words import Aggregation
+from ..word_predictions import Aggregation
 
 Answer = dict[str, Any]
 """One row of a prediction, ready for JSON (``Predictor.rows``)."""

@@ -13,15 +13,15 @@ import numpy as np
 
 from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
+from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
-from ..bundle.plan import HeadPlan
 from ..bundle.store import Bundle
 from ..bundle.traced import AnyArchitecture
 from ..data.examples import Examples
 from ..data.processor import Processor, from_transformers
 from ..errors import InputError, UnsupportedModelError, listing
+from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.protocol import Backend
-from ..runtime.backends.registry import open_backend
 from ..tasks import TASKS
 from .dropout import KIND, Asked, DropoutPasses, asked
 
@@ -122,8 +122,8 @@ def _open_checkpoint(
     source: str | Path, bundle: Bundle, opened: ExitStack, examples: Examples, model: Any = None
 ) -> Model:
     """A checkpoint as the single model that it is; ``model`` was loaded of it before."""
-    from ..families import checkpoint
     from ..fusion import save_bundle
+    from ..models import checkpoint
     from ..runtime.backends.reference import TorchModule
 
     ensemble = _single(source, bundle, model).eval()
@@ -150,8 +150,8 @@ def _open_checkpoint(
 
 def _single(source: str | Path, bundle: Bundle, model: Any = None) -> Any:
     """A checkpoint as an ensemble of one member with every head; traced where no family is declared for it."""
-    from ..families.registry import architecture_of
     from ..fusion import fuse
+    from ..models.family_registry import architecture_of
 
     try:
         model = _loaded(source, bundle) if model is None else model
@@ -166,7 +166,7 @@ def _single(source: str | Path, bundle: Bundle, model: Any = None) -> Any:
 
 def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: Examples, seed: int) -> Model:
     """A checkpoint with its dropout on; its passes are members of all heads."""
-    from ..families.registry import architecture_of
+    from ..models.family_registry import architecture_of
     from ..runtime.backends.reference import TorchModule
 
     try:
@@ -188,8 +188,8 @@ def _open_dropout(dropout: Asked, bundle: Bundle, opened: ExitStack, examples: E
 
 def _loaded(source: str | Path, bundle: Bundle) -> Any:
     """The transformers classifier of a checkpoint; of a CLIP one, with the prompts of the bundle under evaluation."""
-    from ..families import checkpoint
-    from ..families.zero_shot import load_zero_shot
+    from ..models import checkpoint
+    from ..models.zero_shot import load_zero_shot
 
     if not checkpoint.is_dual_encoder(source):
         return checkpoint.load_model(source)

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..bundle.plan import Keep
-from ..bundle.traced import Block
-from ..errors import InputError
+from ...bundle.head_plan import Keep
+from ...bundle.traced import Block
+from ...errors import InputError
 
 
 def sliced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:

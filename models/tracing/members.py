@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bundle.plan import HeadPlan, Keep
-from ..bundle.traced import Block, MemberForm, Traced
-from ..data.check_inputs import synthetic_batches
-from ..errors import InputError, PlanError, UnsupportedModelError, cut
+from ...bundle.head_plan import HeadPlan, Keep
+from ...bundle.traced import Block, MemberForm, Traced
+from ...data.check_inputs import synthetic_batches
+from ...errors import InputError, PlanError, UnsupportedModelError, cut
 from .attention_blocks import HIDDEN_STATES, find_blocks, find_classifier, hands_out_layers, place_of
 from .export_patches import transformers_code
 from .slices import masked, silenced, sliced

@@ -18,20 +18,20 @@ from typing import Any
 import numpy as np
 
 from ..bundle.architecture import Architecture
+from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
-from ..bundle.plan import HeadPlan
 from ..bundle.staging import check_file, check_replaceable, folders_above, staged_folder
 from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
 from ..calib.heads.methods import PSEUDO, Circuit, is_pseudo
 from ..calib.heads.selection import accuracy_kept, error_kept
-from ..cost.estimate import cost_of
 from ..data.data_options import Reading
 from ..data.data_sources import check_named
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import hashes_of
 from ..errors import InputError, check_seed, require
-from ..families.checkpoint import check_supported
+from ..models.checkpoint import check_supported
+from ..models.plan_cost import cost_of
 from ..progress import Progress, no_progress
 from .data_splits import Parts, check_enough, check_unseen, parted
 from .recipe import Recipe
@@ -165,8 +165,8 @@ class _Job:
     def __init__(
         self, model: str | Path, output: Path, recipe: Recipe, reading: Reading, seed: int, say: Say, progress: Progress
     ) -> None:
-        from ..families.checkpoint import load_model, model_labels, revision_of
-        from ..families.registry import architecture_of
+        from ..models.checkpoint import load_model, model_labels, revision_of
+        from ..models.family_registry import architecture_of
 
         self.model, self.output, self.recipe, self.reading, self.say = model, output, recipe, reading, say
         self.how: dict[str, Any] = {"seed": seed, "progress": progress}
@@ -236,7 +236,7 @@ class _Job:
     def stages(self, space: Workspace, parts: Parts, html: Path | None) -> dict[str, Any]:
         """Every stage that is not done yet, in order."""
         from ..calib.decisions.calibrate_bundle import calibrate
-        from ..evaluation.run import evaluate
+        from ..evaluation.evaluator import evaluate
         from ..evaluation.verifier import verify
         from ..export import export_onnx
 
@@ -300,8 +300,8 @@ class _Job:
         return {**facts, **shape, "method": plan.method}
 
     def _fuse(self, plan: Path, target: Path) -> dict[str, Any]:
-        from ..families.checkpoint import load_processor
         from ..fusion import fuse, save_bundle
+        from ..models.checkpoint import load_processor
 
         shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage
         ensemble = fuse(self.model, HeadPlan.load(plan))
@@ -314,8 +314,8 @@ class _Job:
         from ..calib.heads.candidates import unpruned
         from ..calib.heads.planning import resolve_processor
         from ..calib.heads.trials import HeldOut, measure
-        from ..families.checkpoint import load_model
         from ..fusion.ensemble import whole_model
+        from ..models.checkpoint import load_model
 
         shape = self.architecture
         ready = parts.choosing.processor(shape, lambda: resolve_processor(None, self.model, shape))

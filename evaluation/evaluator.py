@@ -25,12 +25,12 @@ from ..metrics.gates import Precision
 from ..progress import Progress, no_progress
 from ..tasks import TASKS
 from .baselines import baseline_notes, measure_baselines, read_training
+from .competitors import open_models
+from .evaluation_options import EvaluationOptions
 from .latency import time_models
 from .model_reports import model_reports
-from .models import open_models
 from .noise import sweep
 from .observation import Evidence, observe
-from .options import EvaluationOptions
 from .plots import pictures
 from .report import EvaluationReport
 from .report_page import page

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..bundle.traced import Block
-from ..errors import UnsupportedModelError
+from ...bundle.traced import Block
+from ...errors import UnsupportedModelError
 
 Inputs = Mapping[str, Tensor]
 

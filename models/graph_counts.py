@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..bundle.architecture import PROJECTIONS, Architecture
-from .sharing import Sharing
+from .weight_sharing import Sharing
 
 
 @dataclass(frozen=True)

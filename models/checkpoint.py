@@ -15,6 +15,7 @@ from ..data.label_encoding import unique_names
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
 from .clip import CLIP
 from .cross_encoder import max_tokens, with_activation
+from .family_registry import DECLARED, LAYOUTS, without_classes
 from .layout import refuse
 from .lora import classifier_of
 from .refusals import (
@@ -28,7 +29,6 @@ from .refusals import (
     unsupported,
     wrapper_prefix,
 )
-from .registry import DECLARED, LAYOUTS, without_classes
 
 log = logging.getLogger(__name__)
 

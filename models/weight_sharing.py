@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..bundle.architecture import PROJECTIONS, Architecture, part_of
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 
 Forms = Mapping[str, Mapping[str, Any]]
 """Module that adapters change → the ``rank`` of the updates, and whether they stay ``low_rank``."""

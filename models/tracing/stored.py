@@ -8,9 +8,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from ..bundle.store import WEIGHTS, Bundle
-from ..bundle.traced import CHECKPOINT, Traced
-from ..errors import BundleError, HydrantError, cut, literal
+from ...bundle.store import WEIGHTS, Bundle
+from ...bundle.traced import CHECKPOINT, Traced
+from ...errors import BundleError, HydrantError, cut, literal
 from .members import check_plan, probes, run
 from .traced_model import described, rebuild
 

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..bundle.architecture import PROJECTIONS, Architecture
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 from ..bundle.store import Bundle
 from ..errors import InputError, cut, is_whole, literal
 from .graph_counts import attention, parameters, products
-from .sharing import Forms, Sharing
+from .weight_sharing import Forms, Sharing
 
 OPERATIONS_PER_BYTE = 10
 """Operations in the time of moving a byte, about what CPUs and GPUs do in float32: decides the form of updates."""

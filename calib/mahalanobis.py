@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.density import Density
+from ..bundle.density_file import Density
 from ..bundle.traced import AnyArchitecture
 from ..errors import InputError
 

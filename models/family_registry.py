@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.architecture import PROJECTIONS, Architecture
-from ..bundle.plan import HeadPlan
+from ..bundle.head_plan import HeadPlan
 from ..bundle.traced import AnyArchitecture, Block, Traced
 from ..bundle.weights import Shape, fused_shapes
 from ..errors import InputError, UnsupportedModelError, cut

@@ -12,10 +12,10 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..bundle.traced import Block, Traced
-from ..data.spec import Modality
-from ..errors import InputError, UnsupportedModelError, cut, listing, require
-from ..families.checkpoint import (
+from ...bundle.traced import Block, Traced
+from ...data.spec import Modality
+from ...errors import InputError, UnsupportedModelError, cut, listing, require
+from ..checkpoint import (
     READS,
     checked_source,
     class_of,
@@ -25,9 +25,9 @@ from ..families.checkpoint import (
     quiet,
     without_remote_code,
 )
-from ..families.layout import classes, pair, refuse, task_of
-from ..families.refusals import WRAPPERS
-from ..families.registry import check_weights
+from ..family_registry import check_weights
+from ..layout import classes, pair, refuse, task_of
+from ..refusals import WRAPPERS
 from .export_patches import apply_patches
 from .slices import own_copy, shared_copy
 

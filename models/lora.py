@@ -22,8 +22,8 @@ from ..bundle.staging import sha256_of
 from ..data.specs import decode
 from ..errors import InputError, cut, listing
 from .cross_encoder import check_adapter
+from .family_registry import LAYOUTS, architecture_of, layout_of
 from .refusals import check_pulled
-from .registry import LAYOUTS, architecture_of, layout_of
 
 if TYPE_CHECKING:
     from torch import Tensor

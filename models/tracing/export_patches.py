@@ -17,8 +17,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import require
-from ..families.checkpoint import READS
+from ...errors import require
+from ..checkpoint import READS
 
 
 def apply_patches(model: nn.Module) -> None:

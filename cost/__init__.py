@@ -1,1 +1,0 @@
-"""Operations, parameters and bytes of a plan, without running anything."""
