@@ -18,7 +18,7 @@ from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.metric_names import BASELINES
 from hydrant.evaluation.report import EvaluationReport
-from hydrant.metrics import classification as metrics
+from hydrant.metrics import class_metrics as metrics
 from hydrant.metrics.uncertainty import logit_scores
 from hydrant.models.checkpoint import load_processor
 from PIL import Image

@@ -23,7 +23,7 @@ from hydrant.calib.heads.search_state import SCORES
 from hydrant.calib.heads.trials import Trial
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
-from hydrant.metrics import classification as metrics
+from hydrant.metrics import class_metrics as metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import (

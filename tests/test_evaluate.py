@@ -38,7 +38,7 @@ from hydrant.data.corruptions import CORRUPTIONS, corrupt, typos
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.plots import _told
 from hydrant.evaluation.report import EvaluationReport
-from hydrant.metrics import classification as metrics
+from hydrant.metrics import class_metrics as metrics
 from hydrant.metrics.timing import Rules
 from hydrant.models.checkpoint import load_processor
 from hypothesis import given, settings

@@ -25,7 +25,7 @@ from hydrant.data.examples import Examples, read_examples
 from hydrant.data.processor import from_transformers
 from hydrant.errors import InputError
 from hydrant.evaluation.metric_names import BASELINES
-from hydrant.metrics import classification as metrics
+from hydrant.metrics import class_metrics as metrics
 from hydrant.metrics.spans import find_spans
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
