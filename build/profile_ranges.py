@@ -59,7 +59,6 @@ def optimization_profiles(
         axes = [[(tokens,) for tokens in each] for each in sizes * (1 if len(sizes) > 1 else len(batches))]
     profiles: list[Profile] = []
     for one, own in zip(batches, axes, strict=True):
-        sizes = (one.least, one.best, one.most)
-        least, best, most = ((size, *inner) for size, inner in zip(sizes, own, strict=True))
+        least, best, most = ((size, *inner) for size, inner in zip((one.least, one.best, one.most), own, strict=True))
         profiles.append(dict.fromkeys(architecture.input_names, (least, best, most)))
     return tuple(profiles)

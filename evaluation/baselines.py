@@ -233,7 +233,9 @@ def baseline_notes(
             f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; to judge it by "
             "those of a checkpoint that it was made from, compare with one, too (compare=…, --compare)"
         )
-    for examples in () if training is None else (known, ood):
+    for examples in (known, ood):
+        if training is None:
+            break
         share = shared_part(examples, training, bundle.any_architecture().modality)
         if share >= LEAST:  # whose nearest neighbours are themselves
             notes.append(

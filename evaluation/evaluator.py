@@ -118,7 +118,7 @@ def evaluate(
             title = "" if part is None else f"{model.name} on {part.name}"
             found.append(None if part is None else observe(model, part.inputs, batch_size, progress, title))
         images = models[0].architecture.modality == "image" and not known.ready
-        evidence = Evidence(known, ood, *seen, bundle.labels, images)
+        evidence = Evidence(known, ood, seen[0], seen[1], bundle.labels, images)
         reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
         notes += remarks
         if figures.baselines and ood is not None:

@@ -249,7 +249,7 @@ def _cells(figures: Sequence[Figure | None], told: Column) -> list[Cell]:
     cells = []
     for place, figure in enumerate(figures):
         small = ranged(figure, told) if figure is not None and math.isfinite(figure.low) else ""
-        cells.append(Cell(told.text(figure and figure.value), small, "best" if place == best else ""))
+        cells.append(Cell(told.text(None if figure is None else figure.value), small, "best" if place == best else ""))
     return cells
 
 
@@ -308,8 +308,8 @@ def _confusions(evidence: Evidence, names: Sequence[str]) -> Section:
         rows = []
         for label, counts in zip(evidence.labels, confusion_matrix(evidence), strict=True):
             shades = 100 * np.sqrt(counts / max(1, counts.sum()))  # square roots, so that few examples show
-            cells = zip(counts, shades, strict=True)
-            rows.append([Cell(label), *(Cell(str(n) if n else "·", "", "shaded", float(s)) for n, s in cells)])
+            shaded = zip(counts, shades, strict=True)
+            rows.append([Cell(label), *(Cell(str(n) if n else "·", "", "shaded", float(s)) for n, s in shaded)])
         words = f"Examples by true class (rows) and the class that {names[0]} predicts (columns); shaded by share."
         return Section("Confusions", [Table(["true \\ predicted", *evidence.labels], {"": rows})], [words], broad=True)
     found = largest_confusions(evidence)

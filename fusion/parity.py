@@ -84,7 +84,7 @@ def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, A
     return None
 
 
-EMPTY = None, "", [], {}
+EMPTY: tuple[Any, ...] = (None, "", [], {})
 """Values that mean the same to tokenizers."""
 
 
@@ -108,7 +108,10 @@ def compare_with_original(model: Any, processor: Any, spec: InputSpec, run: Run)
     """Compare hydrant with transformers on those of fixed raw inputs that transformers takes."""
     ready = from_transformers(processor, spec)
     longest = getattr(ready, "max_tokens", None)
-    items, prepared, expected, checked = [], {}, {}, []
+    items: list[Any] = []
+    prepared: dict[int, Any] = {}
+    expected: dict[int, Any] = {}
+    checked: list[Any] = []
     for item in check_inputs(spec, getattr(ready, "rate", 0)):
         try:
             with quiet(), torch.no_grad():

@@ -119,7 +119,7 @@ def _stages(
     for name, image in {"digit": data.test[0][0], "letter": data.ood[0], "photograph": data.ood[-1]}.items():
         Image.fromarray(image).save(stage / "samples" / f"{name}.png")
     with one_thread():
-        tests = {"test": stage / "test.npz", "test_ood": stage / "ood.npz"}
+        tests: dict[str, Any] = {"test": stage / "test.npz", "test_ood": stage / "ood.npz"}
         how: dict[str, Any] = {"output": stage / "bundle", "seed": seed, "say": say, "progress": progress}
         recipe = Recipe(members=MEMBERS, budget=BUDGET)
         made = make(checkpoint, stage / "train.npz", stage / "calibration.npz", recipe=recipe, **tests, **how)
@@ -167,9 +167,10 @@ def _row(name: str, digits: Prediction, ood: Prediction, labels: np.ndarray, lat
     assert digits.distance is not None  # the distance was fitted
     assert ood.distance is not None
     measures = metrics.accuracy, metrics.negative_log_likelihood, metrics.expected_calibration_error
+    accuracy, nll, ece = (each(digits.probabilities, labels) for each in measures)
     entropy = metrics.auroc(digits.predictive_entropy, ood.predictive_entropy)
     distance = metrics.auroc(digits.distance, ood.distance)
-    return Row(name, *(each(digits.probabilities, labels) for each in measures), entropy, distance, latency_ratio)
+    return Row(name, accuracy, nll, ece, entropy, distance, latency_ratio)
 
 
 def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[str]) -> bytes:

@@ -180,8 +180,8 @@ class _Job:
     def read(self, data: Any, validation: Any, ood: Any, test: Any, test_ood: Any) -> Parts:
         """All data, read and parted."""
         how: dict[str, Any] = {"columns": self.reading, "seed": self.how["seed"]}
-        labelled = partial(read_examples, labels=self.labels, task=self.task, **how)
-        unlabelled = partial(read_examples, labels=None, **how)
+        labelled: Any = partial(read_examples, labels=self.labels, task=self.task, **how)
+        unlabelled: Any = partial(read_examples, labels=None, **how)
         training = labelled(data, role="training")  # all of them: what is not drawn was trained on, too
         judged = labelled(validation, role="validation")
         further: dict[str, Examples | None] = {
@@ -243,8 +243,8 @@ class _Job:
         untuned, bundle = space.folder / "untuned", self._bundle(space)
         found: dict[str, Any] = {}
         every: dict[str, Any] = {"reading": self.all, **self.how}
-        targets = {"abstain": self.recipe.abstain, "flags": self.recipe.flags}
-        fitting, measured = (parts.fitting, parts.unknown_fitting), (parts.reporting, parts.unknown_reporting)
+        targets: dict[str, Any] = {"abstain": self.recipe.abstain, "flags": self.recipe.flags}
+        measured = parts.reporting, parts.unknown_reporting
 
         def stage(name: str, line: Callable[[dict[str, Any]], str], work: Callable[[], dict[str, Any]]) -> None:
             found[name] = space.stage(name, work)
@@ -262,7 +262,9 @@ class _Job:
         stage("export", exported_line, lambda: {"graph": export_onnx(bundle, progress=self.how["progress"]).name})
         stage(
             "calibrate", calibrated_line,
-            lambda: calibrate(bundle, *fitting, fit=parts.training, **targets, **every).to_json(),
+            lambda: calibrate(
+                bundle, parts.fitting, parts.unknown_fitting, fit=parts.training, **targets, **every
+            ).to_json(),
         )  # fmt: skip
         stage("verify", verified_line, lambda: verify(bundle, data=parts.reporting, **self.how).to_json())
         if html is not None and not (html.is_file() and space.recorded("evaluate").get("html") == str(html)):
@@ -354,7 +356,7 @@ class _Job:
         shutil.rmtree(target, ignore_errors=True)  # of an interrupted stage, or of the first tuning
         target.parent.mkdir(exist_ok=True)
         tuning = replace(self.recipe.tuning(), state=self._state(source))
-        data = {"validation": parts.choosing, "output": target, "reading": self.all}
+        data: dict[str, Any] = {"validation": parts.choosing, "output": target, "reading": self.all}
         report = tune(source, parts.training, tuning, **data, **self.how)
         facts = {**report.to_json(), "bundle": target.name, "batch_size": self.reading.batch_size}
         return {"tuned": report.improved, "lost": _lost({**single, **facts}), **facts}
