@@ -10,7 +10,7 @@ Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
 
 and the distance of an input is the mean over its taps of (d − location) / scale. W may bring features to fewer numbers,
-r of d (``calib.density.directions``). The file holds the float32 tensors of :class:`Density`, and :class:`Facts` as
+r of d (``calib.mahalanobis.directions``). The file holds the float32 tensors of :class:`Density`, and :class:`Facts` as
 JSON in one entry of its metadata: the order of several would differ from file to file.
 """
 

@@ -1,4 +1,4 @@
-"""A model that no family declares: its attention was found by running it (``tracing.attention_blocks``).
+"""A model that no family declares: its attention was found by running it (``models.tracing.attention_blocks``).
 
 The bundle of such a model holds, beside plan, calibration and processor, the *whole* original: its weights
 (``fused.safetensors``, under the names of transformers), its configuration (``checkpoint.json``), and in

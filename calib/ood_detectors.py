@@ -1,6 +1,6 @@
 """Post-hoc detection scores that are fitted on training features, as published: kNN, Mahalanobis and ViM.
 
-Unlike ``calib.density``, which a bundle carries, Mahalanobis features keep their length, and nothing is standardised.
+Unlike ``calib.mahalanobis``, which a bundle carries, Mahalanobis features keep their length and are not standardised.
 """
 
 from __future__ import annotations

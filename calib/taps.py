@@ -20,7 +20,7 @@ WEIGHED = ("means", "balanced")
 
 
 def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
-    """The sets of taps (``bundle.density``) by name; the first is the default where nothing can choose.
+    """The sets of taps (``bundle.density_file``) by name; the first is the default where nothing can choose.
 
     There is one unless ``asked`` is ``"auto"``: the name of one of :data:`SETS`, or layers of the trunk, counted from
     0: ``"1,3"`` or ``[1, 3]``.

@@ -264,7 +264,7 @@ def fuse_weights(
     checkpoints: Sequence[dict[str, Tensor]],
     separate: frozenset[str],
 ) -> dict[str, Tensor]:
-    """Fused tensors from canonical ones (``families.registry.read_weights``).
+    """Fused tensors from canonical ones (``models.family_registry.read_weights``).
 
     They have a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d]; attention as
     ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 in the trunk below the fork of one checkpoint, and

@@ -77,7 +77,7 @@ class FusedClassifier(Ensemble):
         return self.answer(logits, features)
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d]; of tokens with T."""
+        """Member logits [M, B, C] and vectors of the taps (``bundle.density_file``), [K, B, d]; of tokens with T."""
         return self._run(taps, **inputs)[:2]
 
     def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,7 @@ class TracedClassifier(Ensemble):
         return self.answer(*self.features(self.taps, **inputs))
 
     def features(self, taps: Sequence[str], **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Member logits [M, B, C] and the vectors that taps (``bundle.density``) name, [K, B, d]; of tokens with T."""
+        """Member logits [M, B, C] and vectors of the taps (``bundle.density_file``), [K, B, d]; of tokens with T."""
         given = with_defaults(self.architecture, inputs)
         layers = sorted({int(found[1]) for tap in taps if (found := TAP.fullmatch(tap)) and found[1]})
         asked = [layers, *[()] * (self.members - 1)]  # the first stands for the trunk

@@ -62,7 +62,7 @@ def load_zero_shot(
 
     Args:
         source: a CLIP checkpoint folder or hub name, or a ``CLIPModel``.
-        classes: class names, or prompts (``families.prompts.read_prompts``).
+        classes: class names, or prompts (``models.prompts.read_prompts``).
         templates: texts in which ``{}`` stands for the name; ``None`` for ``"a photo of a {}."``.
         tokenizer: of a ``CLIPModel``; a checkpoint brings its own.
         progress: display.

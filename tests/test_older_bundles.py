@@ -186,9 +186,9 @@ def take_up(part: int, folder: Path) -> list[int]:
     """Run a part of the batch prediction of 0.2.0 again: the chunks that were predicted."""
     predicted = []
     with pytest.MonkeyPatch.context() as patch, load(GOLDEN / "declared-classification", "torch") as predictor:
-        write = Chunks.write
+        keep = Chunks.keep
         patch.setattr(batch, "__version__", "0.2.0")  # a run goes on with the version that began it
-        patch.setattr(Chunks, "write", lambda *arguments: (predicted.append(arguments[1]), write(*arguments)))
+        patch.setattr(Chunks, "keep", lambda *arguments: (predicted.append(arguments[1]), keep(*arguments)))
         predict_files(predictor, GOLDEN / "texts.jsonl", folder / f"{part}.jsonl", shard=f"{part}/3", chunk=4)
     return predicted
 

@@ -199,7 +199,16 @@ def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
     assert not found & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
     assert {name for name in found if name.startswith("hydrant.cli.")} <= {
         f"hydrant.cli.{name}"
-        for name in ("main", "renamed", "terminal", "argument_types", "options", "shared", "predict", "prediction_text")
+        for name in (
+            "main",
+            "renamed",
+            "terminal",
+            "argument_types",
+            "command_options",
+            "shared",
+            "predict",
+            "prediction_text",
+        )
     }
 
 

@@ -4,7 +4,7 @@ I_h = mean over examples of |Σ over tokens and dimensions of a_h · ∂L/∂a_h
 head h before the output projection (Michel et al. 2019, "Are Sixteen Heads Really Better than
 One?"; Molchanov et al. 2019). The inner sum is the derivative of the example's loss by a gate of
 value 1 on the head, so one backward pass to one gate per example, layer and head gives all of them. Declared and traced
-models differ in where their blocks are alone (``families.registry.blocks_of``).
+models differ in where their blocks are alone (``models.family_registry.blocks_of``).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ...errors import InputError
 
 
 def sliced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> nn.Module:
-    """A copy whose projections have the kept heads alone; :func:`tracing.members.agreed` finds out whether it works."""
+    """A copy whose projections have the kept heads alone; ``models.tracing.members.agreed`` tells if it works."""
     made = shared_copy(model)
     for block, kept in zip(blocks, keep, strict=True):
         if len(kept) < block.heads:

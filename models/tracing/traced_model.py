@@ -138,7 +138,7 @@ def described(model: Any, processor: Any = None) -> Traced:
         name, shape = _spectrogram(config)
         if shape and name in parameters:
             return Traced(**common, inputs=(name,), shortest=1, spectrogram=shape)
-        # a mask is read where padding behind a sound may change nothing (``tracing.members``)
+        # a mask is read where padding behind a sound may change nothing (``models.tracing.members``)
         read = ("input_values", *(["attention_mask"] if getattr(config, "feat_extract_norm", None) == "layer" else []))
         return Traced(**common, inputs=read, shortest=_shortest(model))
     needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")

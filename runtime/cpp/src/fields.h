@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ enum class Is {
 };
 
 struct Field {
-  const char* name;
-  Is kind;
+  const char* name = "";
+  Is kind = Is::any;
   bool required = true;
   double least = -std::numeric_limits<double>::max(), most = std::numeric_limits<double>::max();  // of numbers
 };
