@@ -40,8 +40,21 @@ LONG = ("documents", "demo", "clinc150", "cpp", "ray", "studies", "wheel", "trit
 """Files of tests that take long, one of which alone at the end would leave the other workers idle."""
 
 
+SLOW = (
+    *LONG, "checkpoints", "cli", "clients", "compile", "connection", "cpp_serve", "crash_safety", "distance",
+    "examples",
+    "fuzz", "inputs", "lora", "make", "numerics", "original_check", "profile", "serve", "signature", "site", "sounds",
+    "task_verbs", "thresholds", "token_stages", "tokenizer_graph", "traced_tasks", "tune", "tune_kinds", "verify",
+)  # fmt: skip
+"""Files whose tests are marked slow: the others give an answer in two minutes (pytest -m "not slow")."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that fork first, then long ones; all others stay in their order."""
+    slow = {f"test_{name}" for name in SLOW}
+    for item in items:
+        if item.path.stem in slow:
+            item.add_marker(pytest.mark.slow)
     places = {f"test_{name}": place for place, name in enumerate(FIRST + LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
