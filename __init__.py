@@ -74,13 +74,14 @@ _MOVED = {
     ),
     **dict.fromkeys(("BatchEnsemble", "Jointly", "PerMember", "TuneReport"), "tuning"),
     **dict.fromkeys(("Cost", "Timing", "estimate_cost"), "evaluation"),
-    **dict.fromkeys(("DriftReport",), "monitoring"),
+    **dict.fromkeys(("DriftReport",), "monitoring.drift_report"),
     **dict.fromkeys(("Grid", "Recipe", "explore"), "workflow"),
     **dict.fromkeys(("GraphForm",), "export"),
     **dict.fromkeys(("TensorRT", "TensorRTForRTX"), "build"),
     **dict.fromkeys(("FusedClassifier", "FusedOutput", "LabelOutput", "ScoreOutput", "load_ensemble"), "fusion"),
     **dict.fromkeys(("load_zero_shot",), "models.zero_shot"),
-    **dict.fromkeys(("Part", "Pipeline", "Span", "TokenPipeline", "Words", "merge_parts"), "runtime"),
+    **dict.fromkeys(("Pipeline", "Span", "TokenPipeline", "Words"), "runtime"),
+    **dict.fromkeys(("Part", "merge_parts"), "runtime.offline"),
     **dict.fromkeys(("TritonModels", "TritonSettings", "triton_repository"), "serving.triton"),
 }
 """Names that are imported from their rooms now; ``hydrant.NAME`` works for one version, with a warning."""

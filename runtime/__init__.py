@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from .loading import load
-from .offline.shard_parts import Part, merge_parts
 from .pipeline import Pipeline, TokenPipeline
 from .prediction import Prediction
 from .predictor import Predictor
 from .word_predictions import Span, Words
 
-__all__ = ["Part", "Pipeline", "Prediction", "Predictor", "Span", "TokenPipeline", "Words", "load", "merge_parts"]
+__all__ = ["Pipeline", "Prediction", "Predictor", "Span", "TokenPipeline", "Words", "load"]

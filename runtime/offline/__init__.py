@@ -1,1 +1,7 @@
 """Predictions of data of any size: in shards and chunks, on one machine or on many, resumed where they stopped."""
+
+from __future__ import annotations
+
+from .shard_parts import Part, merge_parts
+
+__all__ = ["Part", "merge_parts"]
