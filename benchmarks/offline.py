@@ -25,7 +25,7 @@ from typing import Any
 import harness
 import numpy as np
 from harness import has
-from hydrant.data.data_options import Reading
+from hydrant.data.data_options import DataOptions
 from hydrant.data.data_sources import named_rows
 
 
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of every way (default 3)")
     options = parser.parse_args()
     bundle = options.bundle.resolve()
-    texts = list(islice(cycle([row.input for row in named_rows(options.data, Reading())]), options.rows))
+    texts = list(islice(cycle([row.input for row in named_rows(options.data, DataOptions())]), options.rows))
     taken: dict[str, dict[str, list[float]]] = {}
     same = True
     with tempfile.TemporaryDirectory() as scratch:

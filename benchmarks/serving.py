@@ -34,7 +34,7 @@ import harness
 import hydrant
 import numpy as np
 from harness import has
-from hydrant.data.data_options import Reading
+from hydrant.data.data_options import DataOptions
 from hydrant.data.data_sources import named_rows
 from serving_systems import (
     PLAIN,
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true", help="measure Ray Serve, too; see above")
     parser.add_argument("--runner", type=Path, help="hydrant-run, whose server is measured, too")
     options = parser.parse_args()
-    texts = [row.input for row in islice(named_rows(options.data, Reading()), options.requests)]
+    texts = [row.input for row in islice(named_rows(options.data, DataOptions()), options.requests)]
 
     def told(each: int) -> None:
         print(f"round {each} of {options.rounds}" if each else "warmed up", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ from typing import Any
 import harness
 import hydrant
 import numpy as np
-from hydrant.data.data_options import Reading
+from hydrant.data.data_options import DataOptions
 from hydrant.data.data_sources import named_rows
 
 from serving import Service, ask, service
@@ -92,7 +92,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.8, help="of the load that it can take (default 0.8)")
     parser.add_argument("--seconds", type=float, default=60, help="in a minute, for a quick try (default 60)")
     options = parser.parse_args()
-    texts = [row.input for row in islice(named_rows(options.data, Reading()), 1000)]
+    texts = [row.input for row in islice(named_rows(options.data, DataOptions()), 1000)]
     with hydrant.load(options.bundle, threads=1) as predictor:
         expected = [row for text in texts for row in predictor.rows(predictor.predict([text]))]
     rng, requests = np.random.default_rng(0), cycle(zip(texts, expected, strict=True))

@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does it."""
-        self.given = sys.argv[1:] if args is None else args
+        self.given = args
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -153,7 +153,7 @@ def as_typed(message: str, options: argparse.Namespace) -> str:
 
     Names that are one English word stay, and so does whatever stands in quotes, in a path or in an assignment.
     """
-    taken = getattr(options, "taken", {})  # of cli.options.Command
+    taken = getattr(options, "taken", {})  # of cli.command_options.Command
     flags = {name: action.option_strings for (_, name), action in taken.items() if "_" in name}
     names = "|".join(name for name in flags if flags[name])
     if not names:

@@ -61,8 +61,7 @@ def arguments(command: Command) -> None:
     command.take(Recording, "file", "--record", metavar="FILE")
     command.add(
         "--settings", type=Path, metavar="FILE",
-        help="JSON object of rarer settings: requests, origins, alpha, psi, window, record_rate, "
-        "record_bytes, record_redact, replica_cpus, replica_gpus",
+        help=f"JSON object of rarer settings: {', '.join(Settings.__struct_fields__)}",
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..data.data_sources import check_named
 from ..errors import InputError
 from .argument_types import count, positive
@@ -45,10 +45,10 @@ def data_options(command: Command) -> None:
     )  # fmt: skip
 
 
-def read_options(options: argparse.Namespace) -> Reading:
+def read_options(options: argparse.Namespace) -> DataOptions:
     """What the user said of the data."""
     given: list[dict[str, Any]] = getattr(options, "read", [])
-    return Reading(**{name: value for each in given for name, value in each.items()})
+    return DataOptions(**{name: value for each in given for name, value in each.items()})
 
 
 def _data_options(text: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _data_options(text: str) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
-        if name not in (known := [field.name for field in fields(Reading)]) or not value:
+        if name not in (known := [field.name for field in fields(DataOptions)]) or not value:
             raise argparse.ArgumentTypeError(f"{part!r} is not one of {', '.join(known)}, an equals sign and a value")
         result[name] = count(value) if name == "examples" else positive(value) if name == "batch_size" else value
     return result

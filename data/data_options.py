@@ -41,6 +41,3 @@ class DataOptions:
             usual: where none are asked for.
         """
         return usual if self.examples is None else self.examples or None
-
-
-Reading = DataOptions

@@ -22,7 +22,7 @@ import numpy as np
 from ..bundle.data_overlap import LEAST
 from ..bundle.store import Bundle
 from ..calib.ood_detectors import Gaussians, Neighbours, VirtualLogit
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, read_examples
 from ..data.fingerprints import shared_part
 from ..errors import InputError, require
@@ -47,7 +47,7 @@ UNFITTED = "needs features of training data; give these as well (fit=…, --fit)
 
 
 def read_training(
-    figures: EvaluationOptions, bundle: Bundle, known: Examples, ood: Examples | None, reading: Reading
+    figures: EvaluationOptions, bundle: Bundle, known: Examples, ood: Examples | None, reading: DataOptions
 ) -> Examples | None:
     """The training data that baselines are fitted on; ``None`` where none are given."""
     if figures.baselines:
@@ -233,15 +233,15 @@ def baseline_notes(
             f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; to judge it by "
             "those of a checkpoint that it was made from, compare with one, too (compare=…, --compare)"
         )
-    for examples in (known, ood):
-        if training is None:
-            break
-        share = shared_part(examples, training, bundle.any_architecture().modality)
-        if share >= LEAST:  # whose nearest neighbours are themselves
-            notes.append(
-                f"{share:.0%} of the examples of {examples.name} are among those of {training.name} that baselines are "
-                "fitted on, so that their figures are wrong; give data that nothing was fitted on"
-            )
+    if training is not None:
+        modality = bundle.any_architecture().modality
+        for examples in (known, ood):
+            share = shared_part(examples, training, modality)
+            if share >= LEAST:  # whose nearest neighbours are themselves
+                notes.append(
+                    f"{share:.0%} of the examples of {examples.name} are among those of {training.name} that baselines "
+                    "are fitted on, so that their figures are wrong; give data that nothing was fitted on"
+                )
     for note in notes:
         log.warning("%s", note)
     return notes

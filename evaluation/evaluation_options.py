@@ -50,7 +50,3 @@ class EvaluationOptions:
                 )
         if self.fit is not None and not self.baselines:
             raise InputError("training data are given (fit=…, --fit), but no baselines to fit; add --baselines")
-
-
-Figures = EvaluationOptions
-"""The name of :class:`EvaluationOptions` up to version 0.2."""

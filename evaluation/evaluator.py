@@ -17,7 +17,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.staging import check_file, write_atomically
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_apart, read_examples
 from ..data.spec import Modality
 from ..errors import InputError, check_seed, require
@@ -50,7 +50,7 @@ def evaluate(
     precision: Precision | None = None,
     html: str | Path | None = None,
     report: str | Path | None = None,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     seed: int = 0,
     force: bool = False,
     progress: Progress = no_progress,

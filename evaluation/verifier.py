@@ -13,7 +13,7 @@ from ..bundle.original_check import repeat_preprocessing
 from ..bundle.reports import REPORT, report_folder, store_reports
 from ..bundle.store import Bundle, onnx_name, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..errors import BackendError, InputError, MissingExtraError, cut, require
 from ..metrics.gates import TOLERANCES, Agreement, Gate, Precision, Tolerances
 from ..progress import Progress, no_progress
@@ -88,7 +88,7 @@ def verify(
     precision: Precision | None = None,
     against: str = "torch",
     data: Any = None,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     bisect: bool = False,
     report: str | Path | None = None,
     seed: int = 0,

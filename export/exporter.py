@@ -14,7 +14,7 @@ from ..bundle.staging import PURPOSE, owned_folder
 from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_name, resolve
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..errors import InputError, cut
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
@@ -37,7 +37,7 @@ def exported(
     precision: Precision,
     form: GraphForm,
     data: Any,
-    reading: Reading,
+    reading: DataOptions,
     seed: int,
     progress: Progress,
 ) -> Export:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.store import PROCESSOR, TOKENIZER_GRAPH, Bundle, resolve
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..errors import require
 from ..metrics.gates import Precision
 from ..progress import Progress, no_progress
@@ -20,7 +20,7 @@ def export_onnx(
     form: GraphForm = GraphForm(),
     *,
     data: Any = None,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     seed: int = 0,
     tokenizer: bool = False,
     progress: Progress = no_progress,
@@ -41,7 +41,7 @@ def export(
     form: GraphForm = GraphForm(),
     *,
     data: Any = None,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     seed: int = 0,
     tokenizer: bool = False,
     progress: Progress = no_progress,

@@ -70,7 +70,7 @@ def fuse(
         keep_separate: for M checkpoints, the parts that stay grouped by member instead of being
             averaged: any of ``embeddings``, ``norms``, ``mlp``, ``pooler``, ``classifier``, or
             ``all`` (with no plan: an exact Deep Ensemble). Attention is always grouped. What averaging
-            costs, ``hydrant.measure_drift`` tells.
+            costs, ``hydrant.fusion.measure_merge_error`` measures.
         adapters: for one base model, M folders of PEFT LoRA adapters, one for each member (a LoRA-Ensemble).
             Members share what no adapter changes; nothing is averaged.
         low_rank: the form of the adapters' updates of attention: ``"merge"`` (into one weight for each member),

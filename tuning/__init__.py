@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bundle.store import Bundle, resolve
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..errors import require
 from ..progress import Progress, no_progress
 from .settings import BatchEnsemble, Jointly, PerMember, TuneReport
@@ -22,7 +22,7 @@ def tune(
     validation: Any = None,
     output: str | Path | None = None,
     force: bool = False,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> TuneReport:

@@ -15,7 +15,7 @@ from ..bundle.architecture import check_parts
 from ..bundle.data_overlap import warn_of_form
 from ..bundle.staging import folders_above
 from ..bundle.store import Bundle, onnx_name
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..data.examples import read_examples
 from ..data.fingerprints import Fingerprint
 from ..errors import InputError, cut, listing
@@ -39,7 +39,7 @@ def tuned(
     how: Jointly,
     output: str | Path | None,
     force: bool,
-    reading: Reading,
+    reading: DataOptions,
     seed: int,
     progress: Progress,
 ) -> TuneReport:
@@ -92,7 +92,7 @@ def _job(
     bundle: Bundle,
     data: Any,
     validation: Any,
-    reading: Reading,
+    reading: DataOptions,
     settings: Settings,
     accelerator: Any,
     progress: Progress,

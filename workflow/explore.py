@@ -20,7 +20,7 @@ from ..calib.features import Reference
 from ..calib.heads.methods import METHODS, Random, check_margin, is_pseudo, method_of
 from ..calib.heads.planning import EXAMPLES, data_provenance, resolve_processor
 from ..calib.heads.selection import accuracy_kept, error_kept, head_counts
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_apart, random_parts, read_examples
 from ..data.fingerprints import fingerprints
 from ..errors import InputError, check_plain, check_seed, cut, is_whole, listing, require
@@ -156,7 +156,7 @@ def explore(
     grid: Grid = Grid(),
     budget: float = 1.0,
     members: int = 3,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Exploration:
@@ -355,7 +355,7 @@ class _Bench:
     form: Form
     tokens: int | None
     grid: Grid
-    reading: Reading
+    reading: DataOptions
     seed: int
 
     def row(self, bundle: Bundle, name: str, fork: int | None = None, heads: int | None = None) -> Row:
@@ -374,6 +374,6 @@ class _Bench:
             how = replace(how, freeze=fork)
         report = tune(
             bundle, self.training, how, validation=self.judging, output=self.folder / "tuned",
-            force=True, reading=Reading(batch_size=self.reading.batch_size, examples=0), seed=self.seed,
+            force=True, reading=DataOptions(batch_size=self.reading.batch_size, examples=0), seed=self.seed,
         )  # fmt: skip
         return Bundle.open(self.folder / "tuned"), report.improved

@@ -25,7 +25,7 @@ from ..bundle.store import Bundle
 from ..bundle.strict_json import to_json_bytes
 from ..calib.heads.methods import PSEUDO, Circuit, is_pseudo
 from ..calib.heads.selection import accuracy_kept, error_kept
-from ..data.data_options import Reading
+from ..data.data_options import DataOptions
 from ..data.data_sources import check_named
 from ..data.examples import Examples, check_apart, read_examples
 from ..data.fingerprints import hashes_of
@@ -87,7 +87,7 @@ def make(
     test_ood: Any = None,
     html: str | Path | None = None,
     force: bool = False,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     seed: int = 0,
     say: Say = lambda _: None,
     progress: Progress = no_progress,
@@ -163,14 +163,21 @@ class _Job:
     """One making: the model, the options, and the stages."""
 
     def __init__(
-        self, model: str | Path, output: Path, recipe: Recipe, reading: Reading, seed: int, say: Say, progress: Progress
+        self,
+        model: str | Path,
+        output: Path,
+        recipe: Recipe,
+        reading: DataOptions,
+        seed: int,
+        say: Say,
+        progress: Progress,
     ) -> None:
         from ..models.checkpoint import load_model, model_labels, revision_of
         from ..models.family_registry import architecture_of
 
         self.model, self.output, self.recipe, self.reading, self.say = model, output, recipe, reading, say
         self.how: dict[str, Any] = {"seed": seed, "progress": progress}
-        self.all = Reading(batch_size=reading.batch_size, examples=0)
+        self.all = DataOptions(batch_size=reading.batch_size, examples=0)
         loaded = load_model(model)
         self.revision = revision_of(model)
         self.architecture: Architecture = architecture_of(loaded)
@@ -292,7 +299,7 @@ class _Job:
 
         method = self.recipe.methods(parts.unknown_fitting, self.task, self._state(file))
         keep = Budget(self.recipe.limit(self.architecture), to_tune)
-        reading = Reading(batch_size=self.reading.batch_size)
+        reading = DataOptions(batch_size=self.reading.batch_size)
         members = self.recipe.members
         plan = plan_heads(self.model, parts.choosing, method, members=members, keep=keep, reading=reading, **self.how)
         plan.save(file)

@@ -15,7 +15,7 @@ from ...bundle.density_file import Density
 from ...bundle.staging import PURPOSE, owned_folder
 from ...bundle.store import CALIBRATION, DENSITY, WEIGHTS, Bundle, resolve
 from ...bundle.strict_json import to_json_bytes
-from ...data.data_options import Reading
+from ...data.data_options import DataOptions
 from ...data.examples import Examples, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...errors import InputError, check_seed, require
@@ -69,7 +69,7 @@ def calibrate(
     sets: Conformal | None = None,
     confidence: float | None = None,
     label_false_alarm: float | None = None,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     seed: int = 0,
     force: bool = False,
     progress: Progress = no_progress,

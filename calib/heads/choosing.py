@@ -14,7 +14,7 @@ import numpy as np
 from ...bundle.head_plan import Keep
 from ...bundle.staging import discard
 from ...bundle.traced import Block
-from ...data.data_options import Reading
+from ...data.data_options import DataOptions
 from ...data.examples import Examples
 from ...data.processor import Processor
 from ...errors import InputError
@@ -41,7 +41,7 @@ class Job:
     scoring: Examples
     unknown: Examples | None
     processor: Processor
-    reading: Reading
+    reading: DataOptions
     seed: int
     progress: Progress
 

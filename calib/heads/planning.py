@@ -15,7 +15,7 @@ import numpy as np
 from ...bundle.architecture import Architecture
 from ...bundle.head_plan import HeadPlan, Keep
 from ...bundle.traced import LACKS, Block
-from ...data.data_options import Reading
+from ...data.data_options import DataOptions
 from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
@@ -54,7 +54,7 @@ def plan_heads(
     members: int = 3,
     keep: int | float | Sequence[Any] | Budget = USUAL,
     fork_from: int | None = None,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     seed: int = 0,
     processor: Any = None,
     traced: bool = False,

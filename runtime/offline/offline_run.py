@@ -12,7 +12,7 @@ from typing import Any
 
 from ...bundle.staging import check_file, destination, sha256_of
 from ...bundle.store import Bundle
-from ...data.data_options import Reading
+from ...data.data_options import DataOptions
 from ...errors import InputError, cut, is_whole, listing
 from ...progress import Progress, no_progress
 from ...version import __version__
@@ -82,7 +82,7 @@ def predict_files(
     errors: str | Path | None = None,
     skip_invalid: bool = False,
     probabilities: bool = False,
-    reading: Reading = Reading(),
+    reading: DataOptions = DataOptions(),
     chunk: int = CHUNK,
     progress: Progress = no_progress,
 ) -> Part:
