@@ -11,8 +11,7 @@ from ..calib.decisions.calibrate_bundle import CalibrationReport, calibrate
 from ..calib.decisions.targets import Conformal, Coverage, FalseAlarm, Risk
 from ..calib.taps import WEIGHED
 from . import shared
-from .argument_types import positive, share
-from .command_options import Command, call
+from .command_options import Command, call, positive, share
 from .terminal import show
 
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..workflow.digits_demo import run_demo
-from .argument_types import positive
-from .command_options import Command, call
+from .command_options import Command, call, positive
 from .prediction_text import prediction_text
 from .terminal import show, table
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,11 @@ from ..bundle.head_plan import HeadPlan
 from ..bundle.manifest import MANIFEST
 from ..bundle.staging import check_replaceable
 from ..data.batching import Batch, CachedBatches
-from ..errors import InputError
+from ..errors import InputError, short
 from ..models.plan_cost import cost_of
 from ..progress import Progress
 from . import shared
-from .argument_types import parts, positive
-from .command_options import Command
-from .fusion_text import adapters_text, merge_error_text
+from .command_options import Command, parts, positive
 from .terminal import members_of, progress, show
 
 EXAMPLE = "hydrant fuse checkpoint/ --plan plan.json -o out/"
@@ -210,3 +208,38 @@ def _judged(
     if not options.force:
         check_merged(models, ensemble, unmerged, drift, inputs, labels)
     return {"inputs": described, **drift.to_json()}
+
+
+def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The members' adapters, and in what form their updates are stored; no line without adapters."""
+    if not adapters:
+        return []
+    kept = [name for name, form in forms.items() if form["low_rank"]]
+    ranks = sorted({form["rank"] for form in forms.values()})
+    named = ", ".join(short(str(adapter.get("name")), 24) for adapter in adapters if isinstance(adapter, Mapping))
+    rank = f", rank {ranks[0]}" if len(ranks) == 1 else f", ranks {ranks[0]}–{ranks[-1]}" if ranks else ""
+    told = f": {len(forms) - len(kept)} of {len(forms)} updated weights merged, "
+    told += f"low-rank: {short(_layers_text(kept), 90)}"
+    return [f"adapters      {short(named, 90)}{rank}{told if forms else ''}"]
+
+
+def _layers_text(modules: Sequence[str]) -> str:
+    """``layers.1.attention.query``, … → ``layer 1 query value; layer 2 …``."""
+    layers: dict[str, list[str]] = {}
+    for name in modules:
+        pieces = name.split(".")
+        layers.setdefault(pieces[1] if len(pieces) > 1 else name, []).append(pieces[-1])
+    return "; ".join(f"layer {layer} {' '.join(names)}" for layer, names in layers.items()) or "none"
+
+
+def merge_error_text(drift: Mapping[str, Any]) -> str:
+    """The error of averaging members that were tuned separately, in one sentence."""
+    text = (
+        f"drift of averaging the shared parts, on {drift['inputs']}: "
+        f"max |Δ logit| {drift['max_abs_logit_difference']:.3g}"
+    )
+    if drift["label_changes"] is not None:
+        text += f", labels changed {drift['label_changes']:.1%}"
+    if drift["accuracy"] is not None:
+        text += f", accuracy {drift['accuracy']:.4f} (unmerged {drift['unmerged_accuracy']:.4f})"
+    return text

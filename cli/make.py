@@ -13,8 +13,7 @@ from ..workflow.make_bundle import make, workspace_of
 from ..workflow.recipe import TUNING, Recipe
 from ..workflow.stage_summaries import MakeReport, failed_gates
 from . import shared
-from .argument_types import positive, share
-from .command_options import Command, call
+from .command_options import Command, call, positive, share
 from .terminal import show, table
 
 EXAMPLE = "hydrant make checkpoint/ --data train.csv --validation validation.csv --ood ood.csv -o out/"

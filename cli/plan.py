@@ -18,8 +18,7 @@ from ..errors import InputError, cut, require
 from ..workflow.explore import Exploration, Grid, explore
 from ..workflow.picture import DRAWS, draw_exploration
 from . import shared
-from .argument_types import positive
-from .command_options import Command, call, choose, value
+from .command_options import Command, call, choose, positive, value
 from .terminal import members_of, print_beside, print_json, table
 
 EXAMPLE = "hydrant plan checkpoint/ --data train.csv --members 3 -o plan.json"

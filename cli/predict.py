@@ -44,8 +44,7 @@ from ..runtime.offline.shard_parts import WHOLE, Shard
 from ..runtime.predictor import about
 from ..runtime.word_predictions import AGGREGATIONS
 from . import shared
-from .argument_types import positive
-from .command_options import Command, call, value
+from .command_options import Command, call, positive, value
 from .prediction_text import prediction_text
 from .terminal import log, print_beside, print_json, print_text, progress, standard_output
 

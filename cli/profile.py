@@ -10,8 +10,7 @@ from ..evaluation.operator_times import Breakdown, Part
 from ..evaluation.profile_report import Case, MemoryCase, ProfileReport, Settings, Timing
 from ..evaluation.profiler import profile
 from . import shared
-from .argument_types import numbers, positive, seconds
-from .command_options import Command, call
+from .command_options import Command, call, numbers, positive, seconds
 from .terminal import show, table
 
 EXAMPLE = "hydrant profile out/ --batch 1,8 --baseline single --baseline deep-ensemble"

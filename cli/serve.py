@@ -17,8 +17,7 @@ from ..serving.server import Ready
 from ..serving.stats import Watching
 from ..serving.workers import serve
 from . import shared
-from .argument_types import count, positive, seconds
-from .command_options import Command, call, value
+from .command_options import Command, call, count, positive, seconds, value
 from .terminal import log, print_json
 
 EXAMPLE = "hydrant serve out/ --port 8000"

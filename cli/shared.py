@@ -9,8 +9,7 @@ from typing import Any
 from ..data.data_options import DataOptions
 from ..data.data_sources import check_named
 from ..errors import InputError
-from .argument_types import count, positive
-from .command_options import Command, Target
+from .command_options import Command, Target, count, positive
 from .terminal import progress
 
 BACKENDS = "tensorrt, tensorrt-rtx, onnxruntime-tensorrt, onnxruntime-cuda, onnxruntime, openvino, torch"

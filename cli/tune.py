@@ -10,9 +10,8 @@ from ..errors import InputError
 from ..tuning import tune
 from ..tuning.settings import BatchEnsemble, Epoch, Jointly, PerMember, TuneReport
 from . import shared
-from .argument_types import parts, positive
-from .command_options import Command, call
-from .fusion_text import merge_error_text
+from .command_options import Command, call, parts, positive
+from .fuse import merge_error_text
 from .terminal import show, table
 
 EXAMPLE = "hydrant tune out/ --data train.csv --validation validation.csv -o tuned/"

@@ -28,8 +28,7 @@ from .baselines import baseline_notes, measure_baselines, read_training
 from .competitors import open_models
 from .evaluation_options import EvaluationOptions
 from .latency import time_models
-from .model_reports import model_reports
-from .noise import sweep
+from .model_reports import model_reports, sweep
 from .observation import Evidence, observe
 from .plots import pictures
 from .report import EvaluationReport

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from ..bundle.reports import report_folder, store_reports
 from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..data.check_inputs import full_batch
-from ..errors import BackendError, InputError, MissingExtraError
+from ..errors import BackendError, InputError, MissingExtraError, require
 from ..metrics.gates import Precision
 from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..models.plan_cost import Cost, cost_of
@@ -25,7 +26,7 @@ from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.protocol import Backend
-from .latency_plot import draw_latency
+from .drawing import new_figure, png
 from .operator_times import Breakdown, break_down
 from .profile_report import (
     Case,
@@ -239,3 +240,36 @@ def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, 
 def _flops(cost: Cost, model: str) -> int:
     every = (cost.fused, cost.single, cost.single_rewritten, cost.deep_ensemble)
     return dict(zip((FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE), every, strict=True))[model].flops
+
+
+STYLES = ("-", "--", ":", "-.")
+"""Of lines, by sequence."""
+
+
+def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
+    """PNG bytes: medians, with a band up to the 95th percentile, on logarithmic axes."""
+    require("matplotlib", "report", "draw latency against batch")
+    lines: dict[tuple[str, str, str, int], list[Case]] = defaultdict(list)
+    for case in cases:
+        lines[case.model, case.backend, case.precision, case.sequence].append(case)
+    models = list(dict.fromkeys(key[:3] for key in lines))
+    sequences = sorted({case.sequence for case in cases})
+    figure, axes = new_figure(10, 5)
+    for (model, backend, precision, sequence), found in lines.items():
+        line = sorted(found, key=lambda case: case.batch)
+        batches = [case.batch for case in line]
+        colour = f"C{models.index((model, backend, precision)) % 10}"
+        medians, ends = ([getattr(case.latency_ms, name) for case in line] for name in ("p50", "p95"))
+        name = ", ".join(filter(None, (model, f"{backend} {precision}", settings.length(sequence))))
+        style = STYLES[sequences.index(sequence) % len(STYLES)]
+        axes.plot(batches, medians, style, marker="o", markersize=4, color=colour, label=name)
+        axes.fill_between(batches, medians, ends, color=colour, alpha=0.15, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = sorted({case.batch for case in cases})
+    axes.set_xticks(ticks, [str(batch) for batch in ticks])
+    axes.set_xlabel("batch (inputs)")
+    axes.set_ylabel("latency of the batch (ms): median, band to the 95th percentile")
+    axes.yaxis.set_major_formatter("{x:g}")
+    figure.legend(frameon=False, fontsize=8, loc="outside right upper")
+    return png(figure)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import short
 from ..tasks import TASKS, Column
-from .classes import FEW, class_facts, confusion_matrix, largest_confusions, most_disputed
+from .classes import FEW, Example, chosen, class_facts, confusion_matrix, largest_confusions, most_disputed
 from .metric_names import (
     BASELINE_FIGURES,
     BASELINES,
@@ -24,7 +24,6 @@ from .metric_names import (
 )
 from .observation import Evidence
 from .report import EvaluationReport, Figure, ModelReport, Verdict
-from .shown_examples import Example, chosen
 from .verdict import ALONE, UNJUDGED, best_apart
 
 OPEN = 20

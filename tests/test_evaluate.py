@@ -320,8 +320,6 @@ def test_images_corruptions_and_thumbnails(
     vit_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Images are corrupted a batch at a time; and a folder whose name is no text can still be reported."""
-    from hydrant.evaluation import noise
-
     rng = np.random.default_rng(0)
     data = tmp_path / os.fsdecode(b"caf\xe9")
     for index in range(20):
@@ -339,7 +337,7 @@ def test_images_corruptions_and_thumbnails(
         sizes.append(len(images))
         return corrupt(images, *arguments)
 
-    monkeypatch.setattr(noise, "corrupt", counting)
+    monkeypatch.setattr("hydrant.evaluation.model_reports.corrupt", counting)
     draw_only(monkeypatch, "noise")
     page = tmp_path / "report.html"
     figures, reading = Figures(corruptions=True, corrupted=4, bootstrap=5), Reading(batch_size=3)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from hydrant import Bundle, Reading, estimate_cost, export_onnx, fuse, save_bundle, verify
-from hydrant.cli.inspect import inspect_bundle
-from hydrant.cli.inspection_text import inspect_text
+from hydrant.cli.inspect import inspect_bundle, inspect_text
 from support import make_model, random_plan, run_cli
 
 

@@ -203,7 +203,6 @@ def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
             "main",
             "renamed",
             "terminal",
-            "argument_types",
             "command_options",
             "shared",
             "predict",
