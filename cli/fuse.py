@@ -14,7 +14,6 @@ from ..bundle.staging import check_replaceable
 from ..data.batching import Batch, CachedBatches
 from ..errors import InputError, short
 from ..models.plan_cost import cost_of
-from ..progress import Progress
 from . import shared
 from .command_options import Command, parts, positive
 from .terminal import members_of, progress, show
@@ -46,11 +45,8 @@ def arguments(command: Command) -> None:
                 "classifier, joined by commas, or all")  # fmt: skip
     command.heading("output")
     command.add("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="Folder to create")
-    command.add(
-        "--no-processor",
-        action="store_true",
-        help="Leave the tokenizer, image processor or feature extractor out of the bundle",
-    )
+    command.add("--no-processor", action="store_true",
+                help="Leave the tokenizer, image processor or feature extractor out of the bundle")  # fmt: skip
     command.add("--force", action="store_true", help="Replace an existing bundle at the output folder; "
                 "write members whose averaging changes too much")  # fmt: skip
 
@@ -84,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     elif processor is None:
         processor = load_processor(options.model[0], ensemble.architecture.modality)  # which says what is missing
     provenance: dict[str, Any] = {"sources": [Path(str(source)).name for source in options.model]}
-    drift = _drift_report(options, models, ensemble, processor, progress) if len(models) > 1 else None
+    drift = _drift_report(options, models, ensemble, processor) if len(models) > 1 else None
     if drift is not None:
         provenance["drift"] = drift
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance,
@@ -135,14 +131,9 @@ def _run_traced(options: argparse.Namespace) -> int:
     ensemble = fuse_models(options.model[0], chosen, members=options.members, traced=True, **given)
     model = ensemble.architecture
     processor = None if options.no_processor else load_processor(options.model[0], model.modality)
-    bundle = save_bundle(
-        ensemble,
-        options.output,
-        processor,
-        force=options.force,
-        provenance={"sources": [Path(str(options.model[0])).name]},
-        tensors_only=options.no_processor,
-    )
+    how = {"force": options.force, "tensors_only": options.no_processor}
+    provenance = {"sources": [Path(str(options.model[0])).name]}
+    bundle = save_bundle(ensemble, options.output, processor, provenance=provenance, **how)
     checked = ensemble.provenance["traced"]
     facts = {"bundle": str(bundle.path), "members": ensemble.members, "traced": model.form, **checked}
     text = (
@@ -155,59 +146,47 @@ def _run_traced(options: argparse.Namespace) -> int:
 
 
 def _drift_report(
-    options: argparse.Namespace, models: list[Any], ensemble: Any, processor: Any, progress: Progress
+    options: argparse.Namespace, models: list[Any], ensemble: Any, processor: Any
 ) -> dict[str, Any] | None:
     """Drift of merging separately tuned members, on real or synthetic inputs; ``None`` when nothing was merged."""
-    from ..data.batching import item_batches
-    from ..data.check_inputs import synthetic_batches
-    from ..data.examples import read_examples
-    from ..data.label_encoding import batch_labels
-    from ..data.processor import from_transformers
     from ..fusion import fuse as fuse_models
+    from ..fusion.merge_error import check_merged, measure_merge_error
 
     if set(ensemble.provenance["separate"]) == ALONE:
         return None
     unmerged = fuse_models(models, ensemble.plan, keep_separate="all")
-    if options.data is None:
-        synthetic = synthetic_batches(ensemble.architecture, 64, options.seed)
-        without: list[Any] = [None] * len(synthetic)
-        return _judged(options, models, ensemble, unmerged, synthetic, without, "64 synthetic inputs", progress)
-    columns, task = shared.read_options(options), ensemble.architecture.task
-    found = read_examples(
-        options.data, ensemble.labels, columns=columns, limit=512, seed=options.seed, need_labels=False, task=task
-    )
-    if processor is None and not found.ready:
-        raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
-    ready = found.processor(ensemble.architecture, lambda: from_transformers(processor, ensemble.architecture))
-    labels: list[Any] = []
-
-    def batches() -> Iterator[Batch]:
-        for index, items, arrays in item_batches(found.inputs, ready, ensemble.architecture, 32):
-            labels.append(None if found.labels is None else batch_labels(items, found.labels[index], arrays))
-            yield arrays
-
-    kept = CachedBatches(batches())
-    return _judged(options, models, ensemble, unmerged, kept, labels, f"{len(found)} inputs of {found.name}", progress)
-
-
-def _judged(
-    options: argparse.Namespace,
-    models: list[Any],
-    ensemble: Any,
-    unmerged: Any,
-    inputs: Sequence[Batch],
-    labels: Sequence[Any],
-    described: str,
-    progress: Progress,
-) -> dict[str, Any]:
-    """The drift on some batches, if it may stand."""
-    from ..fusion.merge_error import check_merged, measure_merge_error
-
+    inputs, labels, described = _inputs(options, ensemble, processor)
     pairs = zip(inputs, labels, strict=True)
     drift = measure_merge_error(ensemble, unmerged, progress(pairs, len(inputs), "measuring drift"))
     if not options.force:
         check_merged(models, ensemble, unmerged, drift, inputs, labels)
     return {"inputs": described, **drift.to_json()}
+
+
+def _inputs(options: argparse.Namespace, ensemble: Any, processor: Any) -> tuple[Sequence[Batch], list[Any], str]:
+    """Batches to measure the drift on, the labels of each, and their description."""
+    from ..data.batching import item_batches
+    from ..data.check_inputs import synthetic_batches
+    from ..data.examples import read_examples
+    from ..data.label_encoding import batch_labels
+    from ..data.processor import from_transformers
+
+    shape, labels = ensemble.architecture, list[Any]()
+    if options.data is None:
+        synthetic = synthetic_batches(shape, 64, options.seed)
+        return synthetic, [None] * len(synthetic), "64 synthetic inputs"
+    how: dict[str, Any] = {"columns": shared.read_options(options), "seed": options.seed, "task": shape.task}
+    found = read_examples(options.data, ensemble.labels, limit=512, need_labels=False, **how)
+    if processor is None and not found.ready:
+        raise InputError("--data needs the processor; leave out --no-processor, or --data, or give ready tensors")
+    ready = found.processor(shape, lambda: from_transformers(processor, shape))
+
+    def batches() -> Iterator[Batch]:
+        for index, items, arrays in item_batches(found.inputs, ready, shape, 32):
+            labels.append(None if found.labels is None else batch_labels(items, found.labels[index], arrays))
+            yield arrays
+
+    return CachedBatches(batches()), labels, f"{len(found)} inputs of {found.name}"
 
 
 def adapters_text(adapters: Sequence[Mapping[str, Any]], forms: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -234,10 +213,8 @@ def _layers_text(modules: Sequence[str]) -> str:
 
 def merge_error_text(drift: Mapping[str, Any]) -> str:
     """The error of averaging members that were tuned separately, in one sentence."""
-    text = (
-        f"drift of averaging the shared parts, on {drift['inputs']}: "
-        f"max |Δ logit| {drift['max_abs_logit_difference']:.3g}"
-    )
+    text = f"drift of averaging the shared parts, on {drift['inputs']}: max |Δ logit| "
+    text += f"{drift['max_abs_logit_difference']:.3g}"
     if drift["label_changes"] is not None:
         text += f", labels changed {drift['label_changes']:.1%}"
     if drift["accuracy"] is not None:

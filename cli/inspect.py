@@ -102,7 +102,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "labels": bundle.labels,
         "temperature": calibration and calibration["temperature"],
         "calibration": calibration,
-        "distance": look.at(DENSITY, lambda: _distance(bundle)),
+        "distance": look.at(DENSITY, lambda: (density := Density.of(bundle)) and density.to_json()),
         "processor": look.words(PROCESSOR, lambda: _processor(bundle, architecture)),
         "inputs": [] if architecture is None else list(architecture.input_names),
         "tokenizer_graph": _tokenizer_graph(look),
@@ -111,7 +111,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "signature": "not checked; give --trust" if (bundle.path / SIGNATURE).is_file() else None,
         "verified": _verified(look),
         "problems": look.problems,
-        "files": look.files(),
+        "files": {name: {**entry, "state": look.states[name]} for name, entry in bundle.manifest["files"].items()},
     }
 
 
@@ -156,10 +156,6 @@ class _Look:
             self.states[name] = "unusable"
         return reason
 
-    def files(self) -> dict[str, dict[str, Any]]:
-        """The manifest's entries with their states."""
-        return {name: {**entry, "state": self.states[name]} for name, entry in self.bundle.manifest["files"].items()}
-
     def _state(self, name: str) -> str:
         """``ok``, ``missing`` or ``altered``."""
         try:
@@ -185,11 +181,6 @@ def _traced(architecture: AnyArchitecture | None, fusion: Mapping[str, Any]) -> 
         return None
     found = {"class": architecture.model_class, "form": architecture.form, "lacks": LACKS}
     return found | {"checked": fusion.get("traced")}
-
-
-def _distance(bundle: Bundle) -> dict[str, Any] | None:
-    density = Density.of(bundle)
-    return None if density is None else density.to_json()
 
 
 def _prompts(recorded: Any) -> str | None:
@@ -236,31 +227,19 @@ def _tokenizer_graph(look: _Look) -> str | None:
 
 
 def _graph(look: _Look, name: str) -> str:
+    """A graph in words: its operators, or what it says of itself in an install that serves bundles only."""
+    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
+        check_graph(look.bundle, name)
     try:
         onnx = require("onnx", "fuse", "read its operators")
     except MissingExtraError as error:
-        return _graph_by_metadata(look, name, str(error))
-    try:
-        model = onnx.load(str(look.bundle.path / name), load_external_data=False)
-    except Exception as error:  # protobuf's errors share no public base class
-        raise BundleError(f"{cut(error)}; export it again") from error
-    _check_metadata(look, name)
+        said = graph_metadata(look.bundle.path / name)
+        known = ("precision", "lowering", "attention")
+        words = [f"{fact} {said[f'hydrant.{fact}']}" for fact in known if f"hydrant.{fact}" in said]
+        return "; ".join([*words, str(error)])
+    model = onnx.load(str(look.bundle.path / name), load_external_data=False)
     outputs = ", ".join(output.name for output in model.graph.output)
     return f"opset {model.opset_import[0].version}, IR {model.ir_version}, {len(model.graph.node)} nodes → {outputs}"
-
-
-def _graph_by_metadata(look: _Look, name: str, unread: str) -> str:
-    """What a graph says of itself, for an install that serves bundles only."""
-    _check_metadata(look, name)
-    said = graph_metadata(look.bundle.path / name)
-    known = ("precision", "lowering", "attention")
-    words = [f"{fact} {said[f'hydrant.{fact}']}" for fact in known if f"hydrant.{fact}" in said]
-    return "; ".join([*words, unread])
-
-
-def _check_metadata(look: _Look, name: str) -> None:
-    if look.states.get(CALIBRATION) == "ok":  # else that is what is wrong
-        check_graph(look.bundle, name)
 
 
 def _engine(look: _Look, name: str) -> str:
@@ -288,11 +267,10 @@ def _verified(look: _Look) -> str:
         return "not yet; compare the backends with `hydrant verify`"
     if look.states[REPORT] != "ok":
         return f"the report cannot be used; {REMEDY}"
-    return look.words(REPORT, lambda: _verification(look.bundle)) or ""
+    return look.words(REPORT, lambda: _verification(Verification.of(look.bundle))) or ""
 
 
-def _verification(bundle: Bundle) -> str | None:
-    found = Verification.of(bundle)
+def _verification(found: Verification | None) -> str | None:
     if found is None:
         return None
     if not found.current:
@@ -307,7 +285,7 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
     lines = [
         f"bundle        {facts['path']}",
         *_shape_text(facts),
-        f"weights       {_or(facts['parameters'], 'uncounted', ',')} parameters; "
+        f"weights       {_count(facts['parameters'])} parameters; "
         f"separate parts: {', '.join(map(str, facts['separate'])) or 'none'}",
         *adapters_text(facts["adapters"], facts["adapted"]),
         *_traced_text(facts["traced"]),
@@ -320,15 +298,14 @@ def inspect_text(facts: Mapping[str, Any]) -> str:
         f"processor     {facts['processor'] or 'none: takes tensors only'}",
         *([] if facts["cost"] is None else [f"cost          {_cost(facts['cost'], facts['layers'])}"]),
     ]
-    lines += [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()] or [
-        "graph         none; make one with `hydrant export`"
-    ]
-    lines += (
-        [] if facts["tokenizer_graph"] is None else [f"tokenizer     {TOKENIZER_GRAPH}: {facts['tokenizer_graph']}"]
-    )
+    graphs = [f"graph         {name}: {graph}" for name, graph in facts["graphs"].items()]
+    lines += graphs or ["graph         none; make one with `hydrant export`"]
+    if facts["tokenizer_graph"] is not None:
+        lines.append(f"tokenizer     {TOKENIZER_GRAPH}: {facts['tokenizer_graph']}")
     lines += [f"engine        {name}: {engine}" for name, engine in facts["engines"].items()]
     lines.append(f"verified      {facts['verified']}")
-    lines += [] if facts["signature"] is None else [f"signature     {facts['signature']}"]
+    if facts["signature"] is not None:
+        lines.append(f"signature     {facts['signature']}")
     lines += [f"PROBLEM       {problem}" for problem in facts["problems"]]
     rows = [
         [name, size(entry["bytes"]), entry["sha256"][:12], entry["state"]] for name, entry in facts["files"].items()
@@ -405,5 +382,5 @@ def _cost(cost: Mapping[str, Any], layers: int) -> str:
     )
 
 
-def _or(value: float | None, otherwise: str, form: str) -> str:
-    return otherwise if value is None else format(value, form)
+def _count(value: int | None) -> str:
+    return "uncounted" if value is None else f"{value:,}"

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,7 @@ def _explore(options: argparse.Namespace) -> int:
         raise InputError(f"{picture} is to hold both the plan and the picture of --explore; name two files")
     _check_explored(options)
     require("matplotlib", *DRAWS)
-    grid: dict[str, Any] = {}
-    if hasattr(options, "method"):
-        grid["methods"] = options.method.split(",")
+    grid: dict[str, Any] = {"methods": options.method.split(",")} if hasattr(options, "method") else {}
     budget = {"budget": options.budget} if hasattr(options, "budget") else {}
     found = call(explore, options, grid=call(Grid, options, **grid), reading=shared.read_options(options), **budget)
     plan = None if found.best is None else str(options.output)
@@ -143,12 +141,9 @@ def _check_explored(options: argparse.Namespace) -> None:
 
 def exploration_text(found: Exploration) -> str:
     """Every point, cheapest first, and which was chosen."""
-    order = sorted(
-        range(len(found.rows)), key=lambda place: (found.rows[place].fork is not None, found.rows[place].ratio)
-    )
     body = []
-    for place in order:
-        row = found.rows[place]
+    by_cost = sorted(enumerate(found.rows), key=lambda item: (item[1].fork is not None, item[1].ratio))
+    for place, row in by_cost:
         plan = "–" if row.fork is None else f"fork {row.fork}, {row.heads} heads"
         quality = f"{row.rmse:.4g}" if row.accuracy is None else f"{row.accuracy:.3f}"
         figures = [f"{row.ratio:.3f}×", quality, f"{row.nll:.4f}"]
@@ -163,9 +158,8 @@ def exploration_text(found: Exploration) -> str:
     shown = table(["", "plan", "cost", quality, "NLL", *detection, ""], body)
     if found.chosen is None:
         return f"{shown}\nmeasured on {found.examples} examples; none is chosen"
-    after = (
-        "; its figures are those after tuning: fuse it, then `hydrant tune`" if found.rows[found.chosen].tuned else ""
-    )
+    tuned = found.rows[found.chosen].tuned
+    after = "; its figures are those after tuning: fuse it, then `hydrant tune`" if tuned else ""
     reason = "separates out-of-distribution data best" if found.ood_examples else "has the least NLL"
     return (
         f"{shown}\nmeasured on {found.examples} examples; chosen: of the plans within {found.budget:g} × that keep the "
@@ -190,7 +184,7 @@ def plan_text(plan: HeadPlan) -> str:
     rows = []
     for layer in range(plan.layers):
         shared = f"{overlap['per_layer'][layer]:.2f}" if overlap["per_layer"] else "–"
-        rows.append([str(layer), *(_heads(member[layer]) for member in plan.members), shared])
+        rows.append([str(layer), *(" ".join(map(str, member[layer])) for member in plan.members), shared])
     kept = sum(map(sum, counts)) / (len(counts) * plan.layers * plan.heads)
     verb = "keeps" if len(counts) == 1 else "keep"
     lines = [table(headers, rows), f"{members_of(len(counts))} {verb} {kept:.0%} of {plan.layers} × {plan.heads} heads"]
@@ -268,9 +262,9 @@ def circuit_text(facts: Mapping[str, Any]) -> str:
 def margin_text(facts: Mapping[str, Any]) -> str:
     """What circuits lost in accuracy on held-out examples, and what was kept instead where it was too much."""
     first, last = facts["attempts"][0], facts["attempts"][-1]
-    name, words, unit, form = (
-        ("rmse", "RMSE", " %", ".4g") if "rmse" in first else ("accuracy", "accuracy", " points", ".3f")
-    )
+    name, words, unit, form = "accuracy", "accuracy", " points", ".3f"
+    if "rmse" in first:
+        name, words, unit, form = "rmse", "RMSE", " %", ".4g"
     told = (
         f"{words} on {facts['examples_held_out']} held-out examples: {last[name]:{form}}, single model "
         f"{first[f'single_{name}']:{form}} (a loss of at most {facts['limit']:g}{unit} is allowed)"
@@ -287,7 +281,3 @@ _FIGURES = {
     "auroc_max_probability": "AUROC by max probability",
 }
 """Figures of the validation set as they are shown."""
-
-
-def _heads(kept: Sequence[int]) -> str:
-    return " ".join(map(str, kept))

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -209,16 +209,13 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
 
 
 def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Progress) -> int:
-    """Predict every row of files or image folders, with bounded memory.
-
-    The output appears whole or not at all, but for rows on standard output, or what else is no regular file, where
-    failed inputs are skipped.
-    """
+    """Predict every row of files or image folders, with bounded memory; a regular file appears whole or not at all."""
     scoring = _scoring(options)
     results = _predictions(predictor, options, scoring)
     first = next(results, [])
     if not first:
-        raise InputError(f"{_name(options)} holds no rows; expected at least one input")
+        name = "standard input" if options.input == ["-"] else _sources(options)
+        raise InputError(f"{name} holds no rows; expected at least one input")
     count = failed = 0
     collected: list[Answer] = []
     example = _example(predictor, scoring, options, first)
@@ -328,32 +325,26 @@ def _arguments(given: Sequence[str], modality: str) -> list[str]:
 
 def _check_texts(given: Sequence[str], modality: str) -> None:
     """Refuse arguments that name a file or folder which is no input itself."""
+    kinds: dict[str, tuple[Callable[[str], bool], str]] = {
+        "text": (lambda _: False, "a file"),
+        "image": (is_image, "a file but no image"),
+        "audio": (has_sound_name, "a file but no sound by its name"),
+    }
+    is_input, other = kinds[modality]
     for item in given:
         folder = os.path.isdir(item)  # noqa: PTH112 - of a long text, Path's raises
-        if folder or (os.path.isfile(item) and not _is_input(item, modality)):  # noqa: PTH113
-            what = {"text": "a file", "image": "a file but no image", "audio": "a file but no sound by its name"}[
-                modality
-            ]
-            what = "a folder" if folder else what
+        if folder or (os.path.isfile(item) and not is_input(item)):  # noqa: PTH113
+            what = "a folder" if folder else other
             raise InputError(
                 f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}? (give lines of a file as - with the "
                 "file on standard input)"
             )
 
 
-def _is_input(file: str, modality: str) -> bool:
-    """Whether a file is an input itself."""
-    return is_image(file) if modality == "image" else modality == "audio" and has_sound_name(file)
-
-
 def _standard_input() -> Iterator[Row]:
     if sys.stdin is None:
         raise InputError("standard input is closed; expected lines with one input each")
     return stream_lines(sys.stdin.buffer)
-
-
-def _name(options: argparse.Namespace) -> str:
-    return "standard input" if options.input == ["-"] else str(_sources(options))
 
 
 def _warn_failed(failed: int, count: int, errors: Path | None = None) -> None:

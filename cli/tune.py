@@ -66,44 +66,28 @@ def run(options: argparse.Namespace) -> int:
 
 def tune_text(report: TuneReport) -> str:
     """What was tuned on, what each epoch brought, and what there is to do now."""
+    figures = {
+        "NLL": (report.nll_before, report.nll_after),
+        "accuracy": (report.accuracy_before, report.accuracy_after),
+        "ECE": (report.ece_before, report.ece_after),
+        "RMSE": (report.rmse_before, report.rmse_after),
+    }
+    rows = [[title, *(f"{value:.4f}" for value in pair)] for title, pair in figures.items() if None not in pair]
+    alone = [f"member {member}, alone\n{_history(each)}" for member, each in enumerate(report.members, start=1)]
     source = "held out of it: one in ten" if report.held_out else f"of {report.validation}"
     lines = [
         f"tuned on {report.examples} examples of {report.data}, judged on {report.validation_examples} {source} "
         f"({report.device}, {report.seconds:.0f} s)",
         *([f"layers below {report.frozen} were left as they are"] if report.frozen else []),
         "",
-        *_histories(report),
+        "\n\n".join(alone) or _history(report.history),
         "",
-        table(
-            ["validation", "before", "after"],
-            [
-                ["NLL", f"{report.nll_before:.4f}", f"{report.nll_after:.4f}"],
-                *_row("accuracy", report.accuracy_before, report.accuracy_after),
-                *_row("ECE", report.ece_before, report.ece_after),
-                *_row("RMSE", report.rmse_before, report.rmse_after),
-            ],
-        ),
+        table(["validation", "before", "after"], rows),
         "",
     ]
     if report.drift is not None:
         lines.append(merge_error_text(dict(report.drift)))
     return "\n".join([*lines, *_outcome(report)])
-
-
-def _row(title: str, before: float | None, after: float | None) -> list[list[str]]:
-    """A row of a figure; none where the task has no such figure."""
-    return [] if before is None or after is None else [[title, f"{before:.4f}", f"{after:.4f}"]]
-
-
-def _histories(report: TuneReport) -> list[str]:
-    """A table for the joint tuning, or one for each member."""
-    if not report.members:
-        return [_history(report.history)]
-    return [
-        line
-        for member, history in enumerate(report.members)
-        for line in (f"member {member + 1}, alone", _history(history), "")
-    ][:-1]
 
 
 def _history(history: Sequence[Epoch]) -> str:
