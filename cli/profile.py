@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..evaluation.operator_times import Breakdown, Part
-from ..evaluation.profile_report import Case, MemoryCase, ProfileReport, Settings, Timing
+from ..evaluation.profile_report import Breakdown, Case, MemoryCase, Part, ProfileReport, Settings, Timing
 from ..evaluation.profiler import profile
 from . import shared
 from .command_options import Command, call, numbers, positive, seconds

@@ -1,14 +1,8 @@
-"""Baselines: what the single model behind each row detects by itself, by post-hoc scores of the literature.
+"""Baselines: OOD detection of the single model behind each row, by post-hoc scores of the literature.
 
-Of a bundle of several members the single model is the first of them alone, pruned as it is, and the report says so.
-
-Scores of the logits need nothing else (``metrics.uncertainty``). The others are fitted on training features: kNN and
-both Mahalanobis distances on the last vector of the network, the one that hydrant's own distance reads, and ViM on
-what the last linear map reads. All run in PyTorch, in float32, without the temperature of any calibration.
-
-Several labels have scores of their logits of their own (``label_logit_scores``), one score has none; and since no
-example of either is of one class, the Mahalanobis distance is that from one Gaussian over all. Of a tagger the scores
-of the logits are those of the spans that it finds (``metrics.spans``).
+For a bundle of several members that is the first member alone, pruned as it is. All run in PyTorch, in float32, without
+temperature. kNN and both Mahalanobis distances are fitted on the last vector of the network, ViM on the input of the
+last linear map. Regression has no scores of logits; it and multi-label have one Gaussian instead of one a class.
 """
 
 from __future__ import annotations

@@ -28,13 +28,10 @@ from .dropout import KIND, Asked, DropoutPasses, asked
 
 @dataclass(frozen=True)
 class Model:
-    """A model ready to run.
+    """A model ready to run: a ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
 
-    Attributes:
-        kind: ``"bundle"``, ``"checkpoint"`` or ``"mc-dropout"``.
-        columns: [C], the place of each of the first model's classes among its own.
-        module: gives its ``fusion.FusedClassifier``, which a bundle's is loaded for.
-        as_bundle: writes a checkpoint as a bundle to a path; ``None`` for what is one.
+    ``columns`` [C] are the places of the first model's classes among its own, ``module`` loads its PyTorch module, and
+    ``as_bundle`` writes a checkpoint as a bundle.
     """
 
     name: str

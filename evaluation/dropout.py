@@ -1,7 +1,6 @@
 """MC dropout as a competitor: passes of a single model with its dropout on (Gal & Ghahramani 2016).
 
-The passes are averaged like members. Every input runs alone, without padding, all its passes as one batch, and masks
-follow from the seed and its own tensors: the other inputs of a batch change no score by more than rounding.
+Every input runs alone, without padding, its passes as one batch, with masks that follow from the seed and its tensors.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from .model_reports import model_reports, sweep
 from .observation import Evidence, observe
 from .plots import pictures
 from .report import EvaluationReport
-from .report_page import page
+from .report_tables import page
 from .verdict import verdicts
 
 REPORT = "reports/evaluation.json"
@@ -112,12 +111,14 @@ def evaluate(
     ]
     with ExitStack() as opened:
         models = open_models(bundle, compare, backend, precision, opened, known, seed)
-        seen: list[list[Any]] = [[], []]
-        for model, (found, part) in product(models, zip(seen, (known, ood), strict=True)):
-            title = "" if part is None else f"{model.name} on {part.name}"
-            found.append(None if part is None else observe(model, part.inputs, batch_size, progress, title))
+
+        def seen(part: Examples) -> list[Any]:
+            where = f"on {part.name}"
+            return [observe(each, part.inputs, batch_size, progress, f"{each.name} {where}") for each in models]
+
         images = models[0].architecture.modality == "image" and not known.ready
-        evidence = Evidence(known, ood, seen[0], seen[1], bundle.labels, images)
+        observed = seen(known), [None] * len(models) if ood is None else seen(ood)
+        evidence = Evidence(known, ood, *observed, bundle.labels, images)
         reports, remarks = model_reports(models, evidence, figures.caution, figures.bootstrap, seed, progress)
         notes += remarks
         if figures.baselines and ood is not None:
@@ -172,9 +173,7 @@ def _check_raw(known: Examples, ood: Examples | None, corruptions: bool, modalit
     if corruptions and modality == "audio":
         raise InputError("corruptions are of texts and images, and this model reads sound; leave corruptions out")
     if corruptions and known.ready:
-        raise InputError(
-            f"data {known.source} holds ready tensors, which cannot be corrupted; give raw texts or images"
-        )
+        raise InputError(f"data {known.source} holds ready tensors; expected raw texts or images to corrupt")
 
 
 def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folder: Path | None) -> EvaluationReport:

@@ -27,9 +27,8 @@ OF_MEMBERS = ("mutual_information", "score_variance")
 class Observation:
     """A model's predictions on N inputs, its classes in the order of the first model's.
 
-    Attributes:
-        divergence, pair_disagreement: [N], of the members; ``None`` without their probabilities.
-        texts, words: [N], of a tagger's words the index of the text, and that in it.
+    The members' divergence and pair disagreement are ``None`` without their probabilities; ``texts`` and ``words`` [N]
+    are the places of a tagger's words.
     """
 
     members: int

@@ -17,7 +17,6 @@ from ..errors import InputError, check_seed, cut, is_whole
 from ..metrics.timing import Latency, Ratio, Rules
 from ..runtime.loading import checked_threads
 from ..version import __version__
-from .operator_times import Breakdown
 from .profile_targets import BASELINES
 
 LARGEST_BATCH = 4096
@@ -199,6 +198,28 @@ class MemoryCase:
 
 
 @dataclass(frozen=True)
+class Part:
+    """An operator type as ONNX Runtime runs it, or one node: calls, milliseconds per batch, and share of the time."""
+
+    name: str
+    operator: str
+    count: float
+    milliseconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Time of the operators of one graph per batch, the slowest first; recording adds to each."""
+
+    batch: int
+    sequence: int
+    milliseconds: float
+    operators: list[Part]
+    nodes: list[Part]
+
+
+@dataclass(frozen=True)
 class ProfileReport:
     """Results of ``profile``.
 
@@ -225,10 +246,7 @@ class ProfileReport:
     written: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object, as in ``reports/profile.json``: the fields of these classes by their names.
-
-        ``skipped`` is a list of ``backend`` and ``reason``, and ``hydrant`` the version.
-        """
+        """The report as a JSON object, as in ``reports/profile.json``."""
         skipped = [{"backend": name, "reason": reason} for name, reason in self.skipped]
         facts = {name: value for name, value in asdict(self).items() if name != "written"}
         return {"hydrant": __version__, **facts, "skipped": skipped}

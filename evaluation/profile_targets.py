@@ -70,11 +70,7 @@ class SequentialBackends(Backend):
 
 
 def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequence[str], folder: Path) -> list[Subject]:
-    """Write the baselines' graphs, and name them for every backend that can run them.
-
-    They have random weights, in float32, unrolled; of a traced bundle they are the original that it holds. A backend
-    that computes the bundle's float32 graph in bfloat16 does so with them, too.
-    """
+    """Write the baselines' graphs, with random weights, in float32, and list them for each backend that runs graphs."""
     if not names:
         return []
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from collections import defaultdict
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,12 +27,14 @@ from ..progress import Progress, no_progress
 from ..runtime.backends.backend_registry import open_backend
 from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
+from ..runtime.backends.ort import PRECISIONS, open_session
 from ..runtime.backends.protocol import Backend
 from .drawing import new_figure, png
-from .operator_times import Breakdown, break_down
 from .profile_report import (
+    Breakdown,
     Case,
     MemoryCase,
+    Part,
     ProfileReport,
     Settings,
     Timing,
@@ -39,6 +43,12 @@ from .profile_report import (
     machine_facts,
 )
 from .profile_targets import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
+
+WARM_UP, RUNS = 3, 10
+"""Runs before the record counts, and those that it counts."""
+
+TOP = 10
+"""Nodes shown by name."""
 
 PARTS_RUNS = 10
 """Runs in which transfers and computation are timed apart."""
@@ -210,8 +220,6 @@ class _Run:
 
     def layers(self, fused: Opened) -> Breakdown:
         """Time of the operators of the bundle in ONNX Runtime, at the first shape."""
-        from ..runtime.backends.ort import PRECISIONS
-
         precision = next(subject.precision for subject, _ in fused if subject.backend == "onnxruntime")
         graph, _ = graph_file(self.bundle, "onnxruntime", PRECISIONS, precision)
         batch, sequence = self.settings.shapes[0]
@@ -273,3 +281,42 @@ def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
     axes.yaxis.set_major_formatter("{x:g}")
     figure.legend(frameon=False, fontsize=8, loc="outside right upper")
     return png(figure)
+
+
+def break_down(
+    graph: Path, pieces: int, inputs: Mapping[str, np.ndarray], sequence: int, threads: int | None
+) -> Breakdown:
+    """Run a graph in a session that records its operators."""
+    size = len(next(iter(inputs.values())))
+    first = {name: array[: -(-size // pieces)] for name, array in inputs.items()}
+    with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
+        session = open_session(graph, threads, Path(folder) / "trace")
+        for _ in range(WARM_UP + RUNS):
+            session.run(None, first)
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    operators, nodes = parts_of(events, WARM_UP, RUNS, pieces)
+    return Breakdown(size, sequence, sum(part.milliseconds for part in operators), operators, nodes[:TOP])
+
+
+def parts_of(
+    events: Sequence[Mapping[str, Any]], warm_up: int, runs: int, pieces: int = 1
+) -> tuple[list[Part], list[Part]]:
+    """Operator types and nodes of a trace, the slowest first."""
+    begin = sorted(event["ts"] for event in events if event["name"] == "model_run")[warm_up]
+    nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
+    operators: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in events:
+        if event["cat"] == "Node" and event["ts"] >= begin and "op_name" in event["args"]:
+            operator = event["args"]["op_name"]
+            nodes[event["name"].removesuffix("_kernel_time"), operator].append(event["dur"] / 1e3)
+            operators[operator, operator].append(event["dur"] / 1e3)
+    return _slowest(operators, runs / pieces), _slowest(nodes, runs / pieces)
+
+
+def _slowest(times: Mapping[tuple[str, str], Sequence[float]], runs: float) -> list[Part]:
+    total = sum(map(sum, times.values())) or 1.0
+    parts = [
+        Part(name, operator, len(durations) / runs, sum(durations) / runs, sum(durations) / total)
+        for (name, operator), durations in times.items()
+    ]
+    return sorted(parts, key=lambda part: (-part.milliseconds, part.name))

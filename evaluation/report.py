@@ -132,10 +132,7 @@ class EvaluationReport:
     task: TaskName = "classification"
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object: the fields of these classes by their names, ``null`` for what is not finite.
-
-        The figures of a :class:`Noise` are beside its kind and severity.
-        """
+        """The report as a JSON object, ``null`` for what is not finite; a noise's figures are beside its kind."""
         return {"hydrant": __version__, **_plain(self)}
 
 

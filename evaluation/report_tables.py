@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from ..errors import short
+from ..errors import require, short
 from ..tasks import TASKS, Column
+from ..version import __version__
 from .classes import FEW, Example, chosen, class_facts, confusion_matrix, largest_confusions, most_disputed
 from .metric_names import (
     BASELINE_FIGURES,
@@ -28,6 +31,8 @@ from .verdict import ALONE, UNJUDGED, best_apart
 
 OPEN = 20
 """Rows shown before the rest is folded away."""
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 ARROWS = {"high": "\u00a0↑", "low": "\u00a0↓", "": ""}
 
@@ -120,6 +125,38 @@ PICTURES = {
     "noise": "Corrupted inputs",
 }
 """Titles of the pictures."""
+
+CAPTIONS = {
+    "reliability": "A calibrated model lies on the dashed line. Large points stand for many examples.",
+    "risk-coverage": "How wrong the answers are when only the most confident inputs are answered. Lower is better.",
+    "scores": "Of the evaluated bundle. A good score keeps the groups apart. Heights grow with the square root of the "
+    "share, so that rare values show.",
+    "detection": "Where a curve crosses the dashed line it catches 95 % of the out-of-distribution inputs (FPR95).",
+    "baselines": "Above the dashed line a model's own scores, below it those of its single model; lines are 95 % "
+    "intervals. An ensemble that finds no more than a checkpoint's baselines is not worth its cost for this question.",
+    "disagreement": "Classes on whose examples the members of the evaluated bundle disagree most.",
+    "noise": "The same examples, clean and corrupted, averaged over kinds of corruption. A loss that rises faster than "
+    "the single model's is what pruning can cost on noisy data.",
+}
+
+
+def page(report: EvaluationReport, evidence: Evidence | None, pictures: Mapping[str, bytes]) -> str:
+    """The page: the verdict, tables, pictures and examples; without evidence, those of the report alone."""
+    jinja2 = require("jinja2", "report", "write an evaluation as HTML")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["prose"] = lambda text: text.replace(" %", "\u00a0%")  # no line begins with a percent sign
+    ood = "" if report.ood is None else f" · {report.ood_examples} of {report.ood} (out of distribution)"
+    intervals = f" · 95 % intervals from {report.resamples} bootstrap resamples" if report.resamples else ""
+    text: str = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        name=report.models[0].name,
+        about=f"{report.examples} examples of {report.data}{ood}{intervals} · seed {report.seed}",
+        version=__version__,
+        warnings=report.notes,
+        sections=evaluation_sections(report, evidence, pictures),
+        captions=CAPTIONS,
+        pictures={name: base64.b64encode(png).decode() for name, png in pictures.items()},
+    )
+    return text
 
 
 def _verdict(report: EvaluationReport) -> Section:

@@ -15,7 +15,7 @@ from hydrant.data.examples import Examples
 from hydrant.evaluation.classes import FEW, Confusion, class_facts, confusion_matrix, largest_confusions
 from hydrant.evaluation.observation import Evidence, Observation
 from hydrant.evaluation.report import EvaluationReport, Figure, ModelReport
-from hydrant.evaluation.report_page import TEMPLATE, page
+from hydrant.evaluation.report_tables import TEMPLATE, page
 from hydrant.evaluation.verdict import best_apart, verdicts
 from hydrant.runtime import Prediction
 from hydrant.tasks import TASKS

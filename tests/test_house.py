@@ -74,9 +74,9 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options operator_times profile_targets profile_report __init__
+            cost_estimate evaluation_options profile_targets profile_report __init__
             dropout competitors report metric_names observation model_reports baselines bisect classes
-            drawing latency plots verdict report_tables report_page evaluator peak_memory polygraphy
+            drawing latency plots verdict report_tables evaluator peak_memory polygraphy
             profiler verifier
         """,
         "serving": """

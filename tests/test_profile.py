@@ -20,9 +20,9 @@ from hydrant import Bundle, HydrantError, Timing, estimate_cost, export_onnx, fu
 from hydrant.bundle.architecture import Architecture
 from hydrant.cli.profile import profile_text
 from hydrant.data.check_inputs import full_batch
-from hydrant.evaluation.operator_times import parts_of
 from hydrant.evaluation.peak_memory import measure_memory, peak_bytes
 from hydrant.evaluation.profile_targets import Subject, baseline_subjects
+from hydrant.evaluation.profiler import parts_of
 from hydrant.metrics.timing import Latency, Ratio, Rules, instabilities, interleave
 from hydrant.runtime.backends.protocol import Backend
 from support import CLASSES, make_model, random_plan, run_cli

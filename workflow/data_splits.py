@@ -1,8 +1,7 @@
-"""Splits of the data by what they do: data that choose never report.
+"""Splits of the data by use: data that choose never report.
 
-The training data tune the members and fit the distance. Of the validation data, shuffled, one part chooses (the plan,
-and the epoch to keep), one fits temperature and thresholds, and one reports, unless test data do; out-of-distribution
-data choose with one half and report with the other.
+Validation data are split into three: one part chooses, one fits thresholds, one reports, unless test data do. Of
+out-of-distribution data one half chooses, the other reports.
 """
 
 from __future__ import annotations

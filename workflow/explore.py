@@ -1,8 +1,4 @@
-"""``hydrant.explore``: a small grid of plans, measured: fork × heads × method, untuned or tuned, against their cost.
-
-Half of the labelled data plans and judges epochs, the other half measures; out-of-distribution data only measure. So
-the figures of all points are fair, and that of the point which is chosen by them is a little better than it will be.
-"""
+"""``hydrant.explore``: a small grid of plans, measured: fork × heads × method, untuned or tuned, against their cost."""
 
 from __future__ import annotations
 
@@ -63,11 +59,7 @@ class Grid:
             raise InputError(f"methods is {cut(self.methods)}; expected some of {listing(known)}")
 
     def points(self, architecture: Architecture) -> Iterator[tuple[int, int, str]]:
-        """Fork, heads and method of every point.
-
-        Raises:
-            InputError: a layer or number of heads that the model does not have.
-        """
+        """Fork, heads and method of every point; layers or heads that the model does not have are refused."""
         layers, heads = architecture.layers, architecture.heads
         forks = self.forks or sorted({layers - 1, layers - max(1, layers // 3), layers // 2})
         counts = self.heads or sorted({max(1, heads * share // 6) for share in (1, 2, 4)})
@@ -80,12 +72,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Row:
-    """A model measured: ``single model``, ``Deep Ensemble``, or the method of a plan.
+    """A measured model: ``single model``, ``Deep Ensemble``, or the method of a plan.
 
-    Attributes:
-        fork, heads: first layer where members differ, and heads kept in each from there on; ``None`` without a plan.
-        tuned: whether it was tuned, and an epoch was better than before.
-        ratio: operations ÷ those of the plain single model; the other figures are as in ``workflow.quality``.
+    ``fork`` and ``heads`` are ``None`` without a plan; ``tuned``: an epoch was better than before; ``ratio``: cost
+    relative to the plain single model. Other figures are as in ``workflow.quality``.
     """
 
     name: str
@@ -130,11 +120,7 @@ class Exploration:
 
     @property
     def plan(self) -> HeadPlan:
-        """The plan of the chosen point.
-
-        Raises:
-            InputError: none was chosen; the message says why.
-        """
+        """The plan of the chosen point; ``InputError`` with the reason where none was chosen."""
         if self.best is None:
             raise InputError(self.why)
         return self.best

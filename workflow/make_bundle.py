@@ -41,7 +41,6 @@ from .stage_summaries import (
     behind_line,
     calibrated_line,
     evaluated_line,
-    exported_line,
     fused_line,
     planned_line,
     tuned_line,
@@ -266,7 +265,8 @@ class _Job:
                 space.stage(SECOND, lambda: self._second(space.folder, parts))
         stage("tune", tuned_line, lambda: self._tune(space, bundle, parts))
         self._leave(space, found["tune"])
-        stage("export", exported_line, lambda: {"graph": export_onnx(bundle, progress=self.how["progress"]).name})
+        exported = "{graph}, checked".format_map
+        stage("export", exported, lambda: {"graph": export_onnx(bundle, progress=self.how["progress"]).name})
         stage(
             "calibrate", calibrated_line,
             lambda: calibrate(

@@ -77,10 +77,7 @@ class Recipe:
         return 1.0 if architecture.first_token_only else EVERY_TOKEN
 
     def methods(self, unknown: Any, task: TaskName, state: Path | None = None) -> Method | list[str | Method]:
-        """Methods of choosing heads: circuits that are asked for by name get data, and an objective that these allow.
-
-        ``unknown`` are out-of-distribution examples that may choose; ``state`` keeps what a search has found.
-        """
+        """Methods of choosing heads; circuits by name search on ``unknown`` OOD examples, and keep their state."""
         if isinstance(self.method, Circuit) and self.method.state is None:
             return replace(self.method, state=state)
         if not isinstance(self.method, str):

@@ -135,11 +135,6 @@ def _behind(lost: str) -> str:
     return f"with few heads they lose too much ({lost})" if lost else "few heads did not get better"
 
 
-def exported_line(facts: Facts) -> str:
-    """The graph."""
-    return f"{facts['graph']}, checked"
-
-
 def calibrated_line(facts: Facts) -> str:
     """Temperature, and what decides."""
     told = [_scaled(facts)]
