@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
     from ..models.checkpoint import check_supported, load_model, load_processor
 
     if options.traced:
-        return _run_traced(options)
-    for model in options.model:
+        _check_traced(options)
+    for model in [] if options.traced else options.model:
         check_supported(model, options.adapter)  # before PyTorch is imported
     from ..fusion import common_processor, save_bundle
     from ..fusion import fuse as fuse_models
@@ -66,15 +66,17 @@ def run(options: argparse.Namespace) -> int:
     shared.check_data(options.data)
     _check_measured(options)
     chosen = None if options.plan is None else HeadPlan.load(options.plan)
-    sources = [shared.source(source, options) for source in options.model]
-    models = [
-        load_model(source, options.adapter) if isinstance(source, str) else source
-        for source in progress(sources, len(sources), "loading checkpoints")
-    ]
-    ensemble = fuse_models(
-        models, chosen, members=options.members, keep_separate=options.keep_separate, adapters=options.adapter
-    )
-    processor = common_processor(options.model, ensemble.architecture, options.adapter)
+    how: dict[str, Any] = {"members": options.members, "keep_separate": options.keep_separate}
+    models: list[Any] = []
+    if not options.traced:
+        sources = [shared.source(source, options) for source in options.model]
+        models = [
+            load_model(source, options.adapter) if isinstance(source, str) else source
+            for source in progress(sources, len(sources), "loading checkpoints")
+        ]
+    given = models or options.model[0]
+    ensemble = fuse_models(given, chosen, adapters=options.adapter, traced=options.traced, **how)
+    processor = common_processor(options.model, ensemble.architecture, options.adapter) if models else None
     if options.no_processor:
         processor = None
     elif processor is None:
@@ -85,14 +87,23 @@ def run(options: argparse.Namespace) -> int:
         provenance["drift"] = drift
     bundle = save_bundle(ensemble, options.output, processor, force=options.force, provenance=provenance,
                          tensors_only=options.no_processor)  # fmt: skip
-    parameters = cost_of(bundle).fused.parameters
-    lines = [f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}, {parameters:,} parameters"]
-    forms = ensemble.provenance.get("adapted", {})
-    lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
-    if drift is not None:
-        lines.append(merge_error_text(drift))
-    facts = {"bundle": str(bundle.path), "members": ensemble.members, "parameters": parameters, "drift": drift}
-    facts |= {"adapted": forms} if forms else {}
+    facts: dict[str, Any] = {"bundle": str(bundle.path), "members": ensemble.members}
+    wrote = f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}"
+    if options.traced:
+        model, checked = ensemble.architecture, ensemble.provenance["traced"]
+        facts |= {"traced": model.form, **checked}
+        lines = [
+            f"{wrote}, traced, {model.form}",
+            f"{model.layers} attention blocks; logits differ by {checked['difference']:.1e} at most from the original "
+            f"with the same heads silenced, which moves them by up to {checked['effect']:.1e} "
+            f"({checked['inputs']} inputs)",
+        ]
+    else:
+        parameters, forms = cost_of(bundle).fused.parameters, ensemble.provenance.get("adapted", {})
+        facts |= {"parameters": parameters, "drift": drift, **({"adapted": forms} if forms else {})}
+        lines = [f"{wrote}, {parameters:,} parameters"]
+        lines += adapters_text(ensemble.provenance.get("adapters", []), forms)
+        lines += [] if drift is None else [merge_error_text(drift)]
     show(options, facts, "\n".join(lines))
     return 0
 
@@ -112,12 +123,8 @@ def _check_measured(options: argparse.Namespace) -> None:
         raise InputError("--read is given without --data, which it is about; leave it out")
 
 
-def _run_traced(options: argparse.Namespace) -> int:
-    """Fuse a model that no family declares, and tell how its members were made and what was compared."""
-    from ..fusion import fuse as fuse_models
-    from ..fusion import save_bundle
-    from ..models.checkpoint import load_processor
-
+def _check_traced(options: argparse.Namespace) -> None:
+    """Refuse what tracing has no use for."""
     for name in ("data", "classes", "template", "read"):
         if getattr(options, name, None) is not None:
             raise InputError(
@@ -125,24 +132,6 @@ def _run_traced(options: argparse.Namespace) -> int:
             )
     if len(options.model) > 1:
         raise InputError(f"{len(options.model)} models were given with --traced; expected one")
-    check_replaceable(options.output, MANIFEST, options.force)
-    chosen = None if options.plan is None else HeadPlan.load(options.plan)
-    given = {"adapters": options.adapter, "keep_separate": options.keep_separate}
-    ensemble = fuse_models(options.model[0], chosen, members=options.members, traced=True, **given)
-    model = ensemble.architecture
-    processor = None if options.no_processor else load_processor(options.model[0], model.modality)
-    how = {"force": options.force, "tensors_only": options.no_processor}
-    provenance = {"sources": [Path(str(options.model[0])).name]}
-    bundle = save_bundle(ensemble, options.output, processor, provenance=provenance, **how)
-    checked = ensemble.provenance["traced"]
-    facts = {"bundle": str(bundle.path), "members": ensemble.members, "traced": model.form, **checked}
-    text = (
-        f"wrote {bundle.path}: {members_of(ensemble.members)} of {bundle.family}, traced, {model.form}\n"
-        f"{model.layers} attention blocks; logits differ by {checked['difference']:.1e} at most from the original with "
-        f"the same heads silenced, which moves them by up to {checked['effect']:.1e} ({checked['inputs']} inputs)"
-    )
-    show(options, facts, text)
-    return 0
 
 
 def _drift_report(

@@ -44,6 +44,9 @@ from .terminal import show, size, table
 EXAMPLE = "hydrant inspect out/"
 
 
+SHAPE = ("layers", "heads", "width", "task", "score_activation")
+
+
 def arguments(command: Command) -> None:
     """Its options."""
     command.heading("input")
@@ -80,11 +83,7 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
         "hydrant": bundle.manifest["hydrant"],
         "versions": bundle.manifest.get("versions", {}),
         "family": bundle.family,
-        "layers": architecture and architecture.layers,
-        "heads": architecture and architecture.heads,
-        "width": architecture and architecture.width,
-        "task": architecture and architecture.task,
-        "score_activation": architecture and architecture.score_activation,
+        **{name: architecture and getattr(architecture, name) for name in SHAPE},
         "traced": _traced(architecture, fusion),
         "members": bundle.members,
         "method": plan and plan.method,

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -128,13 +129,17 @@ def _sequences(architecture: AnyArchitecture, asked: Sequence[int] | None) -> tu
 
 def machine_facts() -> dict[str, Any]:
     """The machine that a measurement was made on, without its name; ``usable_cores`` are those of this process."""
+    versions = {}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: found for name in LIBRARIES if (found := _version(name))},
+        "versions": versions,
     }
 
 
@@ -148,13 +153,6 @@ def _processor() -> str:
     told = facts.read_text(encoding="utf-8") if facts.is_file() else ""
     found = re.search(r"^model name[ \t]*:[ \t]*(.*\S)", told, re.MULTILINE)
     return found[1] if found else platform.processor() or platform.machine()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 @dataclass(frozen=True)

@@ -235,17 +235,12 @@ def _quality(report: EvaluationReport) -> Section:
 
 def _labels(model: ModelReport) -> list[Table]:
     """The evaluated bundle's labels, those of the lowest average precision first, and all but some folded away."""
-    columns = ("threshold", "f1", "average_precision", "ece")
     known = "average_precision"
-    ordered = sorted(model.labels, key=lambda label: math.inf if label[known] is None else label[known])
-    rows = [
-        [
-            Cell(short(label["label"], 60)),
-            Cell(str(label["examples"])),
-            *(Cell("–" if label[name] is None else f"{label[name]:.3f}") for name in columns),
-        ]
-        for label in ordered
-    ]
+    rows = []
+    for label in sorted(model.labels, key=lambda label: math.inf if label[known] is None else label[known]):
+        figures = [label[name] for name in ("threshold", "f1", known, "ece")]
+        shown = ["–" if figure is None else f"{figure:.3f}" for figure in figures]
+        rows.append([Cell(text) for text in (short(label["label"], 60), str(label["examples"]), *shown)])
     return _folding(["label", "examples", "threshold", "F1", "average precision", "ECE"], rows, "labels")
 
 
@@ -371,16 +366,10 @@ def _accuracy_by_class(evidence: Evidence, names: Sequence[str]) -> Section:
 
 def _disputed(evidence: Evidence) -> Section:
     """The classes on which members disagree most."""
-    rows = [
-        [
-            Cell(facts.name),
-            Cell(str(facts.examples)),
-            Cell(f"{100 * facts.disagreement:.1f} %"),
-            Cell(f"{facts.mutual_information:.4f}"),
-            Cell(f"{100 * facts.accuracy[0]:.1f} %"),
-        ]
-        for facts in most_disputed(evidence)
-    ]
+    rows = []
+    for each in most_disputed(evidence):
+        shares = f"{100 * each.disagreement:.1f} %", f"{each.mutual_information:.4f}", f"{100 * each.accuracy[0]:.1f} %"
+        rows.append([Cell(text) for text in (each.name, str(each.examples), *shares)])
     columns = ["class", "examples", "disagreement", "mutual information", "accuracy"]
     return Section(PICTURES["disagreement"], [Table(columns, {"": rows})], picture="disagreement", broad=True)
 

@@ -20,7 +20,7 @@ from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.explore import Row, chosen_place
+from hydrant.workflow.explore import Row, check_affordable, chosen_place
 from PIL import Image
 from support import HEADS, LAYERS, make_model, run_cli
 from transformers import AutoModelForSequenceClassification, BertTokenizerFast
@@ -60,7 +60,7 @@ def test_the_best_point_within_budget_and_margin_is_chosen() -> None:
     assert chosen_place([SINGLE, *without], 1.0, 0.5) == 2
     assert chosen_place([SINGLE, row(), row(ratio=0.8)], 1.0, 0.5) == 2, "of equals the cheaper one"
     with pytest.raises(InputError, match=r"the cheapest costs 0\.900"):
-        chosen_place([SINGLE, row(), row(ratio=1.5)], 0.5, 0.5)
+        check_affordable([0.9, 1.5], 0.5)
     with pytest.raises(InputError, match=r"the best has 0\.700, the single model 0\.800"):
         chosen_place([SINGLE, row(accuracy=0.7), row(ratio=1.5)], 1.0, 0.5)
     architecture = architecture_of(make_model("bert"))

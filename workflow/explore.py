@@ -266,14 +266,13 @@ def _planner(job: Job, method: str, members: int) -> Callable[[int, int], HeadPl
     return plan
 
 
-def _concluded(found: Exploration, plans: Sequence[HeadPlan | None], margin: float) -> Exploration:
+def _concluded(found: Exploration, plans: Sequence[Any], margin: float) -> Exploration:
     """The exploration with the plan of its best point, or the reason why there is none."""
     try:
         chosen = chosen_place(found.rows, found.budget, margin)
     except InputError as error:
         return replace(found, why=str(error))
     best, found = plans[chosen], replace(found, chosen=chosen)
-    assert best is not None  # what is no plan is never chosen
     return replace(found, best=replace(best, provenance={**best.provenance, "explored": found.to_json()}))
 
 
@@ -289,7 +288,6 @@ def check_affordable(ratios: Sequence[float], budget: float) -> None:
 def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
     """The place of the point that is best within budget and margin."""
     points = [(place, row) for place, row in enumerate(rows) if row.fork is not None]
-    check_affordable([row.ratio for _, row in points], budget)
     affordable = [(place, row) for place, row in points if row.ratio <= budget]
     fitting = [(place, row) for place, row in affordable if row.keeps(rows[0], margin)]
     if not fitting:

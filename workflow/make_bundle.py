@@ -139,7 +139,9 @@ def make(
     for given in (*known.values(), *unknown.values()):
         if isinstance(given, (str, Path)):
             check_named(given)
-    _check_installed(recipe, html is not None)  # which imports them, for seconds
+    needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
+    for module in [*needed, *["accelerate"] * (not recipe.fast), *["jinja2"] * (html is not None)]:
+        require(module, "make", "make a bundle")  # importing takes seconds
     started = time.monotonic()
     with folders_above(output):
         job = _Job(model, output, recipe, reading, seed, say, progress)
@@ -398,10 +400,3 @@ def _lost(facts: Mapping[str, Any]) -> str:
         return "" if kept else f"accuracy {tuned:.3f}, the single model {single:.3f}"
     single, tuned = facts["single_rmse"], facts["rmse_after"]  # what has no accuracy is a regression
     return "" if error_kept(single, tuned, ERROR_MARGIN) else f"RMSE {tuned:.4g}, the single model {single:.4g}"
-
-
-def _check_installed(recipe: Recipe, page: bool) -> None:
-    """Refuse what a stage lacks before any long work."""
-    needed = ["torch", "onnx", "onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib"]
-    for module in [*needed, *["accelerate"] * (not recipe.fast), *["jinja2"] * page]:
-        require(module, "make", "make a bundle")
