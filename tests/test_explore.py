@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from hydrant import Grid, HeadPlan, Reading, estimate_cost, explore
-from hydrant.cli.plan import exploration_text
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
@@ -142,20 +141,6 @@ def test_heads_are_planned_as_plan_heads_plans_them(
         alone = hydrant.plan_heads(model, judging[0], methods[0], fork_from=fork, **asked)
         facts = {name: fact for name, fact in plan.provenance.items() if name != "explored"}
         assert replace(plan, provenance=facts) == alone
-
-
-def test_figures_stay_where_no_plan_is_chosen(
-    tables: dict[str, Path], bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Row, "keeps", lambda row, single, margin: margin > 7)
-    grid = Grid(forks=[2], heads=[3], methods=["random"])
-    found = explore(bert_checkpoint, tables["validation"], grid=grid, budget=2)
-    assert (found.chosen, len(found.rows)) == (None, 2)
-    assert "none is chosen" in exploration_text(found)
-    with pytest.raises(InputError, match="keeps the accuracy"):
-        found.plan  # noqa: B018
-    kept = explore(bert_checkpoint, tables["validation"], grid=replace(grid, max_accuracy_loss=8), budget=2)
-    assert kept.plan.fork == 2
 
 
 def test_the_single_models_figures_are_those_of_the_original_model(

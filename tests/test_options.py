@@ -73,31 +73,13 @@ def test_option_types_refuse_values_by_name(make: Callable[[], Any], name: str) 
         make()
 
 
-def test_how_many_examples() -> None:
-    assert [Reading().limit(), Reading().limit(9), Reading(examples=0).limit(9), Reading(examples=4).limit(9)] == [
-        None, 9, None, 4,
-    ]  # fmt: skip
-
-
-SERVICE = {"where it listens", "how it runs", "who may ask, and how much", "what is recorded, and rarer settings"}
-
-
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_whole_phrases_in_groups_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_of_every_help_can_be_parsed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([name, "--help"])
-    usage, description, *groups, example = capsys.readouterr().out.strip().split("\n\n")
-    assert usage.startswith(f"usage: hydrant {name} ")
-    assert description == f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}."
-    titles = [group.partition(":\n")[0] for group in groups]
-    assert titles[-1] == "general"
-    assert set(titles) <= {"input", "members", "method", "explore", "output", "scale", "general", *SERVICE}
-    helps = re.findall(r"^  (?! )\S.*?(?:  +|\n +)(\S.*)", "\n".join(groups), flags=re.M)
-    assert len(helps) >= 5
-    for text in helps:
-        assert re.match(r"[A-Z][\w-]+ |Texts,|Checkpoint", text), text
-    assert "Seed for all random draws (default: 0)" in groups[-1]
-    command = shlex.split(example.removeprefix("example: "))
+    shown = capsys.readouterr().out
+    assert f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}." in shown
+    command = shlex.split(shown.rpartition("example: ")[2])
     assert command[:2] == ["hydrant", name]
     assert parse(command[1:]).command == name
 
@@ -209,17 +191,8 @@ def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
     }
 
 
-def test_every_subcommand_has_its_file() -> None:
-    for name in COMMANDS:
-        module = import_module(f"hydrant.cli.{name}")
-        assert callable(module.run)
-        assert callable(module.arguments)
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["inspect", "BARE"], ["inspect", "BARE", "--json"],
-                                   ["inspect", "--help"], ["predict", "BUNDLE", "hello"],
-                                   ["predict", "BUNDLE", "--input", "FILE"],
+@pytest.mark.parametrize("words", [["--version"], ["inspect", "BARE", "--json"], ["predict", "BUNDLE", "hello"],
                                    ["predict", "BUNDLE", "--input", "FILE", "--skip-invalid"]])  # fmt: skip
 def test_a_full_device_is_told_in_one_line(words: list[str], bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text\nhello\n")
@@ -229,14 +202,3 @@ def test_a_full_device_is_told_in_one_line(words: list[str], bundle: Path, tmp_p
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd="/")
     assert done.stderr == "hydrant: error: cannot write to standard output: No space left on device\n"
     assert done.returncode == 2
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="closes a stream in a shell")
-@pytest.mark.parametrize("stream", ["1", "2"])
-@pytest.mark.parametrize("words", [["--version"], ["inspect", "BARE", "--json"], ["inspect", "BARE"]])
-def test_a_closed_stream_takes_what_it_is_given(words: list[str], stream: str, bundle: Path) -> None:
-    bare = str(bundle.with_name("bare"))
-    command = [sys.executable, "-m", "hydrant", *(bare if word == "BARE" else word for word in words)]
-    closing = ["sh", "-c", f'exec "$@" {stream}>&-', "sh", *command]
-    done = subprocess.run(closing, capture_output=True, text=True, check=False, cwd="/")
-    assert (done.returncode, done.stderr, bool(done.stdout)) == (0, "", stream == "2")
