@@ -131,10 +131,8 @@ def choose(
         for (target, name), action in options.taken.items():
             useful = any((kinds[one], name) in options.taken for one in chosen)
             if target is kind and not useful and hasattr(options, action.dest):
-                raise InputError(
-                    f"{action.option_strings[-1]} is given for {flag} {','.join(chosen)}, which has no use for it; "
-                    f"leave it out, or use {flag} {word}"
-                )
+                other = f"{flag} {','.join(chosen)}, which has no use for it; leave it out, or use {flag} {word}"
+                raise InputError(f"{action.option_strings[-1]} is given for {other}")
     chosen_kinds = [(kinds[word], inspect.signature(kinds[word]).parameters) for word in chosen]
     return [call(kind, options, **{name: given[name] for name in names & given.keys()}) for kind, names in chosen_kinds]
 

@@ -115,10 +115,7 @@ ALONE = set(PARTS) - {"attention"}
 def _check_measured(options: argparse.Namespace) -> None:
     """Refuse what only the drift of averaging is measured on, where nothing is averaged."""
     if options.data is not None and len(options.model) < 2:
-        raise InputError(
-            "--data is given with one MODEL; expected several, since data measure the drift of averaging their "
-            "weights; leave it out"
-        )
+        raise InputError("--data is given with one MODEL; data measure the drift of averaging several; leave it out")
     if options.data is None and hasattr(options, "read"):
         raise InputError("--read is given without --data, which it is about; leave it out")
 

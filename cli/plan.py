@@ -74,9 +74,7 @@ def run(options: argparse.Namespace) -> int:
     if "dropout" in names and asked:
         raise InputError(f"{asked[0]} is given for --method dropout, whose --rate decides; leave it out")
     if {"--keep", "--to-tune"} <= set(asked):
-        raise InputError(
-            "--keep and --to-tune are given; expected one of them: the heads kept, or a plan within a budget"
-        )
+        raise InputError("--keep and --to-tune are given; expected a number of heads, or a plan within a budget")
     state = options.output.with_name(f"{options.output.name}.part")  # keeps what a search finds
     searches = "circuit" in names and destination(options.output) is not None
     method = choose("--method", METHODS, names, options, **({"state": state} if searches else {}))
@@ -129,9 +127,7 @@ def _check_explored(options: argparse.Namespace) -> None:
     """Refuse options that do not go with --explore, and data that are missing."""
     for flag in NOT_EXPLORED:
         if hasattr(options, flag):
-            raise InputError(
-                f"--{flag.replace('_', '-')} is given with --explore, which tries a grid of plans; leave it out"
-            )
+            raise InputError(f"--{flag.replace('_', '-')} is given with --explore; leave one of the two out")
     for name in ("classes", "template"):
         if getattr(options, name) is not None:
             raise InputError(f"--{name} is given with --explore, which takes classifiers only; plan without --explore")
@@ -171,9 +167,7 @@ def _keep(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"--keep is {cut(text)}; expected a number of heads, a share such as 0.66, or a JSON list"
-        ) from error
+        raise InputError(f"--keep is {cut(text)}; expected a number of heads, a share, or a JSON list") from error
 
 
 def plan_text(plan: HeadPlan) -> str:

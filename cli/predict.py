@@ -335,10 +335,7 @@ def _check_texts(given: Sequence[str], modality: str) -> None:
         folder = os.path.isdir(item)  # noqa: PTH112 - of a long text, Path's raises
         if folder or (os.path.isfile(item) and not is_input(item)):  # noqa: PTH113
             what = "a folder" if folder else other
-            raise InputError(
-                f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}? (give lines of a file as - with the "
-                "file on standard input)"
-            )
+            raise InputError(f"{cut(item)} is {what}; did you mean --input {shlex.quote(item)}?")
 
 
 def _standard_input() -> Iterator[Row]:

@@ -52,19 +52,17 @@ def read_training(
     fitted, possible = {name for names in FITTED for name in names}, set(BASELINES) - set(task.lacks)
     if figures.fit is None:
         if figures.baselines and possible <= fitted:
-            raise InputError(
-                "baselines of a model of one output are of its features alone; give training data (fit=…, --fit)"
-            )
+            raise InputError("baselines for regression need training data; give them (fit=…, --fit)")
         return None
     if not fitted & possible:
         raise InputError(
-            "training data are given (fit=…, --fit), but and no baseline of a tagger is fitted; leave them out"
+            "training data are given (fit=…, --fit), but no baseline of this task is fitted; leave them out"
         )
     training = read_examples(figures.fit, bundle.labels, columns=reading, task=task.name)
     check_alike(known, training)
     if len(training) < figures.neighbours:
         raise InputError(
-            f"neighbours is {figures.neighbours}, but {training.source} holds {len(training)} examples; give fewer"
+            f"neighbours is {figures.neighbours}; expected at most {len(training)}, as {training.source} has"
         )
     return training
 
@@ -212,17 +210,13 @@ def single_model_of(model: Model) -> str:
     return f"{words}, which keeps {kept} of {heads} heads in a layer"
 
 
-def is_whole_model(model: Model) -> bool:
-    """True for one model with all its heads."""
-    return model.kind in WHOLE or model.plan.head_counts() == [list(model.architecture.heads_of_layers)]
-
-
 def baseline_notes(
     models: Sequence[Model], bundle: Bundle, known: Examples, ood: Examples, training: Examples | None
 ) -> list[str]:
     """Notes for reading baselines: whether any is of a whole model, and which data are used twice."""
     notes = []
-    if not any(is_whole_model(model) for model in models):
+    counts = [(model.plan.head_counts(), [list(model.architecture.heads_of_layers)]) for model in models]
+    if not any(model.kind in WHOLE or kept == every for model, (kept, every) in zip(models, counts, strict=True)):
         notes.append(
             f"the baselines of {models[0].name} are computed from {single_model_of(models[0])}; to judge it by "
             "those of a checkpoint that it was made from, compare with one, too (compare=…, --compare)"

@@ -39,9 +39,8 @@ def asked(source: str | Path, compare: Sequence[str | Path]) -> Asked | None:
     if word != KIND or Path(source).exists():
         return None
     if not rest or not re.fullmatch(r"[0-9]{1,4}", rest[0]) or not 2 <= int(rest[0]) <= MOST:
-        raise InputError(
-            f"competitor {cut(source)} names no number of passes from 2 to {MOST}; expected {KIND}:10:CHECKPOINT"
-        )
+        expected = f"from 2 to {MOST}; expected {KIND}:10:CHECKPOINT"
+        raise InputError(f"competitor {cut(source)} names no number of passes {expected}")
     if len(rest) == 2 and rest[1]:
         return Asked(int(rest[0]), rest[1])
     others = [str(other) for other in compare if str(other).partition(":")[0] != KIND]
@@ -61,8 +60,8 @@ class DropoutPasses:
         rates = (architecture.hidden_dropout, architecture.attention_dropout, architecture.classifier_dropout)
         if not any(rates):
             raise InputError(
-                f"{name} has dropout rates of zero, so that all passes of {KIND} would be equal; leave it out, compare "
-                "with a checkpoint that was trained with dropout, or drop heads: hydrant plan --method dropout"
+                f"{name} has dropout rates of zero; compare with a checkpoint trained with dropout, or drop heads: "
+                "hydrant plan --method dropout"
             )
         self._model, self._passes, self._seed = model.train(), passes, seed
         self.architecture = architecture

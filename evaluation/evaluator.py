@@ -98,7 +98,7 @@ def evaluate(
     if figures.caution and not TASKS[task].query_groups(known):
         raise InputError(
             f"caution is {figures.caution:g}, but data {known.source} hold no rankings; expected pairs of texts "
-            "(--read text_pair=NAME), some with the same first text and a label above 0: give them, or leave it out"
+            "(--read text_pair=NAME), some with the same first text and a label above 0"
         )
     ood = None if ood is None else read_examples(ood, None, columns=reading)
     _check_raw(known, ood, figures.corruptions, bundle.any_architecture().modality)

@@ -75,10 +75,8 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
         return []
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
     if not able:
-        raise InputError(
-            f"backend {runners[0].name} cannot run a baseline; choose {' or '.join(RUNS_GRAPHS)} with --backend, on a "
-            "bundle with a graph made by `hydrant export`"
-        )
+        able = " or ".join(RUNS_GRAPHS)
+        raise InputError(f"backend {runners[0].name} cannot run a baseline; expected {able}, and a bundle with a graph")
     require("onnx", "fuse", "make a model to compare with")
     from ..export.random_model import PLAIN, random_model
 

@@ -124,7 +124,7 @@ def profile(
         cases = [case for shape in settings.shapes for case in run.cases(fused + opened, *shape)]
         breakdown = run.layers(fused) if layers else None
     warnings += instabilities({run.named(case): case.latency_ms for case in cases})
-    warnings += [text for case in cases if (text := run.host_bound(case))]
+    warnings += [text for case in cases for text in run.host_bound(case)]
     notes = []
     if baselines:
         notes.append(RANDOM_WEIGHTS if bundle.any_architecture().is_declared else ORIGINAL)
@@ -187,15 +187,13 @@ class _Run:
         """A case in words."""
         return f"{case.model} on {case.backend}, {self.settings.shape(case.batch, case.sequence)}"
 
-    def host_bound(self, case: Case) -> str | None:
+    def host_bound(self, case: Case) -> list[str]:
         """A warning where the CPU may be what is slow."""
         parts = case.parts_ms or {}
         if parts.get("enqueue", 0.0) <= ENQUEUE * parts.get("compute", math.inf):
-            return None
-        return (
-            f"{self.named(case)}: enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of "
-            "computation, so the CPU may be what is slow; a fixed shape runs as one CUDA graph"
-        )
+            return []
+        share = f"enqueueing takes {parts['enqueue']:.2f} ms of {parts['compute']:.2f} ms of computation"
+        return [f"{self.named(case)}: {share}, so the CPU may be what is slow; a fixed shape runs as one CUDA graph"]
 
     def memories(self, subjects: Sequence[Subject], warnings: list[str]) -> list[MemoryCase]:
         """Peak memory of every model at the largest shape; a warning for each that could not be measured."""

@@ -299,7 +299,7 @@ def test_what_a_stage_recorded_and_was_damaged_since_is_refused(tmp_path: Path) 
     begun.stage("fuse", lambda: {"parameters_ratio": "many"})
     with pytest.raises(ValueError, match="format code"):  # of this call: a fault of ours
         begun.told("fuse", fused_line)
-    with pytest.raises(InputError, match=r"make\.json does not tell what the stage fuse did \(ValueError.*delete"):
+    with pytest.raises(InputError, match=r"make\.json has a damaged record of the stage fuse \(ValueError.*delete"):
         Workspace(tmp_path / "out.make", digests).told("fuse", fused_line)
     (tmp_path / "out.make/make.json").write_text('{"plan": 3}')
     with pytest.raises(InputError, match=r"make\.json.*; delete"):

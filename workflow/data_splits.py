@@ -85,16 +85,15 @@ def check_unseen(sets: Mapping[str, Examples], modality: Modality) -> None:
         known = set(hashed[earlier] or ())
         share = sum(each in known for each in hashed[later] or ()) / len(sets[later])
         if share >= MOST:
-            raise InputError(
-                f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source}) are among "
-                f"those of the {earlier} data ({sets[earlier].source}); expected examples of their own"
-            )
+            what = f"{share:.0%} of the {len(sets[later])} examples of the {later} data ({sets[later].source})"
+            others = f"those of the {earlier} data ({sets[earlier].source})"
+            raise InputError(f"{what} are among {others}; expected examples of their own")
 
 
 def _shares(examples: Examples, count: int, seed: int, task: TaskName = "classification") -> list[Examples]:
     if len(examples) < count * LEAST:
         raise InputError(
-            f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST}, since {count} "
-            "parts have different uses; give more, or test data of their own"
+            f"data {examples.source} has {len(examples)} examples; expected at least {count * LEAST} for {count} uses: "
+            "give more, or test data of their own"
         )
     return random_parts(examples, count, seed, task)

@@ -181,7 +181,7 @@ def explore(
     check_apart(data, ood)
     if is_pseudo(ood):
         raise InputError(
-            f"ood is {cut(ood)}, which serves to choose circuits, not to measure; give data, or leave it out"
+            f"ood is {cut(ood)}; expected data, since synthetic ones only choose circuits; or leave it out"
         )
     if train is not None:
         require("accelerate", "tune", "tune what is explored")
@@ -191,9 +191,7 @@ def explore(
     how: dict[str, Any] = {"labels": labels, "columns": reading, "seed": seed, "task": architecture.task}
     known = read_examples(data, limit=reading.limit(), **how)
     if len(known) < 2:
-        raise InputError(
-            f"there is {len(known)} example of data {known.source}; expected at least 2: give more (--data)"
-        )
+        raise InputError(f"there is {len(known)} example of data {known.source}; expected at least 2 (--data)")
     judging, measuring = random_parts(known, 2, seed, architecture.task)
     unknown = None if ood is None else read_examples(ood, None, columns=reading)
     training = None if train is None else read_examples(train, limit=reading.limit(), **how)
@@ -238,10 +236,8 @@ def _together(compare: str | Path | Sequence[str | Path], labels: Sequence[str])
         return None
     found = fuse([load_model(source) for source in sources], keep_separate=["all"])
     if list(found.labels) != list(labels):
-        raise InputError(
-            f"the checkpoints to compare with (--compare) have the classes {listing(found.labels)}; expected those of "
-            f"the model, {listing(labels)}, in the same order"
-        )
+        names = f"{listing(found.labels)}; expected the model's, in its order: {listing(labels)}"
+        raise InputError(f"the checkpoints to compare with (--compare) have the classes {names}")
     return found
 
 

@@ -60,14 +60,14 @@ class Recipe:
         for name in TUNING:
             if self.fast and getattr(self, name) != getattr(type(self), name):
                 raise InputError(
-                    f"{name} = {getattr(self, name)} is given with fast, which leaves the tuning out; leave one out"
+                    f"{name} = {getattr(self, name)} is given with fast, without tuning; leave one of them out"
                 )
         if not is_whole(self.members, 2):
             raise InputError(f"members is {cut(self.members)}; expected a whole number, 2 or more")
         if isinstance(self.method, Dropout) or "dropout" in _names(self.method):
             raise InputError(
-                "method 'dropout' keeps as many heads as its rate says, not as many as a budget; expected taylor, "
-                "circuit or random (for such a plan: `hydrant plan --method dropout`, then `hydrant fuse`)"
+                "method 'dropout' has a rate, not a budget; expected taylor, circuit or random (for dropout: "
+                "`hydrant plan --method dropout`, then `hydrant fuse`)"
             )
 
     def limit(self, architecture: Architecture) -> float:
