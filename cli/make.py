@@ -51,12 +51,8 @@ def run(options: argparse.Namespace) -> int:
     chosen = {"abstain": call(Coverage, options), "flags": call(FalseAlarm, options)}
     recipe = call(Recipe, options, **chosen)
     say = partial(print, file=sys.stderr, flush=True)
-    try:
+    with shared.resumable(workspace_of(Path(options.output)), "done"):
         report = call(make, options, recipe=recipe, reading=shared.read_options(options), say=say)
-    except KeyboardInterrupt:
-        if (place := workspace_of(Path(options.output))).exists():
-            print(f"hydrant: {place} holds what was done; run the same command again to go on", file=sys.stderr)
-        raise
     show(options, report.to_json(), make_text(report))
     return 0 if report.verified else 1
 

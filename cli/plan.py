@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,12 +79,8 @@ def run(options: argparse.Namespace) -> int:
     method = choose("--method", METHODS, names, options, **({"state": state} if searches else {}))
     given = {"keep": call(Budget, options)} if {"--budget", "--to-tune"} & set(asked) else {}
     model = shared.source(options.model, options)
-    try:
+    with shared.resumable(state, "found"):
         made = call(plan_heads, options, model=model, method=method, reading=shared.read_options(options), **given)
-    except KeyboardInterrupt:
-        if searches and state.exists():
-            print(f"hydrant: {state} holds what was found; run the same command again to go on", file=sys.stderr)
-        raise
     made.save(options.output)
     if options.json:
         print_json({"plan": str(options.output), **made.to_json()})
@@ -119,18 +114,15 @@ def _explore(options: argparse.Namespace) -> int:
     return 0
 
 
-NOT_EXPLORED = ("keep", "to_tune", "fork_from", "traced", "systematic")
+NOT_EXPLORED = ("keep", "to_tune", "fork_from", "traced", "systematic", "classes", "template")
 """Options that a grid of plans has no use for."""
 
 
 def _check_explored(options: argparse.Namespace) -> None:
     """Refuse options that do not go with --explore, and data that are missing."""
     for flag in NOT_EXPLORED:
-        if hasattr(options, flag):
+        if getattr(options, flag, None) is not None:
             raise InputError(f"--{flag.replace('_', '-')} is given with --explore; leave one of the two out")
-    for name in ("classes", "template"):
-        if getattr(options, name) is not None:
-            raise InputError(f"--{name} is given with --explore, which takes classifiers only; plan without --explore")
     if value(explore, "data", options) is inspect.Parameter.empty:
         raise InputError("--explore needs labelled validation data; give them with --data")
 

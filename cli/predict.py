@@ -22,7 +22,6 @@ from ..data.images import is_image
 from ..data.raw_inputs import Row
 from ..engines.gpu import NO_GPU
 from ..errors import InputError, cut
-from ..progress import Progress
 from ..runtime import Predictor, load
 from ..runtime.offline.input_stream import Sources
 from ..runtime.offline.offline_run import Division, Outcome, predict_part
@@ -133,16 +132,21 @@ def arguments(command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Predict, and show label, confidence and uncertainty of each input."""
     _check(options)
-    options.batch_size = value(Predictor.predict, "batch_size", options)
+    scoring = Scoring(
+        batch_size=value(Predictor.predict, "batch_size", options),
+        skip_invalid=options.skip_invalid,
+        probabilities=options.probabilities,
+        aggregation=options.aggregation,
+    )
     with call(load, options) as predictor:
         for name, reason in predictor.fallbacks:
             level = logging.INFO if reason == NO_GPU else logging.WARNING  # a machine without a GPU lacks nothing
             log.log(level, "backend %s was skipped: %s", name, reason)
         if options.shard or options.engine == "ray":
-            return predict_large(predictor, options)
+            return predict_large(predictor, options, scoring)
         if options.input:
-            return predict_file(predictor, options, progress)
-        return predict_items(predictor, options)
+            return predict_file(predictor, options, scoring)
+        return predict_items(predictor, options, scoring)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -181,12 +185,11 @@ def _check(options: argparse.Namespace) -> None:
         Sources.named(options.input).check_kept(options.output, options.errors)
 
 
-def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
+def predict_items(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
     """Predict the inputs given as arguments and print a table, or one JSON object."""
     pairs = [tuple(pair) for pair in options.pair]
     _check_texts([text for pair in pairs for text in pair], "text")
     inputs: list[Any] = pairs or _arguments(options.inputs, predictor.modality)
-    scoring = _scoring(options)
     row_options = scoring.row_options(predictor)
     try:
         prediction = predictor.predict(inputs, batch_size=scoring.batch_size, on_error=scoring.on_error)
@@ -208,9 +211,8 @@ def predict_items(predictor: Predictor, options: argparse.Namespace) -> int:
     return 0
 
 
-def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Progress) -> int:
+def predict_file(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
     """Predict every row of files or image folders, with bounded memory; a regular file appears whole or not at all."""
-    scoring = _scoring(options)
     results = _predictions(predictor, options, scoring)
     first = next(results, [])
     if not first:
@@ -232,9 +234,8 @@ def predict_file(predictor: Predictor, options: argparse.Namespace, progress: Pr
     return 0
 
 
-def predict_large(predictor: Predictor, options: argparse.Namespace) -> int:
+def predict_large(predictor: Predictor, options: argparse.Namespace, scoring: Scoring) -> int:
     """Predict one part of the rows of files, in chunks that stay where the run is interrupted."""
-    scoring = _scoring(options)
     shard = options.shard or WHOLE
     division = call(Division, options, output=options.output, errors=options.errors, shard=shard)
     sources, engine = _sources(options), None
@@ -299,15 +300,6 @@ def _example(predictor: Predictor, scoring: Scoring, options: argparse.Namespace
         return {}
     usual = next((row for row in rows if "error" not in row), None) or example_answer(predictor, scoring)
     return table_row(usual, scoring, options.errors)
-
-
-def _scoring(options: argparse.Namespace) -> Scoring:
-    return Scoring(
-        batch_size=options.batch_size,
-        skip_invalid=options.skip_invalid,
-        probabilities=options.probabilities,
-        aggregation=options.aggregation,
-    )
 
 
 def _sources(options: argparse.Namespace) -> Sources:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from ..errors import InputError
@@ -54,12 +53,8 @@ def run(options: argparse.Namespace) -> int:
     state = place.with_name(f"{place.name}.tune.part")
     kind = PerMember if options.per_member else BatchEnsemble if options.batch_ensemble else Jointly
     how = call(kind, options, state=state)
-    try:
+    with shared.resumable(state, "tuned"):
         report = call(tune, options, how=how, reading=shared.read_options(options))
-    except KeyboardInterrupt:
-        if state.exists():
-            print(f"hydrant: {state} holds what was tuned; run the same command again to go on", file=sys.stderr)
-        raise
     show(options, report.to_json(), tune_text(report))
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -181,11 +182,7 @@ def _written(bundle: Bundle, report: EvaluationReport, evidence: Evidence, folde
     drawn = pictures(report, evidence) if report.task == "classification" else {}
     files: dict[str, bytes | Path] = {f"reports/evaluation-{name}.png": png for name, png in drawn.items()}
     report = replace(report, files=sorted([REPORT, *files]))
-    stale = {
-        name
-        for name in bundle.manifest["files"]
-        if name.startswith("reports/evaluation-") and name.endswith(".png") and name not in files
-    }
+    stale = {*fnmatch.filter(bundle.manifest["files"], "reports/evaluation-*.png")} - {*files}
     if report.html is not None:
         made = page(report, evidence if report.task == "classification" else None, drawn)
         write_atomically(report.html, made.encode(errors="replace"))

@@ -64,14 +64,11 @@ def observe(
             kept |= {"divergence": pairwise_divergence(members), "pair_disagreement": pairwise_disagreement(members)}
         return kept
 
-    given = (model.runs, model.processor, model.architecture, inputs, reduce)
+    gather: Any = collect_words if model.architecture.every_token else collect
     how: dict[str, Any] = {"batch_size": batch_size, "progress": progress, "title": title}
-    texts = words = None
+    outputs, texts, words = gather(model.runs, model.processor, model.architecture, inputs, reduce, **how), None, None
     if model.architecture.every_token:
-        of_words = collect_words(*given, **how)
-        outputs, texts, words = of_words.outputs, of_words.texts, of_words.words
-    else:
-        outputs = collect(*given, **how)
+        outputs, texts, words = outputs.outputs, outputs.texts, outputs.words
     further = outputs.get("divergence"), outputs.get("pair_disagreement")
     return Observation(len(model.plan.members), Prediction.from_outputs(outputs), *further, texts, words)
 

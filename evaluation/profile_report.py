@@ -157,15 +157,11 @@ def _processor() -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """A model on a backend at one shape.
+    """A model (``"fused"`` or a baseline) on a backend at one shape.
 
-    Attributes:
-        model: ``"fused"``, or the name of a baseline.
-        chunk: most inputs that went into one run of what is below the backend.
-        throughput: inputs per second: batch ÷ mean.
-        ratios: baseline → time ÷ that of the baseline on the same backend.
-        flops_ratio: operations ÷ those of the plain single model; ``None`` for traced bundles.
-        parts_ms: of a run on a GPU: ``h2d``, ``compute``, ``d2h`` and, on the CPU, ``enqueue``; ``None`` elsewhere.
+    ``chunk``: most inputs in one run below the backend. ``ratios``: baseline → time ÷ that of the baseline on the same
+    backend. ``flops_ratio``: operations ÷ the plain single model's. ``parts_ms``: ``h2d``, ``compute``, ``d2h`` and
+    ``enqueue`` of a run on a GPU.
     """
 
     model: str
@@ -219,14 +215,10 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class ProfileReport:
-    """Results of ``profile``.
+    """Results of ``profile``; models on one backend were interleaved.
 
-    Attributes:
-        files: SHA-256 of every file of the bundle but the reports, as it was profiled.
-        cases: every model and shape; models on one backend were interleaved.
-        skipped: (backend, reason) of each one that ``"auto"`` passed over.
-        plot: file in the bundle with the plot; ``None`` without matplotlib.
-        written: files in the bundle, or paths in a folder of their own; not in the JSON form.
+    ``files``: SHA-256 of the profiled files. ``skipped``: (backend, reason) of those that ``"auto"`` passed over.
+    ``written``: files in the bundle, or paths in a folder of their own; not in the JSON form.
     """
 
     family: str

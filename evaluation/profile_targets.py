@@ -81,12 +81,11 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
     from ..export.random_model import PLAIN, random_model
 
     architecture = bundle.any_architecture()
-    if isinstance(architecture, Traced):
-        plain = _graph_file(_original(bundle, architecture), folder / "single")
-    else:
-        plain = _graph_file(random_model(architecture, without=PLAIN), folder / "single")
+    traced = isinstance(architecture, Traced)
+    model = _original(bundle, architecture) if traced else random_model(architecture, without=PLAIN)
+    plain = _graph_file(model, folder / "single")
     singles = [(SINGLE, plain, 1)]
-    if SINGLE in names and not isinstance(architecture, Traced):
+    if SINGLE in names and not traced:
         singles.append((REWRITTEN, _graph_file(random_model(architecture, without=()), folder / "rewritten"), 1))
     chosen = {SINGLE: singles, DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, bundle.members)]}
     return [
@@ -97,7 +96,7 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
     ]
 
 
-def _original(bundle: Bundle, architecture: Traced) -> Any:
+def _original(bundle: Bundle, architecture: Any) -> Any:
     """The original of a traced bundle, written as the bundle's graph was."""
     from ..export.traced_graph import traced_graph
     from ..models.tracing.members import all_heads

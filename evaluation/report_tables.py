@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -200,17 +200,16 @@ def _named(report: EvaluationReport) -> list[str]:
 
 def _models(report: EvaluationReport) -> Section:
     """Kind, members, backend and latency of each model."""
-    facts: dict[str, Callable[[ModelReport], Cell]] = {
-        "kind": lambda model: Cell(model.kind),
-        "members": lambda model: Cell(str(model.members)),
-        "temperature": lambda model: Cell(_ends(model.temperatures or [model.temperature])),
-        "runs on": lambda model: Cell(f"{model.backend}, {model.precision}"),
-    }
+    names = ["kind", "members", "temperature", "runs on"]
+    facts = [
+        [model.kind, str(model.members), _ends(model.temperatures or [model.temperature]),
+         f"{model.backend}, {model.precision}"] for model in report.models
+    ]  # fmt: skip
+    rows = [[Cell(name), *map(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
     if report.batch:
-        facts[f"ms for a batch of {report.batch}"] = lambda model: (
-            Cell("–") if model.latency_ms is None else Cell(f"{model.latency_ms:.1f}", f"on {model.latency_on}")
-        )
-    rows = [[Cell(name), *map(fact, report.models)] for name, fact in facts.items()]
+        times = [(model.latency_ms, f"on {model.latency_on}") for model in report.models]
+        cells = [Cell("–") if taken is None else Cell(f"{taken:.1f}", where) for taken, where in times]
+        rows.append([Cell(f"ms for a batch of {report.batch}"), *cells])
     words = report.latency_note or ("" if report.batch else "hydrant evaluate --latency")
     return Section("Models", [Table(_named(report), {"": rows})], [f"Latency: {words}."] if words else [])
 

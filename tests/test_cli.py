@@ -392,18 +392,6 @@ def test_a_terminal_without_unicode(made: Path, text_csv: Path, monkeypatch: pyt
     assert json.loads(done.stdout)["input"] == "hello Ω"
 
 
-def test_predict_and_inspect_run_without_torch(made: Path) -> None:
-    for arguments in (["predict", str(made / "out"), "hello"], ["inspect", str(made / "out")]):
-        code = (
-            "import sys\n"
-            "sys.modules.update(torch=None, transformers=None)\n"
-            "from hydrant.cli import main as cli\n"
-            f"sys.exit(cli.main({arguments!r}))\n"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/")
-        assert done.returncode == 0, done.stderr
-
-
 def test_a_strangers_labels_do_not_steer_the_terminal(made: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "out"
     shutil.copytree(made / "out", bundle)

@@ -37,16 +37,6 @@ from hydrant.cli.main import COMMANDS, main, parse
 from hydrant.cli.renamed import PYTHON_ONLY, RENAMED
 from hydrant.cli.shared import read_options
 
-VERBS = ("plan_heads", "fuse", "tune", "export_onnx", "build_engine", "verify", "profile", "calibrate", "evaluate",
-         "load", "save_bundle")  # fmt: skip
-
-
-def test_verbs_take_few_parameters() -> None:
-    for name in VERBS:
-        taken = set(inspect.signature(getattr(hydrant, name)).parameters)
-        own = taken - {"seed", "progress", "force"}  # which all may have
-        assert len(own) <= 12, name
-
 
 @pytest.mark.parametrize(
     ("make", "name"),

@@ -91,23 +91,19 @@ class Row:
     mutual_information: float
     rmse: float | None = None
 
-    def keeps(self, single: Row, margin: float) -> bool:
+    def keeps(self, single: Any, margin: float) -> bool:
         """True if nearly as accurate as the single model: within a margin in points, or in per cent of RMSE."""
-        if self.accuracy is not None and single.accuracy is not None:
-            return accuracy_kept(single.accuracy, self.accuracy, margin)
-        assert self.rmse is not None  # what has no accuracy is a regression
-        assert single.rmse is not None
-        return error_kept(single.rmse, self.rmse, margin)
+        mine: Any = self
+        if single.accuracy is not None:
+            return accuracy_kept(single.accuracy, mine.accuracy, margin)
+        return error_kept(single.rmse, mine.rmse, margin)
 
 
 @dataclass(frozen=True)
 class Exploration:
-    """Results of ``explore``.
+    """Results of ``explore``: the single model, a Deep Ensemble where one was given, and every point.
 
-    Attributes:
-        rows: the single model, the Deep Ensemble where one was given, and every point.
-        chosen, best: place among the rows, and its plan; ``None`` where every point loses too much.
-        why: why no point was chosen, in words.
+    ``chosen`` and ``best`` are the place among the rows and its plan, or ``None``, for the reason ``why``.
     """
 
     rows: tuple[Row, ...]
@@ -300,17 +296,15 @@ def chosen_place(rows: Sequence[Row], budget: float, margin: float) -> int:
 
 def _too_much_lost(single: Row, affordable: Sequence[Row], margin: float) -> InputError:
     if single.accuracy is None:
-        least = min(row.rmse for row in affordable if row.rmse is not None)
-        lost = f"RMSE: the best has {least:.4g}, the single model {single.rmse:.4g}, and it may rise by {margin:g} %"
+        best = min(row.rmse for row in affordable if row.rmse is not None)
+        lost = f"RMSE: the best has {best:.4g}, the single model {single.rmse:.4g}, and it may rise by {margin:g} %"
     else:
         best = max(row.accuracy for row in affordable if row.accuracy is not None)
         lost = (
-            f"accuracy: the best has {best:.3f}, the single model {single.accuracy:.3f}; {margin:g} points may be lost"
+            f"accuracy: the best has {best:.3f}, the single model {single.accuracy:.3f}; allowed are {margin:g} points"
         )
-    return InputError(
-        f"no explored plan within the budget keeps the {lost}; give training data to tune on (--train), more heads, or "
-        "a larger margin (--max-accuracy-loss)"
-    )
+    remedy = "give training data to tune on (--train), more heads, or a larger margin (--max-accuracy-loss)"
+    return InputError(f"no explored plan within the budget keeps the {lost}; {remedy}")
 
 
 def _loss(known: Examples, architecture: Architecture) -> str | None:

@@ -190,20 +190,17 @@ class _Job:
         how: dict[str, Any] = {"columns": self.reading, "seed": self.how["seed"]}
         labelled: Any = partial(read_examples, labels=self.labels, task=self.task, **how)
         unlabelled: Any = partial(read_examples, labels=None, **how)
-        training = labelled(data, role="training")  # all of them: what is not drawn was trained on, too
-        judged = labelled(validation, role="validation")
-        further: dict[str, Examples | None] = {
-            "test": None if test is None else labelled(test, role="test"),
-            "ood": None if ood is None else unlabelled(ood, role="ood"),
-            "test_ood": None if test_ood is None else unlabelled(test_ood, role="test_ood"),
-        }
-        found = {"training": training, "validation": judged, **further}
-        for apart in (("training", "validation", "test"), ("ood", "test_ood")):
-            sets = {role: examples for role in apart if (examples := found[role]) is not None}
+        known = {"training": data, "validation": validation, "test": test}  # all: what is not drawn was trained on, too
+        unknown = {"ood": ood, "test_ood": test_ood}
+        found: dict[str, Examples] = {}
+        for read, sources in ((labelled, known), (unlabelled, unknown)):
+            sets = {role: read(source, role=role) for role, source in sources.items() if source is not None}
             check_unseen(sets, self.architecture.modality)
+            found |= sets
         if (limit := self.reading.limit()) is not None:
-            training = labelled(training, limit=limit)
-        parts = parted(training, judged, **further, seed=self.how["seed"], task=self.task)
+            found["training"] = labelled(found["training"], limit=limit)
+        every = [found.get(role) for role in (*known, *unknown)]
+        parts = parted(*every, seed=self.how["seed"], task=self.task)
         if self.task != "tokens":  # whose thresholds are of spans, and how many there are the model says
             check_enough(parts.fitting, self.recipe.abstain, self.recipe.flags)
         return parts

@@ -19,13 +19,9 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MakeReport:
-    """Results of ``make``.
+    """Results of ``make``: the record of each stage, for the last four the JSON reports of their verbs.
 
-    Attributes:
-        stages: stage → what it recorded: ``plan``, ``fuse``, ``tune``, ``export``, ``calibrate``, ``verify`` and
-            ``evaluate`` (of the last four, the reports of these verbs as JSON objects).
-        examples: how many examples did what (``workflow.data_splits.Parts``); ``None`` for what was not given.
-        seconds: that this call took.
+    ``examples``: how many examples did what (``workflow.data_splits.Parts``); ``seconds`` that this call took.
     """
 
     bundle: Path
