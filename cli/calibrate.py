@@ -17,7 +17,6 @@ from .terminal import show
 EXAMPLE = "hydrant calibrate out/ --data validation.csv --fit train.csv --coverage 0.95 --false-alarm 0.05"
 
 VECTORS = {"token": "each token", "first": "first token", "mean": "mean"}
-"""What a tap reads of a layer, in words."""
 
 
 def arguments(command: Command) -> None:

@@ -19,7 +19,6 @@ from ..errors import LARGEST, InputError, cut
 from .terminal import progress
 
 Target = Callable[..., Any]
-"""A verb, or an option type."""
 
 
 def parts(text: str) -> list[str]:

@@ -1,7 +1,6 @@
 """The command line: one thin subcommand per stage.
 
-Exit status: 0 on success, 1 when a check failed (a verification gate), 2 for unusable input or
-usage (one line ``hydrant: error: …``), 130 after Ctrl-C.
+Exit status: 0 on success, 1 when a check failed, 2 for unusable input or usage, 130 after Ctrl-C.
 """
 
 from __future__ import annotations

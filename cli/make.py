@@ -96,4 +96,3 @@ _COLUMNS = {
     "distance_auroc": "distance",
     "distance_fpr95": "FPR95, distance",
 }
-"""Figures of the closing table and what their columns are called."""

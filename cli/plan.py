@@ -115,7 +115,6 @@ def _explore(options: argparse.Namespace) -> int:
 
 
 NOT_EXPLORED = ("keep", "to_tune", "fork_from", "traced", "systematic", "classes", "template")
-"""Options that a grid of plans has no use for."""
 
 
 def _check_explored(options: argparse.Namespace) -> None:
@@ -266,4 +265,3 @@ _FIGURES = {
     "auroc_predictive_entropy": "AUROC by entropy",
     "auroc_max_probability": "AUROC by max probability",
 }
-"""Figures of the validation set as they are shown."""

@@ -50,7 +50,6 @@ from .terminal import log, print_beside, print_json, print_text, progress, stand
 EXAMPLE = 'hydrant predict out/ "transfer money" "what is the weather"'
 
 SPOOL_BYTES = 16 * 2**20
-"""Rows for standard output are kept in memory up to this size, then in a temporary file."""
 
 
 def arguments(command: Command) -> None:

@@ -36,7 +36,6 @@ COLUMNS: dict[str, list[Column]] = {
     "spans": [("span", lambda row: short(row["text"], 30) if "text" in row else "–"), *DECIDED],
     "label": DECIDED,
 }
-"""The columns of each kind of prediction, by the key that tells it."""
 
 DECISIONS = {"abstain": "abstain", "out_of_distribution": "out of distribution"}
 OPTIONAL: list[Column] = [

@@ -61,7 +61,7 @@ def _heading(report: ProfileReport) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if name in used)
     first = report.cases[0]
     backend = "" if _many_backends(report.cases) else f"{first.backend} {first.precision}"
-    length = "" if _many_sequences(report) else settings.length(first.sequence)
+    length = "" if len(report.settings.sequences) > 1 else settings.length(first.sequence)
     cores = f"{machine['usable_cores']} of {machine['cores']} cores"
     heading = f"{report.family}, {report.members} members, on {machine['processor']}, {cores}, {threads}, {versions}"
     return "\n".join(filter(None, [heading, ", ".join(filter(None, [backend, length]))]))
@@ -78,7 +78,7 @@ def _cases(report: ProfileReport) -> str:
                 "model": case.model,
                 **({"backend": f"{case.backend} {case.precision}"} if many else {}),
                 "batch": str(case.batch),
-                **({report.settings.unit: str(case.sequence)} if _many_sequences(report) else {}),
+                **({report.settings.unit: str(case.sequence)} if len(report.settings.sequences) > 1 else {}),
                 "chunk": str(case.chunk),
                 "p50 ms": f"{case.latency_ms.p50:.2f}",
                 **{name: f"{getattr(case.latency_ms, name):.2f}" for name in ("p90", "p95", "p99")},
@@ -100,10 +100,6 @@ def _ratio(case: Case, baseline: str) -> str:
 
 def _many_backends(cases: Sequence[Case] | Sequence[MemoryCase]) -> bool:
     return len({(case.backend, case.precision) for case in cases}) > 1
-
-
-def _many_sequences(report: ProfileReport) -> bool:
-    return len(report.settings.sequences) > 1
 
 
 def _memory(cases: Sequence[MemoryCase], settings: Settings) -> str:

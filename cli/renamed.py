@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from ..errors import InputError
 
 READ_BY = ("make", "plan", "fuse", "tune", "calibrate", "evaluate", "export", "verify", "predict")
-"""Commands that have ``--read``."""
 
 RENAMED = {
     "--text-column": "text",
@@ -17,7 +16,6 @@ RENAMED = {
     "--examples": "examples",
     "--batch-size": "batch_size",
 }
-"""Former options by the name that ``--read`` has for them."""
 
 KEPT = {("predict", "--batch-size")}
 

@@ -165,11 +165,9 @@ def _read(outputs: Arrays) -> np.ndarray:
 
 
 Scorer = Callable[[Arrays], Mapping[str, np.ndarray]]
-"""Outputs of a single model → scores [N] by name."""
 
 
 FITTED = (("knn",), ("vim",), ("mahalanobis", "relative_mahalanobis"))
-"""Scores that need training features; those of one tuple are fitted at once."""
 
 
 def _fitted(
@@ -195,7 +193,6 @@ def _fitted(
 
 
 WHOLE = {"checkpoint": "the checkpoint itself", KIND: "the checkpoint itself, without dropout"}
-"""Kinds of models behind which a checkpoint stands, and how it runs."""
 
 
 def single_model_of(model: Model) -> str:

@@ -18,7 +18,6 @@ from ..runtime import Prediction
 from .observation import Evidence, Observation
 
 FEW = 12
-"""Up to this many classes, the confusion table holds all of them."""
 
 SHOWN = 15
 
@@ -104,7 +103,6 @@ def _labels(evidence: Evidence) -> np.ndarray:
 SHOWN_EXAMPLES = 8
 
 THUMBNAIL = 96
-"""Longer edge of a shown image, in pixels."""
 
 
 @dataclass(frozen=True)

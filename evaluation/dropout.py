@@ -22,7 +22,6 @@ from ..errors import InputError, cut, listing
 KIND = "mc-dropout"
 
 MOST = 1000
-"""Passes of one input run as one batch, which has to fit into memory."""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,8 @@ from ..tasks import DISTANCE, PER_CLASS, TASKS
 from .competitors import Model
 
 SCORES = ("predictive_entropy", "mutual_information", "energy", "distance", "score_variance")
-"""Fields of a prediction that are reported as uncertainty, higher for the less certain, where it has them."""
 
 OF_MEMBERS = ("mutual_information", "score_variance")
-"""Scores that one member alone cannot have."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from .profile_targets import BASELINES
 LARGEST_BATCH = 4096
 
 SAMPLES, MAX_SAMPLES = 16_000, 10**7
-"""Samples of a waveform by default, a second of most models; and the most."""
 
 LIBRARIES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tensorrt-rtx", "torch")
 

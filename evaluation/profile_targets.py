@@ -20,7 +20,6 @@ from ..runtime.backends.protocol import Backend
 FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE = "fused", "single", "single, rewritten", "deep-ensemble"
 
 BASELINES = (SINGLE, DEEP_ENSEMBLE)
-"""Baselines by name; ``"single"`` also brings the single model with the exact rewrites."""
 
 
 @dataclass(frozen=True)

@@ -44,14 +44,8 @@ from .profile_report import (
 )
 from .profile_targets import DEEP_ENSEMBLE, FUSED, REWRITTEN, SINGLE, Subject, baseline_subjects
 
-WARM_UP, RUNS = 3, 10
-"""Runs before the record counts, and those that it counts."""
-
-TOP = 10
-"""Nodes shown by name."""
-
-PARTS_RUNS = 10
-"""Runs in which transfers and computation are timed apart."""
+WARM_UP, RUNS, TRANSFER_RUNS = 3, 10, 10
+SHOWN_NODES = 10
 
 ENQUEUE = 0.8
 """Share of the computation above which the CPU may be what is slow, as in trtexec."""
@@ -239,7 +233,7 @@ def _written(bundle: Bundle, report: ProfileReport, folder: Path | None) -> Prof
 
 def _transfers(backend: Backend, inputs: Mapping[str, np.ndarray]) -> dict[str, float] | None:
     """Medians of the parts of a run on a GPU, in milliseconds, as trtexec reports them; ``None`` without any."""
-    runs = [backend.timings(inputs) for _ in range(PARTS_RUNS)]
+    runs = [backend.timings(inputs) for _ in range(TRANSFER_RUNS)]
     return {name: float(np.median([run[name] for run in runs])) for name in runs[0]} or None
 
 
@@ -248,8 +242,7 @@ def _flops(cost: Cost, model: str) -> int:
     return dict(zip((FUSED, SINGLE, REWRITTEN, DEEP_ENSEMBLE), every, strict=True))[model].flops
 
 
-STYLES = ("-", "--", ":", "-.")
-"""Of lines, by sequence."""
+LINE_STYLES = ("-", "--", ":", "-.")
 
 
 def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
@@ -267,15 +260,14 @@ def draw_latency(cases: Sequence[Case], settings: Settings) -> bytes:
         colour = f"C{models.index((model, backend, precision)) % 10}"
         medians, ends = ([getattr(case.latency_ms, name) for case in line] for name in ("p50", "p95"))
         name = ", ".join(filter(None, (model, f"{backend} {precision}", settings.length(sequence))))
-        style = STYLES[sequences.index(sequence) % len(STYLES)]
+        style = LINE_STYLES[sequences.index(sequence) % len(LINE_STYLES)]
         axes.plot(batches, medians, style, marker="o", markersize=4, color=colour, label=name)
         axes.fill_between(batches, medians, ends, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     ticks = sorted({case.batch for case in cases})
     axes.set_xticks(ticks, [str(batch) for batch in ticks])
-    axes.set_xlabel("batch (inputs)")
-    axes.set_ylabel("latency of the batch (ms): median, band to the 95th percentile")
+    label = "latency of the batch (ms): median, band to the 95th percentile"
+    axes.set(xlabel="batch (inputs)", ylabel=label, yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     figure.legend(frameon=False, fontsize=8, loc="outside right upper")
     return png(figure)
@@ -293,7 +285,7 @@ def break_down(
             session.run(None, first)
         events = json.loads(Path(session.end_profiling()).read_bytes())
     operators, nodes = parts_of(events, WARM_UP, RUNS, pieces)
-    return Breakdown(size, sequence, sum(part.milliseconds for part in operators), operators, nodes[:TOP])
+    return Breakdown(size, sequence, sum(part.milliseconds for part in operators), operators, nodes[:SHOWN_NODES])
 
 
 def parts_of(

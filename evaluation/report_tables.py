@@ -30,7 +30,6 @@ from .report import EvaluationReport, Figure, ModelReport, Verdict
 from .verdict import ALONE, UNJUDGED, best_apart
 
 OPEN = 20
-"""Rows shown before the rest is folded away."""
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
@@ -55,7 +54,6 @@ class Cell:
 
 
 Row = Sequence[Cell]
-"""The first cell names the row."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,6 @@ PICTURES = {
     "disagreement": "Disagreement by class",
     "noise": "Corrupted inputs",
 }
-"""Titles of the pictures."""
 
 CAPTIONS = {
     "reliability": "A calibrated model lies on the dashed line. Large points stand for many examples.",
@@ -201,10 +198,11 @@ def _named(report: EvaluationReport) -> list[str]:
 def _models(report: EvaluationReport) -> Section:
     """Kind, members, backend and latency of each model."""
     names = ["kind", "members", "temperature", "runs on"]
-    facts = [
-        [model.kind, str(model.members), _ends(model.temperatures or [model.temperature]),
-         f"{model.backend}, {model.precision}"] for model in report.models
-    ]  # fmt: skip
+    facts = []
+    for model in report.models:
+        ends = [f(model.temperatures or [model.temperature]) for f in (min, max)]
+        temperature = " to ".join(dict.fromkeys(f"{end:.3g}" for end in ends))
+        facts.append([model.kind, str(model.members), temperature, f"{model.backend}, {model.precision}"])
     rows = [[Cell(name), *map(Cell, values)] for name, *values in zip(names, *facts, strict=True)]
     if report.batch:
         times = [(model.latency_ms, f"on {model.latency_on}") for model in report.models]
@@ -212,10 +210,6 @@ def _models(report: EvaluationReport) -> Section:
         rows.append([Cell(f"ms for a batch of {report.batch}"), *cells])
     words = report.latency_note or ("" if report.batch else "hydrant evaluate --latency")
     return Section("Models", [Table(_named(report), {"": rows})], [f"Latency: {words}."] if words else [])
-
-
-def _ends(values: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(values), max(values))))
 
 
 def _quality(report: EvaluationReport) -> Section:

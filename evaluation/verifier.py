@@ -23,7 +23,6 @@ from ..version import __version__
 from .bisect import Bisection, find_divergence
 
 EXAMPLES = 256
-"""Inputs where no number is given."""
 
 REAL = "inputs like those that it was calibrated on: give them with data=… (--data)"
 

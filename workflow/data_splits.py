@@ -22,10 +22,8 @@ from ..tasks import TaskName
 log = logging.getLogger(__name__)
 
 LEAST = 20
-"""Fewest examples of a part: of fewer, thresholds and figures say nothing."""
 
 MOST = 0.5
-"""Share of examples from which on data that recur are refused."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ SIZE = 8
 HEAD_DROPOUT = 1 / 3
 
 LETTERS = "AEFHKMNRTWXY"
-"""Letters that are not drawn like any digit."""
 
 
 @dataclass(frozen=True)

@@ -196,8 +196,7 @@ def _draw(data: DigitsData, digits: Prediction, ood: Prediction, labels: list[st
         for column, index in enumerate(chosen):
             axes = figure.add_subplot(grid[row, column])
             axes.imshow(pictures[index], interpolation="nearest")
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
             said = labels[prediction.label[index]]
             wrong = known is not None and said != labels[known[index]]
             caption = f"“{said}”{f', is {labels[known[index]]}' if wrong else ''} {prediction.confidence[index]:.2f}\n"

@@ -65,13 +65,11 @@ UNKNOWN = "unknown"
 """The digest of data that cannot be compared with those of another call begins so."""
 
 OPTIONS = {"abstain": "--coverage", "flags": "--false-alarm"}
-"""Names of recipe fields on the command line, where these differ."""
 
-READ = (
+CHECKPOINT_FILES = (
     "*config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "special_tokens_map.json",
     "added_tokens.json", "vocab*", "merges.txt", "*.model",
 )  # fmt: skip
-"""Files of a checkpoint's folder that are read: its weights, and what tells of its model and processor."""
 
 
 def make(
@@ -385,7 +383,7 @@ class _Job:
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of the files of a checkpoint that are read; what else lies in its folder may change."""
-    found = {file for pattern in READ for file in folder.glob(pattern) if file.is_file()}
+    found = {file for pattern in CHECKPOINT_FILES for file in folder.glob(pattern) if file.is_file()}
     return sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in found)
 
 

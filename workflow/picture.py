@@ -15,13 +15,10 @@ QUALITIES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("RMSE (lower is better)", lambda row: row.rmse),
     ("NLL, calibrated (nats; lower is better)", lambda row: row.nll),
 )
-"""A panel for each: what it is called, and its value."""
 
 DRAWS = ("report", "draw quality against cost")
-"""The extra that draws, and what for."""
 
 MARKERS = "osD^vP"
-"""Of methods."""
 
 
 def draw_exploration(found: Exploration) -> bytes:

@@ -22,7 +22,6 @@ from ..metrics.uncertainty import summarise
 from ..tasks import ScoreActivation, TaskName
 
 Form = Literal["classes", "words", "labels", "relevance", "regression"]
-"""The form of a task's labels."""
 
 Quality = dict[str, float | None]
 """Metrics by name, ``None`` where a task or the data have none: ``accuracy`` (all labels of an example right),

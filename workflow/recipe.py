@@ -18,7 +18,6 @@ EVERY_TOKEN = 1.5
 
 
 TUNING = ("epochs", "learning_rate", "mixed_precision")
-"""Options of the tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)

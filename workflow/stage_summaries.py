@@ -59,7 +59,6 @@ QUALITY: dict[str, tuple[str, ...]] = {
     "tokens": ("span_f1", "accuracy", "nll", "ece"),
     "multi_label": ("exact_match", "micro_f1", "macro_f1", "mean_average_precision", "nll", "label_ece"),
 }
-"""Task → metrics of ``hydrant evaluate`` that ``figures`` gives."""
 
 
 def figures_of(evaluated: Facts) -> list[dict[str, float | None]]:

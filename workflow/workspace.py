@@ -15,7 +15,6 @@ from ..bundle.staging import copy_folder
 from ..errors import HydrantError, InputError, cut
 
 STATE = "make.json"
-"""Records of the stages, by name."""
 
 
 class Workspace:
