@@ -61,9 +61,8 @@ def read_training(
     training = read_examples(figures.fit, bundle.labels, columns=reading, task=task.name)
     check_alike(known, training)
     if len(training) < figures.neighbours:
-        raise InputError(
-            f"neighbours is {figures.neighbours}; expected at most {len(training)}, as {training.source} has"
-        )
+        number, most = figures.neighbours, len(training)
+        raise InputError(f"neighbours is {number}, but {training.source} holds {most} examples; give fewer")
     return training
 
 
