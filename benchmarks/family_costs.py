@@ -1,6 +1,6 @@
 """What members cost in each declared family: operations ÷ those of the plain single model, as `hydrant inspect` says.
 
-    python benchmarks/family_costs.py    # writes the table in docs/reference/cost.md
+    python benchmarks/family_costs.py    # writes the table in docs/research/cost.md
 
 Nothing runs and no weights are made: the shapes are those of each family's base size, from the configurations of
 transformers, the figures those of ``hydrant.estimate_cost``, which the tests hold to what exported graphs do.
