@@ -299,16 +299,6 @@ def test_interrupting_leaves_no_half_written_bundle(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_leaves_is_no_error(made: Path, text_csv: Path) -> None:
-    line = f"'{sys.executable}' -m hydrant predict '{made / 'out'}' --input '{text_csv}' | head -1"
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {line}"], capture_output=True, text=True, check=False, cwd="/"
-    )
-    assert len(done.stdout.splitlines()) == 1
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr
-
-
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_a_reader_that_leaves_does_not_hide_what_a_check_found(form: str, made: Path, tmp_path: Path) -> None:
     bundle = shutil.copytree(made / "out", tmp_path / "out")

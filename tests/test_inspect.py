@@ -45,7 +45,6 @@ def limit(**notes: Any) -> Callable[[Path], None]:
 
 MALFORMED = {
     "calibration is a list": (replaced("calibration.json", b"[]"), "calibration.json"),
-    "temperature": (changed("calibration.json", temperature=-1), "calibration.json.*temperature"),
     "measured": (limit(measured={"risk": "x"}), "calibration.json.*measured"),
     "plan of other heads": (changed("plan.json", heads=5), "fused.safetensors"),
     "labels": (relabelled, "fused.safetensors.*labels"),
