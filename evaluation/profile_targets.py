@@ -74,12 +74,12 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
         return []
     able = [backend for backend in runners if backend.name in RUNS_GRAPHS]
     if not able:
-        able = " or ".join(RUNS_GRAPHS)
-        raise InputError(f"backend {runners[0].name} cannot run a baseline; expected {able}, and a bundle with a graph")
+        what = f"backend {runners[0].name} cannot run a baseline"
+        raise InputError(f"{what}; expected {' or '.join(RUNS_GRAPHS)}, and a bundle with a graph")
     require("onnx", "fuse", "make a model to compare with")
     from ..export.random_model import PLAIN, random_model
 
-    architecture = bundle.any_architecture()
+    architecture: Any = bundle.any_architecture()
     traced = isinstance(architecture, Traced)
     model = _original(bundle, architecture) if traced else random_model(architecture, without=PLAIN)
     plain = _graph_file(model, folder / "single")

@@ -197,8 +197,8 @@ class _Job:
             found |= sets
         if (limit := self.reading.limit()) is not None:
             found["training"] = labelled(found["training"], limit=limit)
-        every = [found.get(role) for role in (*known, *unknown)]
-        parts = parted(*every, seed=self.how["seed"], task=self.task)
+        further = {role: found.get(role) for role in ("test", "ood", "test_ood")}
+        parts = parted(found["training"], found["validation"], **further, seed=self.how["seed"], task=self.task)
         if self.task != "tokens":  # whose thresholds are of spans, and how many there are the model says
             check_enough(parts.fitting, self.recipe.abstain, self.recipe.flags)
         return parts

@@ -53,10 +53,10 @@ def draw_exploration(found: Exploration) -> bytes:
         axes.set_xlabel("operations ÷ the single model's (dotted: the budget)")
         axes.set_title(title, fontsize=10)
     axes = figure.axes[0]
-    for place, fork in enumerate(forks):
-        axes.plot([], [], "s", color=f"C{place % 10}", label=f"fork at layer {fork}")
-    for place, method in enumerate(methods):
-        axes.plot([], [], MARKERS[place % len(MARKERS)], color="#555555", markerfacecolor="white", label=method)
+    for index, fork in enumerate(forks):
+        axes.plot([], [], "s", color=f"C{index % 10}", label=f"fork at layer {fork}")
+    for index, method in enumerate(methods):
+        axes.plot([], [], MARKERS[index % len(MARKERS)], color="#555555", markerfacecolor="white", label=method)
     if any(row.tuned for row in points):
         axes.plot([], [], "o", color="#555555", label="filled: tuned")
     lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
