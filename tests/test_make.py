@@ -340,20 +340,6 @@ def test_members_that_lose_too_much_are_planned_again_and_judged_again(
     assert said[-1].endswith(f"; the bundle loses too much ({words}): give a larger budget, or more training data")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"members": 1}, "members is '1'"),
-        ({"fast": True, "epochs": 7}, "epochs = 7 is given with fast"),
-        ({"method": "taylor,dropout,random"}, "method 'dropout'"),
-        ({"method": hydrant.Dropout()}, "method 'dropout'"),
-    ],
-)
-def test_unusable_recipes_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Recipe(**options)
-
-
 def test_circuits_are_searched_on_the_data_that_choose(
     tables: dict[str, Path], bert_checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from hydrant import (
     Jointly,
     PerMember,
     Reading,
+    Recipe,
     Risk,
     Taylor,
     TensorRT,
@@ -47,6 +48,9 @@ from hydrant.cli.shared import read_options
         (lambda: Budget(math.nan), "nan"),
         (lambda: Coverage(1.5), "coverage"),
         (lambda: Risk(0), "risk"),
+        (lambda: Recipe(members=1), "members"),
+        (lambda: Recipe(fast=True, epochs=7), "epochs = 7"),
+        (lambda: Recipe(method="taylor,dropout,random"), "dropout"),
         (lambda: FalseAlarm(score="luck"), "luck"),
         (lambda: Conformal(0.1, "raps"), "raps"),
         (lambda: Jointly(learning_rate=0), "learning_rate"),
@@ -167,18 +171,8 @@ def test_predicting_imports_only_what_it_needs(bundle: Path) -> None:
     found = loaded("predict", str(bundle), "hello world", "--backend", "onnxruntime")
     assert "onnxruntime" in found
     assert not found & {"torch", "transformers", "datasets", "onnx", "hydrant.export", "hydrant.build"}
-    assert {name for name in found if name.startswith("hydrant.cli.")} <= {
-        f"hydrant.cli.{name}"
-        for name in (
-            "main",
-            "renamed",
-            "terminal",
-            "command_options",
-            "shared",
-            "predict",
-            "prediction_text",
-        )
-    }
+    commands = {name.removeprefix("hydrant.cli.") for name in found if name.startswith("hydrant.cli.")}
+    assert commands <= {"main", "renamed", "terminal", "command_options", "shared", "predict", "prediction_text"}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
