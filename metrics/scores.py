@@ -33,8 +33,7 @@ def fit_scale(errors: np.ndarray, variance: np.ndarray) -> Scale:
     """The scale under which errors are most likely, normal with mean 0.
 
     For a given ε the best a is the mean of error² ÷ (v + ε); ε is the best of :data:`STEPS`, the larger on a tie. One
-    example is added, of which the members agree entirely and are wrong by the mean error²: where no example says how
-    wrong they may be together, ε does not shrink to nothing. Errors are label − score, [N], and variances [N].
+    added example, with the mean error² and no variance, keeps ε from shrinking to nothing.
     """
     squares, spread = np.asarray(errors, np.float64) ** 2, np.asarray(variance, np.float64)
     mean = float(spread.mean())
@@ -105,10 +104,7 @@ DEPTH = 10
 
 
 def groups_of(queries: Sequence[Hashable], relevance: np.ndarray) -> list[np.ndarray]:
-    """Places of each query's documents, of relevance [N] ≥ 0, in the order in which queries first occur.
-
-    Queries with one document, or with none that is relevant, have no order to judge and are left out.
-    """
+    """Places of each query's documents, except of queries with one document or without a relevant one."""
     places: dict[Hashable, list[int]] = {}
     for place, query in enumerate(queries):
         places.setdefault(query, []).append(place)

@@ -36,8 +36,8 @@ class Alarm:
         kind: ``"rate"``, ``"score"`` or ``"labels"``.
         since: inputs before the change; of a histogram, before the window that shows it.
         seen: inputs that were looked at when it was found.
-        before, after: the rate, or the share of the bin that gained most; of labels the share of the first in ``bins``.
-        bins: what gained most: the bin's bounds, or labels.
+        before, after: the rate, or the share of the bin or label that gained most.
+        bins: bounds of the bin that gained most, or labels.
     """
 
     kind: str
@@ -84,11 +84,7 @@ class Counts:
 class Watch:
     """Watches predictions for a change against the calibration examples; one alarm for each rate and score.
 
-    Attributes:
-        rates: the test of each rate.
-        total, current: histograms of all inputs, and of those since the last whole window.
-        windows: the last :data:`KEPT` of them.
-        failed: inputs that could not be used; they are not counted otherwise.
+    ``total`` and ``current`` are histograms of all inputs, and of those since the last of the ``windows``.
     """
 
     def __init__(self, reference: TrafficReference, alpha: float = 0.01, psi: float = 0.1, window: int = 1000) -> None:
@@ -140,16 +136,11 @@ class Watch:
         told = {(alarm.kind, alarm.name) for alarm in self.alarms}
         raised = []
         for name in psi:
-            kind = self.kind(name)
+            kind = "labels" if name == LABELS else "score"
             if psi[name] >= self.psi and p_values[name] <= level and (kind, name) not in told:
                 raised.append(self._alarm(kind, name, psi[name], counts, first))
         self.alarms += raised
         return raised
-
-    @staticmethod
-    def kind(name: str) -> str:
-        """``"labels"`` or ``"score"``."""
-        return "labels" if name == LABELS else "score"
 
     def distances(self, counts: Counts) -> tuple[dict[str, float], dict[str, float]]:
         """Stability index and p-value of each histogram, by name."""

@@ -41,8 +41,7 @@ def loss_of(labels: np.ndarray, activation: ScoreActivation, source: str) -> Los
     if activation == "sigmoid" and not ((labels >= 0) & (labels <= 1)).all():
         far = labels[(labels < 0) | (labels > 1)][0]
         raise InputError(
-            f"data {source} have the label {far:g}, but this model's scores go through a sigmoid and lie between 0 and "
-            "1; give labels on that scale"
+            f"data {source} have the label {far:g}, but this model's scores lie between 0 and 1; rescale it"
         )
     return "cross-entropy" if is_binary(labels) else "squared error"
 
@@ -111,7 +110,8 @@ class RegressionMetrics(TaskMetrics):
 def compare_scores(reference: Outputs, tested: Outputs, tolerances: Tolerances) -> tuple[Agreement, list[Gate]]:
     """Compare two backends' outputs: ``score`` and ``score_variance`` [N]."""
     scale = max(1.0, float(np.abs(reference["score"]).max()))
-    mine, its = ({**side, "score_variance": _deviation(side)} for side in (reference, tested))
+    sides = reference, tested
+    mine, its = ({**side, "score_variance": np.sqrt(side["score_variance"].astype(np.float64))} for side in sides)
     limit = tolerances.probability
     score, deviation = ((largest(mine, its, name) or 0.0) / scale for name in ("score", "score_variance"))
     ranked = {"score": limit * scale, "score_variance": limit * scale, "distance": tolerances.distance}
@@ -129,11 +129,6 @@ def compare_scores(reference: Outputs, tested: Outputs, tolerances: Tolerances) 
         ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
     ]
     return judged(agreement, limits, tolerances)
-
-
-def _deviation(outputs: Outputs) -> np.ndarray:
-    found: np.ndarray = np.sqrt(np.asarray(outputs["score_variance"], np.float64))
-    return found
 
 
 REGRESSION = Task(

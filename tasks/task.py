@@ -61,7 +61,7 @@ class TaskMetrics:
     """Metrics of one model, for its labelled and out-of-distribution examples or resamples of them.
 
     ``seen`` and ``ood`` are an ``evaluation.observation.Observation`` each, ``caution`` the λ by which scores are also
-    ranked, and ``wrong`` [N] bool says which answers are; ``None`` where an answer is not right or wrong.
+    ranked; ``wrong`` [N] bool is ``None`` for a regression.
     """
 
     wrong: np.ndarray | None = None
@@ -152,7 +152,7 @@ class Task:
         member_output: what the members say each for itself: [B, M, C], [B, M], or [B, M, T, C].
         answer: key of the answer in a row of predictions.
         compare: outputs of the reference and of another backend → their agreement, and each gate.
-        columns: metric → how it is shown; ``heading`` and ``hint`` stand beside them.
+        columns: metric → how it is shown, under ``heading`` and ``hint``.
         compared: metrics whose differences between models are reported, beside all of OOD detection.
         noise: metrics that are reported of corrupted inputs; ``loss`` is the one whose rise is judged.
         logit_scores: post-hoc scores of one model's logits [N, C]; ``lacks`` says which it has not, and why.

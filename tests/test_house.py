@@ -19,7 +19,7 @@ FLOORS: list[dict[str, str]] = [
             processor batching label_encoding python_inputs data_files data_sources examples check_inputs
             corruptions fingerprints synthetic_ood
         """,
-        "metrics": "__init__ bootstrap class_metrics gates label_order uncertainty labels scores spans timing",
+        "metrics": "__init__ bootstrap class_metrics gates uncertainty labels scores spans timing",
     },
     {
         "tasks": "task classification multi_label regression token_classification __init__",
@@ -70,7 +70,7 @@ FLOORS: list[dict[str, str]] = [
             heads.masking losses heads.objectives heads.search_state heads.circuits heads.taylor
             heads.trials heads.choosing heads.plan_search heads.planning ood_detectors
         """,
-        "monitoring": "drift_statistics drift_monitor prediction_log drift_report __init__",
+        "monitoring": "drift_statistics drift_monitor drift_report __init__",
     },
     {
         "evaluation": """

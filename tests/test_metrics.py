@@ -23,9 +23,9 @@ from hydrant.metrics.class_metrics import (
     expected_calibration_error,
     fpr95,
     negative_log_likelihood,
+    order_notes,
     risk_coverage,
 )
-from hydrant.metrics.label_order import order_notes
 from hydrant.metrics.uncertainty import pairwise_disagreement, pairwise_divergence
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -27,7 +27,6 @@ from ...bundle.calibration import (
 )
 from ...errors import InputError, listing
 from ...metrics import class_metrics as metrics
-from ...metrics.label_order import order_notes
 from ...metrics.labels import (
     best_f1_threshold,
     joint_losses,
@@ -339,7 +338,7 @@ def _intervals(scores: Scores, labels: np.ndarray, scale: Scale, request: Reques
 def _order_notes(known: Sample, request: Request) -> list[str]:
     """Labels in another order than the classes."""
     probabilities = summarise(known.logits, 1.0)["probabilities"]
-    return order_notes(request.about["data"], probabilities, known.labels, request.names)
+    return metrics.order_notes(request.about["data"], probabilities, known.labels, request.names)
 
 
 def _scale_notes(known: Sample, request: Request) -> list[str]:
