@@ -353,7 +353,7 @@ FAULTS = [
           "test_token_stages.py::test_calibration_fits_words_and_decides_of_spans",
           "truth = set(spans_in(known.texts, [request.names[label] for label in known.labels]))",
           "truth = set(spans)"),
-    Fault("calib-7", "calib/decisions/traffic_profile.py",
+    Fault("calib-7", "calib/decisions/thresholds.py",
           "test_drift.py::test_the_reference_is_what_the_predictor_says_of_the_same_examples",
           'found: np.ndarray = values < limit if threshold.side == "below" else values > limit',
           "found: np.ndarray = values > limit"),

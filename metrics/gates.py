@@ -104,7 +104,7 @@ def judged_classes(
 
     ``flipped`` and ``tied``, [N] or [N, C] bool, mark the decisions that differ, and those near their threshold.
     """
-    entropy = "predictive_entropy" if labels is None else "label_entropy"
+    prefix, per = ("predictive", "") if labels is None else ("label", " ÷ labels")
     information = "mutual_information" if labels is None else "label_mutual_information"
     energy, count = largest(reference, tested, "energy"), labels or 1
     own = {"mutual_information": tolerances.mutual_information, "disagreement": 0.0, "energy": tolerances.energy}
@@ -115,27 +115,29 @@ def judged_classes(
         "label_flips": int(flipped.sum()),
         "near_ties": int((flipped & tied).sum()),
         "max_probability_difference": largest(reference, tested, "probabilities"),
-        "max_entropy_difference": largest(reference, tested, entropy),
+        "max_entropy_difference": largest(reference, tested, f"{prefix}_entropy"),
         "max_mutual_information_difference": largest(reference, tested, information),
         "max_energy_difference": None if energy is None else energy / count,
         "max_distance_difference": distance_difference(reference, tested),
     }
     if labels is None:
-        changes = np.abs(reference["disagreement"] - tested["disagreement"]) > 1e-6
-        agreement["disagreement_changes"] = int(changes.sum())
+        differences = np.abs(reference["disagreement"] - tested["disagreement"])
+        agreement["disagreement_changes"] = int((differences > 1e-6).sum())
     agreement["spearman"] = correlations(reference, tested, {**ranked, "distance": tolerances.distance}, floored)
-    limits = [
-        ("label flips", agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
-        ("max |Δ probability|", agreement["max_probability_difference"], tolerances.probability),
-        (f"max |Δ {entropy.replace('_', ' ')}|", agreement["max_entropy_difference"], tolerances.entropy),
-        (f"max |Δ {information.replace('_', ' ')}|", agreement["max_mutual_information_difference"],
-         tolerances.mutual_information),
-        ("max |Δ energy|" if labels is None else "max |Δ energy| ÷ labels", agreement["max_energy_difference"], tolerances.energy),
-        ("max |Δ distance|", agreement["max_distance_difference"], tolerances.distance),
-        ("disagreement changes", agreement.get("disagreement_changes"),
-         math.ceil(tolerances.disagreement_changes * len(flipped))),
-    ]  # fmt: skip
-    return judged(agreement, limits, tolerances)
+    changes = math.ceil(tolerances.disagreement_changes * len(flipped))
+    limits = {
+        "label flips": (agreement["label_flips"] - agreement["near_ties"], tolerances.label_flips),
+        "max |Δ probability|": (agreement["max_probability_difference"], tolerances.probability),
+        f"max |Δ {prefix} entropy|": (agreement["max_entropy_difference"], tolerances.entropy),
+        f"max |Δ {information.replace('_', ' ')}|": (
+            agreement["max_mutual_information_difference"],
+            tolerances.mutual_information,
+        ),
+        f"max |Δ energy|{per}": (agreement["max_energy_difference"], tolerances.energy),
+        "max |Δ distance|": (agreement["max_distance_difference"], tolerances.distance),
+        "disagreement changes": (agreement.get("disagreement_changes"), changes),
+    }
+    return judged(agreement, [(name, *values) for name, values in limits.items()], tolerances)
 
 
 def largest(reference: Outputs, tested: Outputs, name: str) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 from ..bundle.calibration import Calibration
 from ..bundle.store import Bundle, resolve
 from ..bundle.traffic_reference import RATES, TrafficReference
-from ..errors import InputError, cut, listing, literal
+from ..errors import InputError, cut, listing
 from ..metrics.spans import split_tag
 from ..progress import Progress, no_progress
 from ..runtime.prediction_counts import WATCHED, observed_rows
@@ -159,15 +159,11 @@ class Own:
             return
         answer = [{"label": answer}] if self.task == "classification" else answer
         if not isinstance(answer, list) or not all(isinstance(each, Mapping) for each in answer):
-            raise InputError(
-                f"{where} has {own.answer} {cut(answer)}; expected a list of JSON objects, each with a label"
-            )
+            raise InputError(f"{where} has {own.answer} {cut(answer)}; expected a list of JSON objects with a label")
         for label in (each["label"] for each in answer if "label" in each):
             if not isinstance(label, str) or label not in self.labels:
-                shown = cut(label if isinstance(label, str) else literal(label))
-                raise InputError(
-                    f"{where} has the label {shown}; give a log of this bundle, which gives {listing(sorted(self.labels))}"
-                )
+                expected = f"give a log of this bundle, which gives {listing(sorted(self.labels))}"
+                raise InputError(f"{where} has the label {cut(label)}; {expected}")
 
 
 def rows_of_file(path: str | Path, own: Own) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -41,9 +41,7 @@ SMOOTHING = 0.5
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a rate: inputs before it (the likeliest moment), inputs seen and decisions since, the rate before it,
-    and how many times likelier the stream is with a change than without.
-    """
+    """A change of a rate after ``since`` of the inputs seen: decisions since, the rate before, and the evidence."""
 
     since: int
     seen: int

@@ -16,10 +16,9 @@ import pytest
 import torch
 from hydrant import Circuit, HeadPlan, plan_heads
 from hydrant.calib.heads import masking
-from hydrant.calib.heads.circuits import Settings, find_circuits
+from hydrant.calib.heads.circuits import SCORES, Settings, find_circuits
 from hydrant.calib.heads.methods import Objective
 from hydrant.calib.heads.objectives import Statistics, evaluate
-from hydrant.calib.heads.search_state import SCORES
 from hydrant.calib.heads.trials import Trial
 from hydrant.data.examples import Examples
 from hydrant.errors import InputError

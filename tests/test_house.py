@@ -65,9 +65,9 @@ FLOORS: list[dict[str, str]] = [
     {
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
-            decisions.thresholds decisions.traffic_profile decisions.fit mahalanobis taps features
-            distance_choice decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
-            heads.masking losses heads.objectives heads.search_state heads.circuits heads.taylor
+            decisions.thresholds decisions.fit mahalanobis taps features
+            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
+            losses heads.objectives heads.masking heads.circuits heads.taylor
             heads.trials heads.choosing heads.plan_search heads.planning ood_detectors
         """,
         "monitoring": "drift_statistics drift_monitor drift_report __init__",

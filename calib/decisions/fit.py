@@ -53,9 +53,9 @@ from .thresholds import (
     flag_threshold,
     present,
     rank,
+    traffic_reference,
     upper_bound,
 )
-from .traffic_profile import traffic_reference
 
 log = logging.getLogger(__name__)
 
@@ -152,16 +152,14 @@ def fit_spans(known: Sample, ood: Sample | None, request: Request) -> Calibratio
     spans, scores = found_spans(words, known.texts, request.names)
     if not spans:
         raise InputError(
-            f"the model finds no span in the {len(known.labels)} tagged words of {request.about['data']}, and "
-            "thresholds are fitted on spans; give more data, with some"
+            f"the model finds no span in the {len(known.labels)} words of {request.about['data']}; give more data"
         )
     ood_scores = None
     if ood is not None:
         strange, ood_scores = found_spans(_class_scores(ood, temperature), ood.texts, request.names)
         if not strange:
             raise InputError(
-                f"the model finds no span in the out-of-distribution data {request.about['ood']}, so that nothing "
-                "could be flagged in them; leave them (ood=…, --ood) out"
+                f"the model finds no span in {request.about['ood']}, so nothing could be flagged; leave out ood (--ood)"
             )
     truth = set(spans_in(known.texts, [request.names[label] for label in known.labels]))
     wrong = np.array([span not in truth for span in spans])
@@ -214,11 +212,7 @@ def fit_labels(known: Sample, ood: Sample | None, request: Request) -> Calibrati
 def fit_temperatures(
     member_logits: np.ndarray, labels: np.ndarray, progress: Progress = no_progress
 ) -> tuple[np.ndarray, float]:
-    """The temperature of each label, [C], and the one that suits all together.
-
-    A label with fewer than :data:`MIN_EXAMPLES` of either kind, or whose examples do not bound its temperature, takes
-    the common one.
-    """
+    """The temperature of each label, [C], or the common one for a label with too few examples, and the common one."""
     pairs = label_pairs(member_logits)  # [N, M, C, 2]
     members, count = member_logits.shape[1:]
     flat = pairs.transpose(0, 2, 1, 3).reshape(-1, members, 2)  # [N·C, M, 2]
@@ -264,19 +258,14 @@ def _label_quality(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, f
 def fit_scores(known: Sample, ood: Sample | None, request: Request) -> Calibration:
     """Intervals, and thresholds on what a model of one output does not know.
 
-    Intervals are split conformal (Papadopoulos et al. 2002; Lei et al. 2018): the errors of validation examples are
-    divided by √(variance + ε), and the quantile is the order statistic ⌈(n + 1) · confidence⌉ of these. A fresh label,
-    exchangeable with them, lies in its interval with at least that probability; ε is fitted on the same examples, a
-    single number that moves it by little.
+    Intervals are split conformal (Papadopoulos et al. 2002; Lei et al. 2018): the quantile is the order statistic
+    ⌈(n + 1) · confidence⌉ of the validation errors ÷ √(variance + ε), with ε fitted on the same examples.
     """
     scores, targets = _member_summary(known, request.activation), request.targets
     mean, variance = scores["score"], scores["score_variance"]
     for what, values in (("scores", mean), ("labels", known.labels)):
         if not (largest := float(np.abs(values).max())) <= 1e15:
-            raise InputError(
-                f"the {what} reach {largest:.3g}; expected at most 1e+15, since variances are computed in "
-                "float32; train and calibrate on labels in a larger unit"
-            )
+            raise InputError(f"the {what} reach {largest:.3g}; expected at most 1e+15; use labels in a larger unit")
     errors = known.labels - mean.astype(np.float64)
     scale = fit_scale(errors, variance)
     ood_scores = None if ood is None else _member_summary(ood, request.activation)
@@ -346,8 +335,8 @@ def _scale_notes(known: Sample, request: Request) -> list[str]:
     if request.activation != "identity" or not is_binary(known.labels):
         return []
     note = (
-        f"the labels of {request.about['data']} are all 0 or 1, and the scores are not cut to that range: intervals "
-        "and RMSE tell how far the scores are from 0 and 1; `hydrant evaluate` judges their order by ranking metrics"
+        f"the labels of {request.about['data']} are all 0 or 1, and the scores are not limited to that range: RMSE and "
+        "intervals measure distances from 0 and 1; `hydrant evaluate` reports ranking metrics"
     )
     log.warning("%s", note)
     return [note]
@@ -355,10 +344,7 @@ def _scale_notes(known: Sample, request: Request) -> list[str]:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a task is calibrated, and which of ``Targets.asked`` it can meet.
-
-    ``check_labels`` refuses labels that no such model gives; ``notes`` tell what to know of them, logged too.
-    """
+    """How a task is calibrated, which of ``Targets.asked`` it can meet, the check of labels, and notes on them."""
 
     fit: Callable[[Sample, Sample | None, Request], Calibration]
     meets: tuple[str, ...]
@@ -369,10 +355,8 @@ class Fit:
         """Refuse targets that the task cannot meet, before long work."""
         for name, option in targets.asked().items():
             if name not in self.meets:
-                raise InputError(
-                    f"{name} ({option}) is given, and a model that gives {TASKS[task].gives} cannot meet it, but "
-                    f"{', '.join(('coverage', 'false alarm', *self.meets))}; leave it out"
-                )
+                options = ", ".join(("coverage", "false alarm", *self.meets))
+                raise InputError(f"{name} ({option}) is not for {TASKS[task].gives}; expected {options}")
 
 
 FITS: dict[TaskName, Fit] = {
@@ -381,4 +365,3 @@ FITS: dict[TaskName, Fit] = {
     "tokens": Fit(fit_spans, ("risk",)),
     "multi_label": Fit(fit_labels, ("risk", "label_false_alarm")),
 }
-"""Task → how it is calibrated."""
