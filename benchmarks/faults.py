@@ -372,7 +372,7 @@ FAULTS = [
     Fault("calib-12", "calib/heads/selection.py", "test_planning.py::test_noise_is_log_normal_with_the_given_spread",
           "return (drawn - drawn.mean(axis=0)) * np.sqrt(members / (members - 1))",
           "return drawn * np.sqrt(members / (members - 1))"),
-    Fault("calib-13", "calib/heads/selection.py", "test_dropout_plan.py::test_heads_are_dropped_at_the_rate_and_apart",
+    Fault("calib-13", "calib/heads/selection.py", "test_drawn_plans.py::test_heads_are_dropped_at_the_rate_and_apart",
           "stays = (drawn >= rate)",
           "stays = (drawn < rate)"),
     Fault("calib-14", "calib/heads/taylor.py",

@@ -28,8 +28,8 @@ class Neighbours:
 
     def distances(self, features: np.ndarray) -> np.ndarray:
         """‖u − u_(k)‖ to the k-th nearest training example, both of length 1: [B, d] → [B], 0 to 2."""
-        found: np.ndarray = self._index.kneighbors(unit(features))[0][:, -1]
-        return found
+        distances: np.ndarray = self._index.kneighbors(unit(features))[0][:, -1]
+        return distances
 
 
 class Gaussians:

@@ -146,10 +146,9 @@ class ClassMetrics:
 
 
 class SelectiveMetrics:
-    """Metrics that depend on the order of confidence: adaptive ECE, AURC, AUGRC and the risk at each coverage.
+    """Metrics that depend on the order of confidence, and the risk at each coverage.
 
-    Adaptive ECE has bins of (nearly) equally many examples (Nguyen & O'Connor 2015). AURC is the mean risk over all
-    coverages (Geifman & El-Yaniv 2017), AUGRC the mean share of inputs answered wrongly (Traub et al. 2024).
+    Adaptive ECE (Nguyen & O'Connor 2015), AURC (Geifman & El-Yaniv 2017) and AUGRC (Traub et al. 2024).
     """
 
     def __init__(self, confidence: np.ndarray, correct: np.ndarray) -> None:

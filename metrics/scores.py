@@ -1,8 +1,7 @@
-"""Figures of a model that gives a score: how far from the labels, and how much its variance says of that.
+"""Metrics of regression and ranking, and the scale that makes members' variance the variance of errors.
 
-The members' variance v is on no scale of its own: members of one checkpoint differ little. It becomes the variance of
-an error through two numbers, σ² = a · (v + ε), which make the labels most likely under normal errors (the regression
-counterpart of one temperature): ε is the share that does not depend on the input, a the scale.
+The members' variance v becomes the variance of an error through σ² = a · (v + ε), which makes the labels most likely
+under normal errors, as a temperature does for classes: ε does not depend on the input, a is the scale.
 """
 
 from __future__ import annotations

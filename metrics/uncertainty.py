@@ -73,7 +73,6 @@ def blocks(member_logits: np.ndarray) -> list[slice]:
 
 
 Method = Literal["lac", "aps"]
-"""How prediction sets are made: the smallest ones, or adaptive ones."""
 
 METHODS: tuple[str, ...] = get_args(Method)
 

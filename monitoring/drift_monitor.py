@@ -22,10 +22,9 @@ KEPT = 1000
 """Windows that are remembered."""
 
 NAMES = {"abstain": "abstention rate", "out_of_distribution": "out-of-distribution rate"}
-"""Rates in words."""
 
 LABELS = "labels"
-"""Stands for the labels among the names of scores."""
+"""The labels among the names of scores."""
 
 
 @dataclass(frozen=True)

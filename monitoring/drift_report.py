@@ -93,8 +93,10 @@ def drift(
     reference = reference_of(bundle)
     watch = Watch(reference, alpha, psi, window)
     own = Own.of(bundle)
-    is_file = isinstance(log, str | Path)
-    rows = rows_of_file(log, own) if is_file else _checked(((row, f"row {at}") for at, row in enumerate(log, 1)), own)
+    if isinstance(log, str | Path):
+        rows, source = rows_of_file(log, own), str(log)
+    else:
+        rows, source = _checked(((row, f"row {at}") for at, row in enumerate(log, start=1)), own), "the log"
     names: list[str] | None = None
     decided = [name for name in RATES if name in reference.rates]
     for chunk in progress(iter(lambda: list(islice(rows, window)), []), 0, "reading the log"):
@@ -103,7 +105,6 @@ def drift(
             names = _names(given, reference, where)
         watch.add(observed_rows(given, decided if names is None else names, where))  # until then texts without a span
     if not watch.total.inputs:
-        source = log if is_file else "the log"
         raise InputError(f"{source} holds no predictions; expected rows as `hydrant predict --output` writes them")
     if watch.current.inputs >= window / 2 or not watch.windows:
         watch.close_window()

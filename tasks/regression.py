@@ -1,7 +1,6 @@
 """Regression and relevance: one number, with a variance between the members.
 
-A score has the unit of its labels, so backends' differences are shares of the largest reference score, or of 1 where
-that is smaller (a sigmoid's scores, or small logits). The variance is compared by its root, which has the same unit.
+Backends' differences of scores, and of the root of the variance, are shares of the largest reference score, at least 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What defines a task, and the metrics that all tasks share.
+"""The definition of a task, and the metrics that all tasks share.
 
-A task stands in a bundle's ``config.json`` (``bundle.architecture``) and in every graph (``hydrant.task``); a bundle of
-hydrant 0.1 names none and is a classifier.
+A bundle's ``config.json`` and every graph (``hydrant.task``) name it; a bundle of hydrant 0.1, a classifier, does not.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from ..data.examples import Examples
 
 TaskName = Literal["classification", "score", "tokens", "multi_label"]
-"""One of C classes; one number: a regression, or the relevance that a cross-encoder gives; a class for each token; or
-any of C labels."""
 
 ScoreActivation = Literal["identity", "sigmoid"]
 """From the one logit to the score: nothing, or 1 / (1 + exp(−z))."""

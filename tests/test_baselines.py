@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Bundle, Figures, HydrantError, evaluate, export_onnx, fuse, save_bundle
+from hydrant import Figures, HydrantError, evaluate, export_onnx, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.metric_names import BASELINES
@@ -21,10 +19,9 @@ from hydrant.evaluation.report import EvaluationReport
 from hydrant.metrics import class_metrics as metrics
 from hydrant.metrics.uncertainty import logit_scores
 from hydrant.models.checkpoint import load_processor
-from PIL import Image
 from support import random_plan
 from test_baseline_scores import distances
-from test_evaluate import Resources, write_texts
+from test_evaluate import write_texts
 
 pytest.importorskip("matplotlib")
 
@@ -135,37 +132,6 @@ def virtual(
     norms = [np.linalg.norm((each["penultimate"] - origin) @ rest, axis=1) for each in (trained, given)]
     alpha = trained["logits"].max(axis=1).mean() / norms[0].mean()
     return alpha * norms[1] - np.log(np.exp(given["logits"].astype(np.float64)).sum(axis=1))
-
-
-def test_every_form_of_the_report_tells_baselines_and_their_source(report: EvaluationReport, evaluated: Path) -> None:
-    assert report.html is not None
-    html, text = report.html.read_text(), evaluation_text(report)
-    assert Resources(html).open == []
-    kept = sorted({len(layer) for layer in PLAN.members[0]})
-    for words in (
-        f"Baselines of bundle: the first of its 3 members alone, which keeps {kept[0]} to {kept[-1]} of 4 heads",
-        "Baselines of tiny-bert: the checkpoint itself",
-        "Fitted on 60 examples of train.csv",
-        "kNN: k = 4, features of length 1",
-        "Mahalanobis, relative Mahalanobis: last vector, covariance shrunk (OAS)",
-    ):
-        assert words in text
-        assert words in unescape(html)
-    section = unescape(html).split("<h2>Baselines: what a single model finds out of distribution</h2>")[1]
-    for title, figure in (("AUROC", "auroc"), ("FPR95", "fpr95")):
-        table = text.split(f"single model finds out of distribution {title}")[1].split("\n\n")[0]
-        for score, words in BASELINES.items():
-            (line,) = [line for line in table.splitlines() if line.startswith(f"{words}  ")]
-            for model in report.models:
-                assert model.baselines is not None
-                value = model.baselines.figures[f"{score}.{figure}"].value
-                shown = f"{value:.3f}" if figure == "auroc" else f"{100 * value:.1f} %"
-                assert shown in line
-                assert f">{shown}<" in section.split("</section>")[0]
-    with Image.open(Bundle.open(evaluated).file("reports/evaluation-baselines.png")) as picture:
-        assert min(picture.size) > 300
-    stored = Bundle.open(evaluated).read_json("reports/evaluation.json")
-    assert stored == json.loads(json.dumps(report.to_json()))
 
 
 def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict[str, Path], undrawn: None) -> None:

@@ -21,7 +21,7 @@ from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density_file import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
 from hydrant.calib.features import best_set, by_set, standardised_by
-from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardised, usual_rank
+from hydrant.calib.mahalanobis import DensityFit, squared_distances, standardised
 from hydrant.calib.taps import named_taps
 from hydrant.errors import BundleError, InputError
 from hydrant.export.distance_head import with_distance
@@ -155,28 +155,6 @@ def test_a_lower_rank_keeps_what_parts_the_classes(width: int, classes: int, sha
         parting = vectors[:, -first:]  # of length 1 under the covariance: angles between both are cosines
         cosines = np.linalg.svd(parting.T @ within @ subspace[:, :first])[1]
         np.testing.assert_allclose(cosines, 1, atol=2e-3)
-
-
-TRUNK, ENDS = ("layers.0.first", "layers.0.mean", "last.0"), ("last.0", "last.1")
-
-
-@pytest.mark.parametrize(
-    ("classes", "changes", "taps", "rank"),
-    [
-        (150, {}, TRUNK, 64),
-        (50, {}, TRUNK, 49),
-        (49, {}, TRUNK, None),
-        (150, {}, ENDS, None),
-        (150, {"width": 64}, TRUNK, None),
-        (150, {"task": "multi_label"}, TRUNK, None),
-    ],
-)
-def test_the_rank_that_is_taken_by_itself(
-    classes: int, changes: dict[str, Any], taps: tuple[str, ...], rank: int | None
-) -> None:
-    text, image = (fuse(make_model(family), members=1).architecture for family in ("bert", "vit"))
-    assert usual_rank(replace(text, **{"width": 384, **changes}), taps, classes) == rank
-    assert usual_rank(replace(image, width=384), taps, classes) is None
 
 
 def test_classes_with_one_example_and_none() -> None:
@@ -412,21 +390,6 @@ def assert_graph_gives(
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(["distance"], {name: tensor.numpy() for name, tensor in inputs.items()})
     np.testing.assert_allclose(found, squared_distances(density, features).mean(axis=1), rtol=1e-3)
-
-
-def test_a_trunk_of_which_a_layer_runs_once_and_another_as_every_member(tmp_path: Path) -> None:
-    """Layers that all members share may be stored for each of them, and run so without the rewrite."""
-    ensemble = fuse(make_model("bert"), forked("bert", fork=LAYERS - 1))
-    for part in ensemble.layers[1].modules():
-        for name, weight in list(part.named_parameters(recurse=False)):
-            assert weight.shape[0] == 1
-            setattr(part, name, torch.nn.Parameter(weight.detach().repeat(3, *[1] * (weight.ndim - 1))))
-    assert LAYERS - 1 == ensemble.trunk == 2
-    (taps,) = named_taps("all", ensemble.architecture, ensemble.trunk, 3).values()
-    assert "layers.1.mean" in taps
-    inputs = make_inputs("bert", batch=6, seed=9)
-    for without in ((), ("shared-trunk",)):
-        assert_graph_gives(ensemble, taps, inputs, tmp_path / str(len(without)), without=without)
 
 
 NARROW = {"fp16": (5e-3, 4e-2), "bf16": (5e-2, 2e-1)}

@@ -311,17 +311,6 @@ def test_logs_that_cannot_be_used(bundle: Path, lines: list[str], told: str, tmp
     assert told.replace("LOG", str(path)) in str(error.value)
 
 
-def test_a_bundle_of_before_loads_and_is_refused_by_name(bundle: Path, logs: dict[str, Path], tmp_path: Path) -> None:
-    copy = Bundle.open(shutil.copytree(bundle, tmp_path / "out"))
-    facts = copy.calibration()
-    del facts["reference"]
-    copy = copy.add({"calibration.json": json.dumps(facts).encode()})
-    with load(copy) as predictor:
-        assert predictor.calibration.reference is None
-    with pytest.raises(HydrantError, match="calibrate it again"):
-        drift(copy, logs["same"])
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [

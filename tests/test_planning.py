@@ -175,14 +175,6 @@ def per_example(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).gamma(1.0, size=(40, LAYERS, HEADS)).astype(np.float32)
 
 
-@pytest.mark.parametrize("diversity", ["noise", "bootstrap"])
-def test_diversity_is_decided_by_the_seed(diversity: str) -> None:
-    first, again, other = (diversify(per_example(), 3, diversity, 0.5, seed) for seed in (1, 1, 2))
-    assert first.shape == (3, LAYERS, HEADS)
-    np.testing.assert_array_equal(first, again)
-    assert not np.allclose(first, other)
-
-
 def test_noise_is_log_normal_with_the_given_spread() -> None:
     scores = np.ones((2, 60, 60), np.float32)
     logs = np.log(diversify(scores, 2, "noise", 0.5, 0))

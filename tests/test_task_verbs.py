@@ -6,7 +6,6 @@ import io
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from hydrant.metrics.spans import find_spans
 from hydrant.models.checkpoint import load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.tuning.settings import Jointly
-from hydrant.workflow.explore import Row, chosen_place
 from hydrant.workflow.picture import draw_exploration
 from PIL import Image
 from support import HEADS, LAYERS, ReadyTensors, examples_of, make_model, run_cli
@@ -194,17 +192,6 @@ def test_exploring_plans_of_every_task(kind: str, cases: dict[str, Case], tmp_pa
     assert found.plan.provenance["explored"]["rows"][0]["rmse"] == single.rmse
     assert Image.open(io.BytesIO(draw_exploration(found))).width > 900
     assert ("RMSE" in exploration_text(found)) == (kind == "regression")
-
-
-def test_what_may_be_lost_of_a_regression() -> None:
-    single = Row("single model", None, None, False, 1.0, None, 0.4, None, None, None, 0.0, 2.0)
-    point = replace(single, name="random", fork=2, heads=1, auroc=0.7, rmse=2.01)
-    assert chosen_place([single, point, replace(point, auroc=0.9, rmse=2.02)], 1.0, 0.5) == 1
-    assert chosen_place([single, replace(point, auroc=None, nll=0.1), point], 1.0, 0.5) == 2, "what detects comes first"
-    with pytest.raises(
-        InputError, match=r"keeps the RMSE: the best has 2\.2, the single model 2, and it may rise by 0\.5 %"
-    ):
-        chosen_place([single, replace(point, rmse=2.2)], 1.0, 0.5)
 
 
 # Circuits

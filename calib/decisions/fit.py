@@ -60,15 +60,12 @@ from .thresholds import (
 log = logging.getLogger(__name__)
 
 MIN_EXAMPLES = 10
-"""Examples with a label, and as many without it, from which on it has a temperature of its own."""
+"""Examples with a label, and without it, for a temperature of its own."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Member logits [N, M, C] of N inputs or words before any temperature, labels [N] or [N, C] bool, distances [N].
-
-    Words have the index of their text, ascending, [N], and ``inputs`` is the number of texts.
-    """
+    """Member logits [N, M, C] of N inputs, or of words with the indices of their ``inputs`` texts [N]."""
 
     logits: np.ndarray
     labels: Any = None

@@ -78,10 +78,7 @@ class MaskedRuns:
 
     @torch.no_grad()
     def each_head_masked(self, keep: Keep) -> Iterator[Tensor]:
-        """Mask each head of the layer that follows those of ``keep`` in turn; later layers keep all heads.
-
-        Of each batch come the logits of its questions, [H, r, C].
-        """
+        """Logits of each batch's questions, [H, r, C], with each head of the layer after ``keep`` masked in turn."""
         for batch in range(len(self.batches)):
             x, mask = self._entering(batch, keep)
             size = max(1, self._run // x.shape[2])

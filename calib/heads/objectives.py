@@ -1,4 +1,4 @@
-"""What a circuit is searched for: objectives of uncertainty, lower is better, in nats.
+"""Objectives of circuits: uncertainty, lower is better, in nats; and the questions that a model answers.
 
 With H_x the predictive entropy of example x, over N in-distribution examples i with labels y_i and K
 out-of-distribution (OOD) examples o, drawn w times each by a bootstrap (else once):
@@ -8,7 +8,7 @@ out-of-distribution (OOD) examples o, drawn w times each by a bootstrap (else on
     both        nll + separation
 
 ``separation`` is the log-loss of deciding which of a pair is the OOD one by the difference of their entropies: a smooth
-stand-in for 1 − AUROC, which counts pairs in the wrong order. Both terms are mean log-losses in nats and weigh 1.
+stand-in for 1 − AUROC.
 
 An input is one or several questions, each a softmax: its class; for each label, and for a score whose labels say what
 is relevant, two classes with the logits 0 and z (``calib.losses``); for each word of a tagger its tag. Entropy and
@@ -139,8 +139,8 @@ class Questions:
         each = label_losses(asked, labels[known])
         if self.tagged:  # the mean of a text
             each /= np.bincount(texts[known], minlength=self.count)[texts[known]]
-        np.add.at(losses, (slice(None), texts[known]), each)
-        (np.maximum if self.tagged else np.add).at(entropy, (slice(None), texts), entropies(rows))
+        np.add.at(losses.T, texts[known], each.T)
+        (np.maximum if self.tagged else np.add).at(entropy.T, texts, entropies(rows).T)
 
     def figures(self, logits: Tensor, total: int) -> dict[str, float]:
         """Accuracy, NLL and AUROC of members' averaged probabilities, from logits [M, R, C]; of a regression RMSE."""
