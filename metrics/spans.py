@@ -15,10 +15,10 @@ import numpy as np
 OUTSIDE = "O"
 
 PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I"}
-"""Letters of all schemes, each with that of IOBES which means the same."""
+"""Letters of all schemes, and their synonyms in IOBES."""
 
 ALONE = ("B", "I", "E", "S")
-"""Those that also stand alone, without a type; others may be names: M is one of measure words, say."""
+"""Prefixes that may come without a type; others may be names, as M for measure words."""
 
 Entity = tuple[str, int, int]
 """Type of a span, its first and its last word."""

@@ -19,7 +19,7 @@ SEQUENTIAL, FIXED, HISTOGRAMS = 0.5, 0.25, 0.25
 """Shares of the probability of a false alarm: rates watched without end, rates of a whole log, and histograms."""
 
 KEPT = 1000
-"""Windows that are remembered."""
+"""Largest number of windows in memory."""
 
 NAMES = {"abstain": "abstention rate", "out_of_distribution": "out-of-distribution rate"}
 
@@ -103,7 +103,7 @@ class Watch:
         self._whole = 0  # windows so far
 
     def add(self, seen: Observed) -> list[Alarm]:
-        """Take further predictions, and give the alarms that they raise; a window ends once it is long enough."""
+        """Count further predictions, and return the alarms that they raise; a window ends once it is long enough."""
         self.failed += seen.failed
         raised = []
         for name, test in self.rates.items():
@@ -123,7 +123,7 @@ class Watch:
         return raised
 
     def close_window(self) -> list[Alarm]:
-        """End the current window before it is full, and give the alarms that it raises."""
+        """End the current window early, and return the alarms that it raises."""
         counts, self.current = self.current, Counts()
         if not counts.inputs:
             return []
@@ -132,11 +132,11 @@ class Watch:
         shares = {name: counts.decided[name] / counts.inputs for name in self.rates if name in counts.decided}
         self.windows.append(Window(first, counts.inputs, shares, psi, p_values))
         level = self.alpha * HISTOGRAMS / max(1, len(self.known)) / (self._whole * (self._whole + 1))
-        told = {(alarm.kind, alarm.name) for alarm in self.alarms}
+        raised_before = {(alarm.kind, alarm.name) for alarm in self.alarms}
         raised = []
         for name in psi:
             kind = "labels" if name == LABELS else "score"
-            if psi[name] >= self.psi and p_values[name] <= level and (kind, name) not in told:
+            if psi[name] >= self.psi and p_values[name] <= level and (kind, name) not in raised_before:
                 raised.append(self._alarm(kind, name, psi[name], counts, first))
         self.alarms += raised
         return raised

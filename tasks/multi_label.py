@@ -1,8 +1,4 @@
-"""Multi-label classification: any of C labels apply.
-
-Backends' entropy and mutual information are compared label by label, where the tolerances of one decision hold; their
-sums over the labels of an input by how they rank the inputs. Energy is a sum as well, and compared per label.
-"""
+"""Multi-label classification: any of C labels apply."""
 
 from __future__ import annotations
 
@@ -56,7 +52,7 @@ class LabelMetrics(TaskMetrics):
         return {"mutual_information": float(self.prediction.mutual_information.mean())}
 
     def label_rows(self) -> tuple[dict[str, Any], ...]:
-        """What is known of each label: how many examples have it, its threshold, F1, average precision and ECE."""
+        """Examples, threshold, F1, average precision and ECE of each label."""
         decisions, one = self.calibration.labels, np.ones((1, len(self.labels)), np.int32)
         errors = label_errors(self._probabilities, self.labels)
         rows = []

@@ -36,7 +36,7 @@ Loss = Literal["cross-entropy", "squared error"]
 
 
 def loss_of(labels: np.ndarray, activation: ScoreActivation, source: str) -> Loss:
-    """The loss that labels [N] ask for: cross-entropy where all are 0 or 1, and say what is relevant."""
+    """The loss for labels [N]: cross-entropy where all are 0 or 1 (relevance)."""
     if activation == "sigmoid" and not ((labels >= 0) & (labels <= 1)).all():
         far = labels[(labels < 0) | (labels > 1)][0]
         raise InputError(
@@ -46,7 +46,7 @@ def loss_of(labels: np.ndarray, activation: ScoreActivation, source: str) -> Los
 
 
 def query_groups(examples: Examples) -> list[np.ndarray]:
-    """Places of each query's documents: rankings are pairs of texts, the query first, with labels of 0 or more."""
+    """Places of each query's documents, where inputs are pairs of texts with the query first, and labels ≥ 0."""
     inputs, labels = examples.inputs, examples.labels
     if labels is None or not len(inputs) or not all(map(is_pair, inputs)) or (labels < 0).any():
         return []

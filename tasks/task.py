@@ -74,7 +74,7 @@ class TaskMetrics:
         self.detection = self.detector()
 
     def prepare(self) -> None:
-        """What each example contributes."""
+        """Contributions of each example."""
         raise NotImplementedError
 
     def detector(self) -> ScoreDetection:
@@ -94,11 +94,11 @@ class TaskMetrics:
         return {}
 
     def notes(self) -> list[str]:
-        """What to know of the examples, logged too."""
+        """Notes on the examples, also logged."""
         return []
 
     def decisions(self) -> dict[str, float]:
-        """What the calibrated thresholds do on these examples; empty for an uncalibrated model."""
+        """Rates of the calibrated decisions; empty for an uncalibrated model."""
         found: dict[str, float] = {}
         abstains, flagged, ood_abstains, ood_flagged = (
             self.flags(name, ood) for ood in (False, True) for name in ("abstain", "out_of_distribution")
@@ -126,7 +126,7 @@ class TaskMetrics:
         return {} if self.wrong is None else {"risk": float(self.wrong[answered].mean())}
 
     def diversity(self) -> dict[str, float | None]:
-        """How different the members are, averaged over the labelled examples."""
+        """Differences of the members, averaged over the labelled examples."""
         divergence, pairs = self.seen.divergence, self.seen.pair_disagreement
         return {
             "disagreement": float(self.seen.prediction.disagreement.mean()),
@@ -135,7 +135,7 @@ class TaskMetrics:
         }
 
     def label_rows(self) -> tuple[dict[str, Any], ...]:
-        """What is known of each label, for a multi-label model."""
+        """Metrics of each label of a multi-label model."""
         return ()
 
 

@@ -11,7 +11,7 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Figures, HydrantError, evaluate, export_onnx, fuse, save_bundle
+from hydrant import Figures, evaluate, export_onnx, fuse, save_bundle
 from hydrant.cli.evaluate import evaluation_text
 from hydrant.data.examples import read_examples
 from hydrant.evaluation.metric_names import BASELINES
@@ -25,8 +25,6 @@ from test_evaluate import write_texts
 
 pytest.importorskip("matplotlib")
 
-OF_LOGITS = ("max_probability", "max_logit", "predictive_entropy", "energy", "gen")
-FITTED = ("knn", "vim", "mahalanobis", "relative_mahalanobis")
 PLAN = random_plan("bert", 3)
 
 
@@ -134,20 +132,6 @@ def virtual(
     return alpha * norms[1] - np.log(np.exp(given["logits"].astype(np.float64)).sum(axis=1))
 
 
-def test_without_training_data_and_without_a_checkpoint(bundle: Path, data: dict[str, Path], undrawn: None) -> None:
-    report = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0, baselines=True))
-    found = report.models[0].baselines
-    assert found is not None
-    assert {name.partition(".")[0] for name in found.figures} == set(OF_LOGITS)
-    assert set(found.left_out) == set(FITTED)
-    assert "Left out: kNN, ViM, Mahalanobis, relative Mahalanobis: needs features" in evaluation_text(report)
-    (note,) = report.notes
-    assert note.startswith("the baselines of bundle are computed from the first of its 3 members alone, which keeps")
-    none = evaluate(bundle, data["test"], data["ood"], figures=Figures(bootstrap=0))
-    assert none.models[0].baselines is None
-    assert "Baselines" not in evaluation_text(none)
-
-
 def test_what_cannot_be_fitted_is_left_out_with_its_reason(
     bundle: Path, bert_checkpoint: Path, data: dict[str, Path], tmp_path: Path, undrawn: None
 ) -> None:
@@ -166,18 +150,3 @@ def test_what_cannot_be_fitted_is_left_out_with_its_reason(
     assert "Left out: Mahalanobis, relative Mahalanobis: no class has two different examples among the 4" in text
     assert "Baselines of one: its one member" in text
     assert report.notes == [], "the bundle of one member keeps all heads"
-
-
-@pytest.mark.parametrize(
-    ("ood", "fit", "neighbours", "message"),
-    [
-        (False, "train", 4, "--ood"),
-        (True, "train", 61, "neighbours is 61, but {train} holds 60"),
-        (True, "ood", 4, "data {ood} has no label"),
-    ],
-)
-def test_refusals(bundle: Path, data: dict[str, Path], ood: bool, fit: str, neighbours: int, message: str) -> None:
-    figures = Figures(bootstrap=0, baselines=True, fit=data[fit], neighbours=neighbours)
-    with pytest.raises(HydrantError) as caught:
-        evaluate(bundle, data["test"], data["ood"] if ood else None, figures=figures)
-    assert message.format(**data) in str(caught.value)

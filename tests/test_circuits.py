@@ -301,31 +301,6 @@ def test_plan_and_its_provenance(bert_checkpoint: Path, text_csv: Path, ood_csv:
     assert "auroc_predictive_entropy" not in without.provenance["validation"]["before"]
 
 
-def test_interrupted_command_tells_how_to_go_on(
-    bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    from hydrant.cli import main as cli
-
-    plan = tmp_path / "plan.json"
-    command = ["plan", str(bert_checkpoint), "--data", str(text_csv), "--ood", str(ood_csv)]
-    command += ["--method", "circuit", "--keep", "2", "-o", str(plan), "--max-accuracy-loss", str(ANY)]
-    monkeypatch.setattr("hydrant.cli.command_options.progress", interrupted_after(4))
-    assert cli.main(command) == 130
-    assert "run the same command again to go on" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json.part"]
-    monkeypatch.undo()
-    refused = [*command, "--seed", "1"]
-    assert cli.main(refused) == 2
-    assert "interrupted search with other settings" in capsys.readouterr().err
-    assert cli.main(command) == 0
-    assert "3 circuits for the objective separation, on 24 examples of train.csv and 6" in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-    assert HeadPlan.load(plan) == plan_heads(
-        bert_checkpoint, text_csv, method=Circuit(ood=ood_csv, max_accuracy_loss=ANY), keep=2
-    )
-
-
 def test_a_search_that_is_refused_leaves_no_state(
     bert_checkpoint: Path, text_csv: Path, ood_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

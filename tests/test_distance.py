@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import hydrant
 import numpy as np
@@ -362,34 +361,6 @@ def test_a_lower_rank_is_the_same_on_all_backends(tmp_path: Path) -> None:
         np.testing.assert_allclose(found.distance, expected, rtol=2e-3, atol=2e-3, err_msg=backend)
     sizes = {tensor.name: list(tensor.dims) for tensor in onnx.load(bundle.file("model.fp32.onnx")).graph.initializer}
     assert sizes["distance.whitening"] == [len(density.taps), ensemble.architecture.width, 6]
-
-
-@pytest.mark.parametrize(
-    "taps",
-    [("last.2", "layers.0.mean", "last.0"), ("layers.0.first",), ("layers.1.mean", "layers.0.first", "last.0")],
-)
-def test_taps_in_any_order_of_texts_padded_on_either_side(taps: tuple[str, ...], tmp_path: Path) -> None:
-    """A file may name fewer taps than a set has, in an order of its own."""
-    inputs = make_inputs("bert", batch=6, seed=9)
-    real, left = inputs["attention_mask"], torch.arange(6)[:, None] % 2 > 0
-    inputs["attention_mask"] = torch.where(left, real.flip(1), real)
-    assert_graph_gives(fuse(make_model("bert"), forked("bert", fork=LAYERS - 1)), taps, inputs, tmp_path)
-
-
-def assert_graph_gives(
-    ensemble: FusedClassifier, taps: tuple[str, ...], inputs: dict[str, torch.Tensor], folder: Path, **form: Any
-) -> None:
-    """The distance of these taps in the graph is that of the module's features."""
-    save_bundle(ensemble, folder / "out", tensors_only=True)
-    hydrant.export_onnx(folder / "out", form=hydrant.GraphForm(**form))
-    with torch.inference_mode():
-        features = ensemble.features(taps, **inputs)[1].transpose(0, 1).numpy()
-    density = fitted(features, np.arange(len(features)) % 2, taps, 2)
-    model = onnx.load(folder / "out/model.fp32.onnx")
-    with_distance(model, ensemble.architecture, density)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(["distance"], {name: tensor.numpy() for name, tensor in inputs.items()})
-    np.testing.assert_allclose(found, squared_distances(density, features).mean(axis=1), rtol=1e-3)
 
 
 NARROW = {"fp16": (5e-3, 4e-2), "bf16": (5e-2, 2e-1)}

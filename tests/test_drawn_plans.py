@@ -35,16 +35,6 @@ def test_a_systematic_sample_keeps_every_head_as_often_as_any_other_to_within_on
         }
 
 
-def test_every_head_and_every_order_is_as_likely() -> None:
-    """Of 3 heads and 3 members each of the 6 orders comes, layer by layer on its own."""
-    first = np.argmax(systematic_scores(3, 3000, 3, 1), axis=2).T  # [L, M]
-    orders = Counter(map(tuple, first.tolist()))
-    assert len(orders) == 6
-    assert all(abs(often - 500) < 5 * np.sqrt(500) for often in orders.values())
-    six = np.argmax(systematic_scores(6, 3000, 3, 1), axis=2).T  # two members share each head
-    assert np.mean(six[:, 0] == six[:, 1]) == pytest.approx(1 / 5, abs=0.04), "the same two in every layer"
-
-
 def test_plans_say_so_with_counts_within_a_budget_and_beside_others(bert_checkpoint: Path, text_csv: Path) -> None:
     how = Random(systematic=True)
     plain = plan_heads(bert_checkpoint, method=how, members=2, keep=HEADS // 2, seed=5)

@@ -108,25 +108,6 @@ def test_thresholds_answer_and_catch_what_they_promise(seed: int, count: int) ->
         assert flagged.sum() == count - rank(count, 0.9)
 
 
-def test_which_score_abstains_and_which_flags() -> None:
-    """Two questions, two answers: errors are ranked by one score, what is unknown is found by another."""
-    logits, labels = drawn(2, count=400)
-    distance = np.random.default_rng(0).standard_normal(400).astype(np.float32)
-    outside = Sample(logits[:50], None, distance[:50] + 9)  # as certain as the others: only the distance differs
-    made = fitted(logits, labels, ood=outside, distance=distance).thresholds
-    assert made["ood"].score == "distance"
-    assert made["ood"].measured["auroc"] == made["ood"].measured["true_positive_rate"] == 1
-    assert made["ood"].target == {"false_alarm": 0.05}
-    assert made["abstain"].score != "distance"
-    assert made["abstain"].measured["auroc"] > 0.6
-    assert fitted(logits, labels).thresholds["ood"].score == "energy"
-    targets = Targets(Coverage(0.9, "confidence"), FalseAlarm(0.1, "predictive_entropy"))
-    made = fitted(logits, labels, targets, outside, distance=distance).thresholds
-    assert [made[name].score for name in ("abstain", "ood")] == ["confidence", "predictive_entropy"]
-    with pytest.raises(HydrantError, match="score distance"):
-        fitted(logits, labels, Targets(flags=FalseAlarm(score="distance")))
-
-
 def drawn_scores(rng: np.random.Generator, wrong: np.ndarray) -> dict[str, np.ndarray]:
     """Scores that are as good as each other, and have much in common."""
     common, found = rng.standard_normal(len(wrong)), {}

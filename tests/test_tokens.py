@@ -128,18 +128,6 @@ def test_spans_are_as_sure_as_their_least_sure_word(bundle: Path) -> None:
     json.dumps(row)
 
 
-def test_ready_tensors_have_no_words(bundle: Path) -> None:
-    arrays = {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
-    arrays["input_ids"] = arrays["input_ids"] % 20
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        found = predictor.predict(arrays)
-        assert np.array_equal(found.mask, arrays["attention_mask"].astype(bool))
-        with pytest.raises(InputError, match="made of ready tensors, whose words are not known"):
-            predictor.spans(found)
-        with pytest.raises(InputError, match="this model tags tokens"):
-            predictor.predict([7])
-
-
 def test_taylor_scores_are_slopes_of_the_mean_loss_of_a_text(tmp_path: Path) -> None:
     """By finite differences of the model in double precision, with transformers' own loss."""
     model = make_tagger(hidden_dropout_prob=0.0)

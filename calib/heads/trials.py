@@ -1,12 +1,9 @@
 """Candidate plans on held-out examples, and the choice among them.
 
-The objective is the negative log-likelihood: probabilities are averaged, then one temperature is fitted, then it is
-measured. For a multi-label model it is that of all labels of an example. For a regression it is that of the labels
-under normal errors, after fitting the scale of the members' variance (``metrics.scores``). Without the temperature it
-would count the lower confidence of pruned members, which calibration takes away, and always prefer the plan that
-prunes least. Of the plans that are as good as the best one (within one standard error of the paired difference, or
-within 0.005 nats), that of highest mutual information wins: diversity that costs next to nothing. On a tie, the
-cheaper one.
+The objective is the negative log-likelihood (of all labels, or of a regression's labels under normal errors) after
+fitting one temperature, or the scale of the members' variance (``metrics.scores``): without it the plan that prunes
+least would always win. Of the plans that are as good as the best one (within one standard error of the paired
+difference, or within 0.005 nats), that of highest mutual information wins, on a tie the cheaper one.
 """
 
 from __future__ import annotations
