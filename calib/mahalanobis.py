@@ -100,7 +100,7 @@ MAX_RANK, MIN_CLASSES = 64, 50
 
 
 def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int) -> int | None:
-    """Default rank: lower where the trunk of a text model with many classes is read (docs: explanation/decisions)."""
+    """Default rank: lower where the trunk of a text model with many classes is read (docs/evaluate/decisions.md)."""
     rank = min(MAX_RANK, classes - 1)
     trunk = any(not tap.startswith(LAST) for tap in taps)
     many = architecture.task == "classification" and classes >= MIN_CLASSES

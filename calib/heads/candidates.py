@@ -85,7 +85,7 @@ def find_candidates(
     """Plans to try: up to eight for each fork, every one within the budget and with members that differ.
 
     For tuning it is the plan with at most a third of the heads, or two, from the earliest layer that fits: few heads
-    and an early fork detect best after tuning (docs/findings.md).
+    and an early fork detect best after tuning (docs/research/findings.md).
     """
     seen: list[Candidate] = []
     found: dict[tuple[Keep, ...], Candidate] = {}

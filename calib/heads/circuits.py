@@ -7,7 +7,7 @@ the circuit and stay, where k is what ``keep`` says of the layer. A layer that k
 
 By default the heads of earlier layers that were *pruned* are masked, so that at the end the masked model is the member
 that the plan describes. HeadMap masks those *selected*, which gives worse circuits of many heads
-(docs/studies/clinc150.md).
+(docs/research/clinc150.md).
 
 M circuits differ by noise on the scores (ε standard normal, zero in sum over the circuits, times ``noise``, times the
 spread of the layer's scores: 1.4826 × their median absolute deviation), or by resamples of the validation set.
