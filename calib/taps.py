@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.traced import AnyArchitecture, Traced
+from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, cut
 
 SETS = ("means", "balanced", "all", "last")
@@ -25,15 +25,16 @@ def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: i
     There is one unless ``asked`` is ``"auto"``: the name of one of :data:`SETS`, or layers of the trunk, counted from
     0: ``"1,3"`` or ``[1, 3]``.
     """
-    ends: tuple[str, ...] = ("",)
-    if isinstance(architecture, Traced):
-        _check_traced(asked, architecture)
-        shared = min(trunk, len(architecture.tapped_layers))
-    else:  # behind the last layer nothing but the first token may be computed
-        shared = min(trunk, architecture.layers - 1)
-        ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ends
+    kinds, ends = architecture.layer_taps, architecture.last_taps
+    if not ends:
+        raise InputError(
+            f"the vector that the {architecture.family} model's classifier reads was not found, so there is no "
+            "distance; leave --fit out"
+        )
+    if asked not in ("auto", "last") and not kinds:
+        raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")
+    shared = min(trunk, len(architecture.tapped_layers))
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
-    kinds = _kinds(architecture)
     everything = (*_of_layers(range(shared), kinds), *last)
     known = {"last": last, "all": everything, "balanced": everything}
     if architecture.modality == "text" and not architecture.every_token:
@@ -61,24 +62,6 @@ def tap_weights(name: str, taps: Sequence[str]) -> np.ndarray:
     if name not in WEIGHED or last.all():
         return np.ones(len(taps))
     return np.where(last, 1 / last.sum(), 1 / (~last).sum()) * len(taps) / 2
-
-
-def _check_traced(asked: Any, architecture: Traced) -> None:
-    """Refuse what a traced model does not have; one that does not hand out its layers has each member's last vector."""
-    if not architecture.width:
-        raise InputError(
-            f"the vector that {architecture.model_class} reads was not found, so there is no distance; leave --fit out"
-        )
-    if asked not in ("auto", "last") and not architecture.hidden_states:
-        raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")
-
-
-def _kinds(architecture: AnyArchitecture) -> tuple[str, ...]:
-    """The vectors of a layer: its mean, and the first token where there is one to tell of the whole input; or each."""
-    if isinstance(architecture, Traced) or architecture.every_token:  # of traced models taggers alone have layers
-        return ("token",)
-    first = architecture.modality == "text" or architecture.prefix_tokens > 0
-    return ("first", "mean") if first else ("mean",)
 
 
 def _of_layers(layers: Sequence[int], kinds: Sequence[str]) -> tuple[str, ...]:

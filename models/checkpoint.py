@@ -13,7 +13,6 @@ from typing import Any
 
 from ..data.label_encoding import unique_names
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
-from .clip import CLIP
 from .cross_encoder import max_tokens, with_activation
 from .family_registry import DECLARED, LAYOUTS, without_classes
 from .layout import refuse
@@ -29,6 +28,7 @@ from .refusals import (
     unsupported,
     wrapper_prefix,
 )
+from .vit import CLIP
 
 log = logging.getLogger(__name__)
 

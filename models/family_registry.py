@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.head_plan import HeadPlan
-from ..bundle.traced import AnyArchitecture, Block, Traced
+from ..bundle.traced import AnyArchitecture, Block
 from ..bundle.weights import Shape, fused_shapes
 from ..errors import InputError, UnsupportedModelError, cut
 from .bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
-from .clip import CLIP, CLIP_CLASSIFIER, SIGLIP
 from .layout import Layout, linear, refuse, task_of
 from .modernbert import MODERNBERT
 from .refusals import rewritten, unsupported
-from .vit import DEIT, DINOV2, DINOV2_WITH_REGISTERS, OLDER, VIT
+from .vit import CLIP, CLIP_CLASSIFIER, DEIT, DINOV2, DINOV2_WITH_REGISTERS, OLDER, SIGLIP, VIT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,7 +97,7 @@ def architecture_of(model: Any) -> Architecture:
 
 def blocks_of(model: Any, architecture: AnyArchitecture) -> tuple[Block, ...]:
     """The attention blocks of a model: declared by its layout, or found by running it."""
-    if isinstance(architecture, Traced):
+    if not architecture.is_declared:
         return architecture.blocks
     heads, layout = architecture.heads, layout_of(model)
     return tuple(

@@ -1,4 +1,4 @@
-"""Members of a traced model: made, compared with the original under hooks, and run one by one."""
+"""Members of a traced model: made, compared with the original under hooks, run one by one, read from a bundle."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ...bundle.head_plan import HeadPlan, Keep
-from ...bundle.traced import Block, MemberForm, Traced
+from ...bundle.store import WEIGHTS, Bundle
+from ...bundle.traced import CHECKPOINT, Block, MemberForm, Traced
 from ...data.check_inputs import synthetic_batches
-from ...errors import InputError, PlanError, UnsupportedModelError, cut
+from ...errors import BundleError, HydrantError, InputError, PlanError, UnsupportedModelError, cut, literal
 from .attention_blocks import HIDDEN_STATES, find_blocks, find_classifier, hands_out_layers, place_of
 from .export_patches import transformers_code
 from .slices import masked, silenced, sliced
-from .traced_model import answers, described
+from .traced_model import answers, described, rebuild
 
 log = logging.getLogger(__name__)
 
@@ -208,3 +211,45 @@ def members_of(model: nn.Module, architecture: Traced, plan: HeadPlan) -> list[n
     """The members of a plan, in the form that was agreed on; they share every tensor that they can."""
     make = FORMS[architecture.form]
     return [make(model, architecture.blocks, keep).eval() for keep in plan.members]
+
+
+def load_original(bundle: Bundle, architecture: Traced) -> Any:
+    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU; it has answered one input."""
+    remedy = "make the bundle again with `hydrant fuse --traced`, or install the versions that made it"
+    plan = bundle.plan()
+    if len(plan.members) != bundle.members or len(bundle.labels) != architecture.classes:
+        raise BundleError(
+            f"bundle claims {bundle.members} members and {len(bundle.labels)} labels, but its plan has "
+            f"{len(plan.members)} members and its model {architecture.classes} classes; {remedy}"
+        )
+    weights, configuration = load_weights(bundle), bundle.read_json(CHECKPOINT)
+    try:
+        check_plan(plan, architecture)
+        model = rebuild(configuration, architecture, {name: tuple(each.shape) for name, each in weights.items()})
+        model.load_state_dict(weights, strict=True)
+        for block in architecture.blocks:
+            model.get_submodule(block.output)
+        model = model.to(torch.float32).requires_grad_(False)
+        found = described(model)
+        for name in SIZES:
+            one, other = getattr(architecture, name), getattr(found, name)
+            if one != other:  # inputs may be huge
+                raise ValueError(f"config.json says that {name} is {literal(one)}; of its model it is {literal(other)}")
+        run(model, probes(architecture, 1)[0])  # some names of a configuration are read here alone
+        return model
+    except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
+        raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
+
+
+SIZES = "modality", "channels", "image_height", "image_width", "shortest", "spectrogram"
+"""What an input is as large as, texts aside, which are cut."""
+
+
+def load_weights(bundle: Bundle) -> dict[str, torch.Tensor]:
+    """The tensors of a bundle."""
+    path = bundle.file(WEIGHTS)
+    try:
+        found: dict[str, torch.Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
+    return found
