@@ -33,8 +33,7 @@ from .tuning_state import Point, State
 log = logging.getLogger(__name__)
 
 
-SAVE_SECONDS = 120.0
-"""Within an epoch the state is written this often."""
+SAVE_SECONDS = 120.0  # between writes of the state within an epoch
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Trained:
 
 
 def open_accelerator(how: Jointly) -> Any:
-    """The handle of accelerate on the device of a tuning; in float32, for what is bfloat16 is said at each update."""
+    """The handle of accelerate on the device of a tuning, in float32: each update sets bfloat16 itself."""
     accelerate = require("accelerate", "tune", "tune a bundle")
     try:
         accelerator = accelerate.Accelerator(cpu=how.device == "cpu", mixed_precision="no")
@@ -82,16 +81,12 @@ def check_bfloat16(device: str) -> None:
     """Refuse a GPU that does not compute in bfloat16, and warn of a CPU that converts each product first."""
     if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise InputError(
-            f"{torch.cuda.get_device_name()} does not compute in bfloat16; expected compute capability 8.0 or more: "
-            "leave mixed_precision (--mixed-precision) out"
+            f"{torch.cuda.get_device_name()} lacks bfloat16; leave mixed_precision (--mixed-precision) out"
         )
     cpu = torch.cpu.get_capabilities()
     if device == "cpu" and cpu["architecture"] == "x86_64" and not (cpu["amx_bf16"] or cpu["avx512_bf16"]):
-        log.warning(
-            "this CPU (%s) has neither AMX nor AVX512-BF16, so that every product of bfloat16 is converted first: "
-            "expected to take longer than float32; leave mixed_precision (--mixed-precision) out",
-            cpu["cpu_name"],
-        )
+        log.warning("this CPU (%s) has neither AMX nor AVX512-BF16: bfloat16 will be slower than float32; leave "
+                    "mixed_precision (--mixed-precision) out", cpu["cpu_name"])  # fmt: skip
 
 
 def train(
@@ -229,11 +224,9 @@ def _remedy(how: Jointly, updates: int, judged: bool) -> str:
 
 
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
-    """NLL, accuracy and ECE of the averaged probabilities at their best temperature; of a regression NLL and RMSE.
+    """NLL, accuracy and ECE at the best temperature, since tuning sharpens a model; NLL and RMSE of a regression.
 
-    Tags count by words, relevance as two classes; an answer of several labels is right where all of them are. Tuning
-    sharpens what a model says, which one number takes back: judged at temperature 1, members that got better would be
-    refused. Leaves ``module`` evaluating.
+    Tags count by words, relevance as two classes, multi-label answers as a whole. Leaves ``module`` evaluating.
     """
     found = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     labels = source.labels

@@ -6,7 +6,6 @@ data, and every epoch reads its activations: an epoch costs the layers above the
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -34,8 +33,7 @@ from ..progress import Progress
 log = logging.getLogger(__name__)
 
 
-HELD_OUT = 10
-"""One in this many examples of each class is held out where no validation data are given."""
+HELD_OUT = 10  # without validation data, one in so many examples of each class is held out
 
 CHUNK = 64
 
@@ -113,11 +111,9 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
     return chosen
 
 
-MEMORY_BYTES = 1 << 30
-"""Activations beyond this go to a memory-mapped temporary file."""
+MEMORY_BYTES = 1 << 30  # activations beyond this go to a memory-mapped temporary file
 
-HIDDEN, REAL = "hidden", "real"
-"""Names of a batch's activations [B, T, d] and of its mask [B, T], in the place of token ids or pixels."""
+HIDDEN, REAL = "hidden", "real"  # a batch's activations [B, T, d] and its mask [B, T]
 
 
 @contextmanager
@@ -188,10 +184,7 @@ class Activations(Source):
         """What the trunk gives for some examples [B, T, d], and which tokens are real [B, T]."""
         tensors, _ = self._source.batch(places)
         hidden = self._module.trunk_output(self._layers, **on_device(tensors, self._device)).cpu().numpy()
-        mask = tensors.get("attention_mask")
-        if mask is None:
-            return hidden, np.ones(hidden.shape[:2], bool)
-        return hidden, mask != 0
+        return hidden, tensors.get("attention_mask", np.ones(hidden.shape[:2])) != 0
 
 
 def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
@@ -221,12 +214,11 @@ def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
     if size > shutil.disk_usage(file.parent).free // 2:
         return None
     kept = np.memmap(file, np.float32, "w+", shape=(tokens, width))
-    with file.open("r+b") as opened:  # a map whose disk fills later would end the process
+    if hasattr(os, "posix_fallocate"):  # a map whose disk fills later would end the process
         try:
-            if hasattr(os, "posix_fallocate"):
+            with file.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, size)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                file.unlink()  # it may hold all the room that there was
-                return None
+        except OSError:
+            file.unlink()
+            return None
     return kept

@@ -26,10 +26,8 @@ from .traced_model import answers, described, rebuild
 log = logging.getLogger(__name__)
 
 FORMS: dict[MemberForm, Callable[[nn.Module, Sequence[Block], Keep], nn.Module]] = {"sliced": sliced, "masked": masked}
-"""Forms of members, the cheaper first."""
 
-CHECKED = 12
-"""Synthetic inputs on which members are compared with the original."""
+CHECKED = 12  # synthetic inputs on which members are compared with the original
 
 CLOSE, NEAR, OF_EFFECT = 1e-5, 1e-4, 1e-2
 """Members agree where logits differ by less than ``CLOSE`` of the largest logit (at least 1); or by less than ``NEAR``
@@ -51,10 +49,7 @@ def with_defaults(architecture: Traced, inputs: Mapping[str, Tensor | None]) -> 
 def run_member(
     member: nn.Module, architecture: Traced, inputs: Mapping[str, Tensor], layers: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Logits [B, C] of one member, what its classifier reads [B, d] (of width 0 where it was not found), and layers.
-
-    Of tokens the logits are [B, T, C], and vectors [B, T, d], also those of ``layers`` (``Traced.tapped_layers``).
-    """
+    """Logits [B, C] of one member, its classifier's input [B, d], and outputs of ``layers``; of tokens with T."""
     if not architecture.classifier:
         logits = member(**inputs).logits
         return logits, logits[..., :0], []
@@ -74,7 +69,7 @@ def run_member(
 
 
 def trace(model: Any, processor: Any = None) -> Traced:
-    """What a model reads, and where its attention is; the form of its members is not known yet."""
+    """Inputs, attention blocks and classifier of a model; the form of its members is not known yet."""
     read = described(model, processor)
     if read.modality == "audio" and "attention_mask" in read.inputs and not _pads(model, read):
         read = replace(read, inputs=("input_values",))
@@ -83,8 +78,8 @@ def trace(model: Any, processor: Any = None) -> Traced:
     with transformers_code(model) as another:
         if another and not _equal(run(model, inputs[-1]), logits):
             raise UnsupportedModelError(
-                f"{type(model).__name__} cannot be traced: the installed transformers computes something else than "
-                "hydrant's form of it; install a version that hydrant was tested with"
+                f"{type(model).__name__} cannot be traced: hydrant's form of it differs from transformers' own; "
+                "install a version that hydrant was tested with"
             )
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
@@ -96,13 +91,9 @@ def trace(model: Any, processor: Any = None) -> Traced:
 def _pads(model: Any, read: Traced) -> bool:
     """Whether sounds that are padded and masked are answered as they are alone."""
     batch = probes(read)[-1]
-    together = run(model, batch)
-    for row, mask in enumerate(batch["attention_mask"]):
-        samples = int(mask.sum())
-        alone = run(model, {name: tensor[row : row + 1, :samples] for name, tensor in batch.items()})
-        if not _equal(together[row], alone[0]):
-            return False
-    return True
+    lengths = map(int, batch["attention_mask"].sum(dim=1))
+    rows = ({name: each[row : row + 1, :size] for name, each in batch.items()} for row, size in enumerate(lengths))
+    return all(_equal(one, run(model, alone)[0]) for one, alone in zip(run(model, batch), rows, strict=True))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -137,7 +128,7 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     if not isinstance(logits, Tensor) or list(logits.shape) != shape or not bool(torch.isfinite(logits).all()):
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: its logits are {list(getattr(logits, 'shape', []))}, or not "
-            f"finite; expected {shape}, one row for each {'token' if tokens else 'input'}"
+            f"finite; expected {shape}"
         )
     return logits
 
@@ -157,10 +148,8 @@ def check_plan(plan: HeadPlan, architecture: Traced) -> None:
     for member, keep in enumerate(plan.members):
         for layer, (kept, block) in enumerate(zip(keep, architecture.blocks, strict=True)):
             if kept[-1] >= block.heads:
-                raise PlanError(
-                    f"member {member}, layer {layer} of the plan keeps head {kept[-1]}, but that block has "
-                    f"{block.heads} heads; plan with --traced"
-                )
+                where = f"member {member}, layer {layer} of the plan"
+                raise PlanError(f"{where} keeps head {kept[-1]}, but that block has {block.heads} heads; use --traced")
 
 
 def all_heads(architecture: Traced, members: int) -> HeadPlan:
@@ -170,10 +159,7 @@ def all_heads(architecture: Traced, members: int) -> HeadPlan:
 
 
 def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[MemberForm, dict[str, Any]]:
-    """The first form whose members give the logits of the original with the same heads silenced by hooks.
-
-    Beside it what was found: the largest difference, what leaving the heads out changes, and why not a cheaper form.
-    """
+    """The first form whose members agree with the original under hooks, with the differences that were measured."""
     batches = probes(architecture)
     expected, effect, scale = [], 0.0, 1.0
     for keep in plan.members:
@@ -219,8 +205,8 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
     plan = bundle.plan()
     if len(plan.members) != bundle.members or len(bundle.labels) != architecture.classes:
         raise BundleError(
-            f"bundle claims {bundle.members} members and {len(bundle.labels)} labels, but its plan has "
-            f"{len(plan.members)} members and its model {architecture.classes} classes; {remedy}"
+            f"bundle claims {bundle.members} members and {len(bundle.labels)} labels, but has {len(plan.members)} and "
+            f"{architecture.classes}; {remedy}"
         )
     weights, configuration = load_weights(bundle), bundle.read_json(CHECKPOINT)
     try:
@@ -231,7 +217,7 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
             model.get_submodule(block.output)
         model = model.to(torch.float32).requires_grad_(False)
         found = described(model)
-        for name in SIZES:
+        for name in ("modality", "channels", "image_height", "image_width", "shortest", "spectrogram"):
             one, other = getattr(architecture, name), getattr(found, name)
             if one != other:  # inputs may be huge
                 raise ValueError(f"config.json says that {name} is {literal(one)}; of its model it is {literal(other)}")
@@ -239,10 +225,6 @@ def load_original(bundle: Bundle, architecture: Traced) -> Any:
         return model
     except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
         raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
-
-
-SIZES = "modality", "channels", "image_height", "image_width", "shortest", "spectrogram"
-"""What an input is as large as, texts aside, which are cut."""
 
 
 def load_weights(bundle: Bundle) -> dict[str, torch.Tensor]:
