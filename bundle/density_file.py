@@ -151,7 +151,7 @@ def check_taps(taps: Sequence[str], architecture: AnyArchitecture, members: int)
         match = TAP.fullmatch(tap)
         layer, kind, member, mean = match.groups() if match else (None,) * 4
         if layer is None:
-            known = match is not None and int(member) < members and (mean or "") in architecture.last_taps
+            known = match is not None and int(member or 0) < members and (mean or "") in architecture.last_taps
         else:
             known = int(layer) in architecture.tapped_layers and kind in architecture.layer_taps
         if not known:

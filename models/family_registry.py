@@ -167,8 +167,8 @@ def _check_tensor(source: str, tensor: Tensor, expected: Shape) -> None:
     plain = tuple(size for size in tensor.shape if size > 1)
     if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
         raise InputError(
-            f"weight {source} has shape {list(tensor.shape)}, and the configuration asks for {list(expected)}; correct it "
-            "(num_labels and id2label, vocab_size, image_size), or load the checkpoint again"
+            f"weight {source} has shape {list(tensor.shape)}, and the configuration asks for {list(expected)}; correct "
+            "it (num_labels and id2label, vocab_size, image_size), or load the checkpoint again"
         )
 
 
