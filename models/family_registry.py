@@ -83,9 +83,8 @@ def without_classes(name: str) -> InputError:
 def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
     """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ."""
     found = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
-    if not found:
-        return {}
-    return {"zero_shot": found[0] if all(other == found[0] for other in found) else found}
+    alike = all(other == found[0] for other in found)
+    return {"zero_shot": found[0] if alike else found} if found else {}
 
 
 def architecture_of(model: Any) -> Architecture:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -236,11 +236,7 @@ CHOICE, REPEATED_GROUP = re.compile(r"[*+{|]|(?<!\()\?"), re.compile(r"\)[*+?{]"
 
 
 def _check_complete(
-    config: AdapterConfig,
-    names: Mapping[str, str],
-    halves: Mapping[str, object],
-    replaced: Mapping[str, object],
-    folder: Path,
+    config: AdapterConfig, names: Mapping[str, str], halves: Collection[str], replaced: Collection[str], folder: Path
 ) -> None:
     """Every module that the configuration names in all layers has its tensors."""
     if not halves:

@@ -44,10 +44,7 @@ def siblings(name: str, declared: Sequence[str]) -> list[str]:
 def unsupported(name: str, declared: Sequence[str], base: str = "") -> UnsupportedModelError:
     """The error for a class that no family declares: whether it may be traced, or why not."""
     if base:
-        reason = (
-            f"it is derived from {base}, and may compute something else; if not, save it with save_pretrained and read "
-            f"it with {base}.from_pretrained"
-        )
+        reason = f"it is derived from {base}; if it computes the same, save it, and read it with {base}.from_pretrained"
     elif name in WRAPPERS:
         reason = f"it is a wrapper around a model; {WRAPPERS[name]}"
     elif re.search(f"For({'|'.join(TASKS)})Classification", name):
@@ -124,20 +121,16 @@ def check_not_quantised(name: str, config: Any) -> None:
 def unread(name: str, folder: Path, reason: str) -> InputError:
     """The error for weights that could not be read."""
     if any(folder.glob("model*.safetensors*")):
-        return InputError(
-            f"cannot load the weights of {name}: {reason}; expected a complete checkpoint: download or save it again"
-        )
+        return InputError(f"cannot load the weights of {name}: {reason}; download or save the checkpoint again")
     if not Path(name).is_dir():
         return InputError(
-            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors; if it has "
-            f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder"
+            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors; for other "
+            f"weights give the folder that `hf download {name} --local-dir FOLDER` makes"
         )
     found = f"checkpoint {name} has no model.safetensors, but"
     if any(folder.glob("pytorch_model*.bin")):
         command = shlex.join(["python", "-c", CONVERT, name])
-        return InputError(
-            f"{found} pytorch_model.bin, a pickle, which may run code; convert it without running any: {command}"
-        )
+        return InputError(f"{found} pytorch_model.bin, a pickle, which may run code; convert it safely: {command}")
     files = listing(sorted(file.name for file in folder.iterdir()))
     return InputError(f"{found} {files}; expected the weights of PyTorch: save the model there with save_pretrained")
 

@@ -1,14 +1,9 @@
 """Image encoders, all pre-norm: ViT, DeiT, DINOv2, and the image towers of CLIP and SigLIP.
 
-The classifiers of ViT and DeiT read the first token after a final LayerNorm; DINOv2's reads that and the mean of all
-patches, side by side. DINOv2 scales the outputs of attention and MLP channel by channel (layer scale, Touvron et al.
-2021); each scale is multiplied into the linear map before it when a checkpoint is read. Registers (Darcet et al. 2024)
-are learned tokens without a position, behind the first.
-
-CLIP has a LayerNorm behind the embeddings. Zero-shot, a projection to unit length reads the first token, and the
-classifier consists of the text tower's embeddings of class prompts (``zero_shot``). A trained classifier
-(``CLIPForImageClassification``) reads the mean of all patches as the last layer leaves them; SigLIP's, behind the final
-LayerNorm.
+The classifiers of ViT and DeiT read the first token; DINOv2's reads that and the mean of all patches, side by side.
+DINOv2 scales the outputs of attention and MLP (layer scale, Touvron et al. 2021), which is multiplied into the linear
+map before it; registers (Darcet et al. 2024) are learned tokens without a position. Zero-shot, CLIP's classifier
+consists of embeddings of class prompts (``zero_shot``); trained ones, and SigLIP's, read the mean of all patches.
 """
 
 from __future__ import annotations

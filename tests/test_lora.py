@@ -164,10 +164,8 @@ def test_what_no_adapter_brings_is_not_random(family: str, saved: list[str] | No
 
 CHANGED = {
     "query and value": {"targets": ("query", "value")},
-    "value alone": {"targets": ("value",)},
     "output alone": {"targets": ("output",)},
     "last layer": {"layers_to_transform": [LAYERS - 1]},
-    "query and value of the last layer": {"targets": ("query", "value"), "layers_to_transform": [LAYERS - 1]},
     "middle layer": {"targets": ("query", "output"), "layers_to_transform": [1]},
     "MLP of one layer": {"targets": ("query", "mlp"), "layers_to_transform": [1]},
     "MLP alone": {"targets": ("mlp",), "modules_to_save": None},
@@ -221,7 +219,7 @@ def test_cheaper_updates_are_kept_and_dearer_ones_merged() -> None:
     assert kept(large, {names[0]: forms[names[0]], "layers.2.mlp.up": {"rank": 2, "low_rank": False}}) == names[:1]
 
 
-def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
+def test_command_line(bert_checkpoint: Path, tmp_path: Path) -> None:
     """Adapters of a checkpoint on disk, through every stage; what is predicted is PEFT's mean."""
     folders = [make_adapter("bert", tmp_path / f"a{m}", m, ("query", "value"), r=2) for m in range(2)]
     adapters = [word for folder in folders for word in ("--adapter", folder)]
@@ -234,9 +232,7 @@ def test_command_line(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> 
     found = manifest["fusion"]["adapters"][1]
     assert (found["name"], found["sha256"]) == ("a1", digest)
     assert json.loads((out / "plan.json").read_text())["method"] == "lora"
-    for precision in (("fp32",), ("fp16", "--data", text_csv)):
-        done = run_cli("export", out, "--precision", *precision)
-        assert done.returncode == 0, done.stderr
+    assert run_cli("export", out).returncode == 0
     done = run_cli("verify", out, "--examples", 20)
     assert done.returncode == 0, done.stdout + done.stderr
     done = run_cli("predict", out, "hello money", "--json", "--probabilities", "--backend", "onnxruntime")

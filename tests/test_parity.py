@@ -15,7 +15,9 @@ from hydrant.export.random_model import PLAIN
 from hydrant.fusion.output_heads import summarize
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan
+from support import ALIASES, FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan
+
+OTHERS = ("siglip", "dinov2_with_registers", *ALIASES)
 
 OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information")
 
@@ -56,11 +58,11 @@ def assert_forms(models: list[Any], plan: HeadPlan, inputs: dict[str, torch.Tens
             np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=f"{chosen} {name}")
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "siglip"])
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHERS])
 def test_unequal_prunings_of_one_checkpoint(family: str, tmp_path: Path) -> None:
     model, plan = make_model(family), random_plan(family, 3)
     assert_parity([model], fuse(model, plan), make_inputs(family), tmp_path / "bundle")
-    if family == "siglip":
+    if family in OTHERS:
         assert_forms([model], plan, make_inputs(family), tmp_path / "bundle")
 
 
@@ -78,13 +80,13 @@ def test_one_member_with_all_heads_is_the_original_model(family: str, tmp_path: 
     assert np.all(exported["disagreement"] == 0)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "siglip"])
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHERS[:2]])
 def test_three_checkpoints_all_grouped_are_a_deep_ensemble(family: str, tmp_path: Path) -> None:
     models = [make_model(family, seed=seed) for seed in (1, 2, 3)]
     ensemble = fuse(models, keep_separate=["all"])
     assert ensemble.plan.head_counts() == [[HEADS] * LAYERS] * 3
     assert_parity(models, ensemble, make_inputs(family), tmp_path / "bundle")
-    if family == "siglip":
+    if family in OTHERS:
         assert_forms(models, ensemble.plan, make_inputs(family), tmp_path / "bundle")
 
 

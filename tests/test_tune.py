@@ -42,7 +42,7 @@ from hydrant.fusion import FusedClassifier
 from hydrant.models.checkpoint import load_processor
 from hydrant.tuning import loop, tuning_data
 from hydrant.tuning.job import member_seed, shared_form
-from hydrant.tuning.optimizer import member_loss, rate_at
+from hydrant.tuning.optimizer import member_loss
 from hydrant.tuning.tuned_bundle import StoredProcessor
 from hydrant.tuning.tuning_data import epoch_batches, held_out_share
 from hypothesis import given
@@ -546,14 +546,6 @@ def test_a_share_of_every_class_is_held_out(labels: list[int], seed: int) -> Non
     for found, total in zip(np.bincount(np.array(labels)[chosen], minlength=5), counts, strict=True):
         assert total // 10 - 1 <= found <= -(-total // 10)
         assert total == 0 or found < total
-
-
-def test_the_rate_is_that_of_transformers_but_for_the_idle_first_update() -> None:
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 4, 20)
-    for update in range(4, 20):
-        assert rate_at(update, 20, 0.2) == pytest.approx(schedule.lr_lambdas[0](update))
-    assert [rate_at(update, 20, 0.2) for update in range(4)] == [schedule.lr_lambdas[0](u) for u in (1, 2, 3, 4)]
 
 
 # Faults

@@ -23,9 +23,10 @@ from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
 from ..fusion import FusedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
-from .loop import Given, Trained, measure, train
+from .loop import Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, merged, with_factors
 from .settings import BatchEnsemble, Epoch, best_epoch
+from .tuning_data import Given
 from .tuning_state import State
 
 log = logging.getLogger(__name__)

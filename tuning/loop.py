@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,28 +23,16 @@ from ..metrics.class_metrics import accuracy, expected_calibration_error
 from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_labels
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
-from ..progress import Progress
 from ..tasks import ScoreActivation
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
 from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
-from .tuning_data import Source, activations, epoch_batches, frozen, member_logits, on_device
+from .tuning_data import Given, Source, activations, epoch_batches, frozen, member_logits, on_device
 from .tuning_state import Point, State
 
 log = logging.getLogger(__name__)
 
 
 SAVE_SECONDS = 120.0  # between writes of the state within an epoch
-
-
-@dataclass(frozen=True)
-class Given:
-    """The data to tune and to judge on, the settings, and what carries them out."""
-
-    known: Source
-    held_out: Source
-    settings: Settings
-    accelerator: Any
-    progress: Progress
 
 
 @dataclass(frozen=True)
@@ -99,9 +87,8 @@ def train(
     module, prepared = accelerator.prepare(module, make_optimizer(module, settings, device))
     point = state.restore(module, prepared.optimizer)
     devices = [device] if device.type == "cuda" else []
-    given = (module, settings.trunk, settings.batch_size, device, job.progress)
-    with torch.random.fork_rng(devices=devices), activations([job.known, job.held_out], *given) as (tuned, judges):
-        run = _Run(replace(job, known=tuned, held_out=judges), module, prepared, state, point, title, begin)
+    with torch.random.fork_rng(devices=devices), activations(job, module) as kept:
+        run = _Run(kept, module, prepared, state, point, title, begin)
         while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()

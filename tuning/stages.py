@@ -46,14 +46,13 @@ def tuned(
     """Carry a tuning out; see :func:`hydrant.tune`."""
     bundle.architecture()  # of a declared family
     settings = Settings(how, reading.batch_size, seed)
-    accelerator = open_accelerator(how)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
     target, replaces = check_output(bundle, output, force)
     _check_separate(bundle, separate)
     with folders_above(target):
         check_beside(target)
         Graphs.of(bundle, target)  # what could not be carried over is refused now
-        job = _job(bundle, data, validation, reading, settings, accelerator, progress)
+        job = _job(bundle, data, validation, reading, settings, progress)
         checkpoint = job.checkpoint()
         if separate:  # what is separate already stays so
             separate |= set(job.ensemble.provenance.get("separate", []))
@@ -89,15 +88,10 @@ def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
 
 
 def _job(
-    bundle: Bundle,
-    data: Any,
-    validation: Any,
-    reading: DataOptions,
-    settings: Settings,
-    accelerator: Any,
-    progress: Progress,
+    bundle: Bundle, data: Any, validation: Any, reading: DataOptions, settings: Settings, progress: Progress
 ) -> Job:
-    """Everything ready, and every input found readable, before the first update."""
+    """Prepare everything, and read every input once, before the first update."""
+    accelerator = open_accelerator(settings.how)
     given = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
     if len(given) == 2 and given[0] == given[1]:
         raise InputError(f"{data} is given as data and as validation; leave --validation out to hold a share out")
@@ -239,9 +233,9 @@ def _report(
 def _unseen(bundle: Bundle, source: Source) -> list[str]:
     """Classes or labels without an example; a score has none."""
     if source.labels.dtype == np.bool_:
-        having = np.asarray(source.labels.sum(axis=0)).tolist()
-        return [name for name, count in zip(bundle.labels, having, strict=True) if not count]
-    if source.labels.dtype != np.int64 or len(bundle.labels) == 1:
+        having = source.labels.any(axis=0)
+    elif source.labels.dtype == np.int64 and len(bundle.labels) > 1:
+        having = np.isin(np.arange(len(bundle.labels)), source.labels)
+    else:
         return []
-    seen = set(source.labels.ravel().tolist())
-    return [name for index, name in enumerate(bundle.labels) if index not in seen]
+    return [name for name, has_example in zip(bundle.labels, having, strict=True) if not has_example]
