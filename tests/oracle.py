@@ -49,16 +49,21 @@ def silenced(model: Any, keep: Sequence[Sequence[int]], heads: int) -> Iterator[
     with ExitStack() as hooks:
         for layer, kept in enumerate(keep):
             module = model.get_submodule(OUTPUT_PROJECTIONS[model.config.model_type].format(layer))
-
-            def silence(_: Any, arguments: tuple[torch.Tensor, ...], kept: Sequence[int] = kept) -> tuple[torch.Tensor]:
-                states = arguments[0].clone()
-                width = states.shape[-1] // heads
-                for head in set(range(heads)) - set(kept):
-                    states[..., head * width : (head + 1) * width] = 0
-                return (states,)
-
-            hooks.callback(module.register_forward_pre_hook(silence).remove)
+            hooks.callback(silence(module, kept, heads).remove)
         yield
+
+
+def silence(module: torch.nn.Module, kept: Sequence[int], heads: int) -> Any:
+    """Make an output projection read 0 from all heads but some, until the handle is removed."""
+
+    def hook(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        states = arguments[0].clone()
+        width = states.shape[-1] // heads
+        for head in set(range(heads)) - set(kept):
+            states[..., head * width : (head + 1) * width] = 0
+        return (states,)
+
+    return module.register_forward_pre_hook(hook)
 
 
 def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:

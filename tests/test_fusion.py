@@ -11,11 +11,10 @@ import oracle
 import pytest
 import torch
 import transformers
-from hydrant import HeadPlan, HydrantError, fuse, load_ensemble, save_bundle
+from hydrant import HeadPlan, HydrantError, fuse, save_bundle
 from hydrant.fusion import measure_drift
 from hydrant.fusion.grouped import PARTS, GroupedAttention, GroupedLinear, dropout
 from hydrant.tuning.rank_one import RankOneLinear
-from safetensors.torch import load_file
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, make_tokenizer, model_type, random_plan
 
 
@@ -104,21 +103,6 @@ def test_dropout_keeps_each_element_by_chance_and_the_mean(rate: float, dtype: t
         assert abs(both.mean() - rate**2) < 6 * np.sqrt(rate**2 / both.size)
     torch.manual_seed(3)
     assert torch.equal(dropout(x, rate), found)
-
-
-@pytest.mark.parametrize("family", ["bert", "deit"])
-def test_state_dict_round_trip_through_a_bundle(family: str, tmp_path: Path) -> None:
-    ensemble = fuse(make_model(family), random_plan(family, 3))
-    ensemble.temperature = 1.5
-    save_bundle(ensemble, tmp_path / "bundle")
-    loaded = load_ensemble(tmp_path / "bundle")
-    assert loaded.temperature == 1.5
-    assert not loaded.training
-    stored, inputs = load_file(tmp_path / "bundle/fused.safetensors"), make_inputs(family)
-    assert loaded.state_dict().keys() == ensemble.state_dict().keys() == stored.keys()
-    with torch.no_grad():
-        for a, b in zip(vars(loaded(**inputs)).values(), vars(ensemble(**inputs)).values(), strict=True):
-            assert a is b is None or torch.equal(a, b)
 
 
 def test_merged_parts_are_means_and_attention_stays_apart() -> None:

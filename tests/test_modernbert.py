@@ -72,27 +72,6 @@ def test_rewrites_that_do_not_hold_are_left_out_and_said_so(tmp_path: Path) -> N
     assert {"drop-key-bias", "absorb-keys", "pooled-token"} <= set(reasons["every-bias"])
 
 
-@pytest.mark.parametrize("form", ["first", "every-bias"])
-def test_taggers_keep_the_dense_layer_and_its_norm_on_every_token(form: str, tmp_path: Path) -> None:
-    """Of several checkpoints that share nothing, in both lowerings, and of a late fork."""
-    models, inputs = [make_tagger("modernbert", seed, **FORMS[form]) for seed in (1, 2, 3)], make_inputs("modernbert")
-    real = inputs["attention_mask"].bool().numpy()
-    for source, plan, separate in (
-        (models, random_plan("modernbert", 3), "all"),
-        (models[:1], forked("modernbert", 2), ()),
-    ):
-        ensemble, expected = fuse(source, plan, keep_separate=separate), oracle.ensemble(source, plan, inputs)
-        bundle = save_bundle(ensemble, tmp_path / f"{len(source)}", tensors_only=True)
-        with torch.no_grad():
-            found = ensemble(**inputs)
-        forms = GraphForm(lowering="grouped"), GraphForm(lowering="unrolled")
-        outputs = [run_onnx(export_onnx(bundle, form=form), inputs) for form in forms]
-        for each in ({name: getattr(found, name).numpy() for name in outputs[0]}, *outputs):
-            for name in ("probabilities", "mutual_information", "disagreement"):
-                np.testing.assert_allclose(each[name][real], expected[name][real], atol=2e-5, err_msg=name)
-        assert_cost(bundle.path, make_inputs("modernbert", batch=3))
-
-
 # Positions, windows, padding
 
 

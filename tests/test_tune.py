@@ -360,23 +360,6 @@ def test_a_tuned_bundle_is_better_and_as_good_as_any(learned: tuple[Path, TuneRe
     assert inspect_bundle(copy)["calibration"]["fitted"] is not None
 
 
-def test_reported_figures_are_those_of_the_members_at_the_temperature_told(bundle: Path, bert_checkpoint: Path) -> None:
-    calibrate(bundle, sentences(60, 3))
-    texts, labels = sentences(30, 1)
-    report = tune(bundle, sentences(30, 0), how=Jointly(epochs=1, learning_rate=1e-4), validation=(texts, labels))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_checkpoint)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(bert_checkpoint)
-    inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
-    plan, told = random_plan("bert", 3), report.history[0].temperature
-    found = oracle.ensemble([model], plan, inputs, temperature=told)["probabilities"]
-    truth = np.arange(30) % 5
-    around = [oracle.ensemble([model], plan, inputs, temperature=told * factor) for factor in (0.9, 1.1)]
-    worse = [-np.log(each["probabilities"][np.arange(30), truth]).mean() for each in around]
-    assert report.nll_before <= min(worse) or told > 19
-    assert report.nll_before == pytest.approx(-np.log(found[np.arange(30), truth]).mean(), abs=1e-5)
-    assert report.accuracy_before == pytest.approx((found.argmax(1) == truth).mean())
-
-
 def test_nothing_gets_worse(learned: tuple[Path, TuneReport], tmp_path: Path) -> None:
     """Data that contradict the validation data: tuning stops early, and the bundle is as it was."""
     bundle = Path(shutil.copytree(learned[0], tmp_path / "bundle"))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import oracle
 import torch
 import transformers
 from hydrant import HeadPlan
@@ -135,17 +136,7 @@ def silenced(name: str, model: Any, keep: Any, most: int) -> Iterator[None]:
         modules = [module for at, module in model.named_modules() if at.endswith(ends)]
     assert len(modules) == len(keep)
     heads = [2, 4, 4] if name == "swin" else [most] * len(keep)
-    handles = []
-    for module, kept, count in zip(modules, keep, heads, strict=True):
-
-        def silence(_: Any, arguments: Any, kept: Any = kept, count: int = count) -> Any:
-            states = arguments[0].clone()
-            width = states.shape[-1] // count
-            for head in set(range(count)) - set(kept):
-                states[..., head * width : (head + 1) * width] = 0
-            return (states,)
-
-        handles.append(module.register_forward_pre_hook(silence))
+    handles = [oracle.silence(*each) for each in zip(modules, keep, heads, strict=True)]
     yield
     for handle in handles:
         handle.remove()
