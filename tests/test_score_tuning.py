@@ -45,7 +45,7 @@ def test_the_loss_is_that_of_the_original_model(kind: str) -> None:
 
 
 def make_bundle(folder: Path) -> Path:
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    still: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     make_model("bert", num_labels=1, **still).save_pretrained(folder / "model")
     make_tokenizer(folder / "source").save_pretrained(folder / "model")
     plan = hydrant.plan_heads(folder / "model", method="random", keep=2, fork_from=2)

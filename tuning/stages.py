@@ -233,7 +233,7 @@ def _report(
 def _unseen(bundle: Bundle, source: Source) -> list[str]:
     """Classes or labels without an example; a score has none."""
     if source.labels.dtype == np.bool_:
-        having = source.labels.any(axis=0)
+        having = np.asarray(source.labels.any(axis=0))
     elif source.labels.dtype == np.int64 and len(bundle.labels) > 1:
         having = np.isin(np.arange(len(bundle.labels)), source.labels)
     else:
