@@ -253,7 +253,7 @@ def _stored(path: Path) -> dict[str, Any]:
 def _checkpoint(tensors: dict[str, np.ndarray], calls: Iterator[int], bundle: Bundle) -> None:
     """The original is made again of its configuration, with the weights of the bundle, and now and then predicts."""
     from hydrant import load
-    from hydrant.models.tracing.stored import load_original
+    from hydrant.models.tracing.members import load_original
 
     architecture, stored = bundle.any_architecture(), _stored(bundle.path / WEIGHTS)
     made = load_original(bundle, architecture).state_dict()

@@ -80,7 +80,7 @@ class Architecture:
     pooler_norm: bool = False
     task: TaskName = "classification"
     score_activation: ScoreActivation = "identity"
-    is_declared: ClassVar[bool] = True
+    is_declared: ClassVar[Literal[True]] = True
     shortest: ClassVar[int] = 0
     spectrogram: ClassVar[tuple[int, ...]] = ()
 
@@ -168,6 +168,23 @@ class Architecture:
     def head_bias(self) -> bool:
         """Whether the dense layer before the classifier and the classifier have biases."""
         return self.pooling != "unit"
+
+    @property
+    def tapped_layers(self) -> range:
+        """Layers whose vectors a distance may read: behind the last only the first token may be computed."""
+        return range(self.layers - 1)
+
+    @property
+    def layer_taps(self) -> tuple[str, ...]:
+        """Vectors of a layer that a distance may read: each token's, or the first where there is one, and the mean."""
+        if self.every_token:
+            return ("token",)
+        return ("first", "mean") if self.modality == "text" or self.prefix_tokens > 0 else ("mean",)
+
+    @property
+    def last_taps(self) -> tuple[str, ...]:
+        """Ends of the names of each member's last vectors (``bundle.density_file``)."""
+        return ("", ".mean") if self.token_pooling == "first_and_mean" else ("",)
 
     @property
     def max_sequence(self) -> int:

@@ -31,7 +31,7 @@ from ..data.specs import Spec, convert
 from ..errors import BundleError, literal
 from .store import DENSITY, WEIGHTS, Bundle
 from .strict_json import check_schema, from_json_bytes
-from .traced import AnyArchitecture, Traced
+from .traced import AnyArchitecture
 
 SCHEMA = 1
 
@@ -150,14 +150,9 @@ def check_taps(taps: Sequence[str], architecture: AnyArchitecture, members: int)
     for tap in taps:
         match = TAP.fullmatch(tap)
         layer, kind, member, mean = match.groups() if match else (None,) * 4
-        read_layers = architecture.layers
-        if isinstance(architecture, Traced):
-            read = layer is None or (kind == "token" and int(layer) in architecture.tapped_layers)
-            both = read and mean is None and architecture.width > 0
+        if layer is None:
+            known = match is not None and int(member or 0) < members and (mean or "") in architecture.last_taps
         else:
-            both = mean is None or architecture.token_pooling == "first_and_mean"
-            both = both and (kind is None or (kind == "token") is architecture.every_token)
-            if not architecture.every_token:  # of the last layer nothing but the first token may be computed
-                read_layers -= 1
-        if match is None or int(layer or 0) >= read_layers or int(member or 0) >= members or not both:
+            known = int(layer) in architecture.tapped_layers and kind in architecture.layer_taps
+        if not known:
             raise ValueError(f"tap {literal(tap)} of a model of {architecture.layers} layers and {members} members")

@@ -38,7 +38,7 @@ from .staging import (
     write_atomically,
 )
 from .strict_json import from_json_bytes, to_json_bytes
-from .traced import LACKS, AnyArchitecture, Traced, read_architecture
+from .traced import LACKS, AnyArchitecture, read_architecture
 
 WEIGHTS = "fused.safetensors"
 ARCHITECTURE = "config.json"
@@ -209,7 +209,7 @@ class Bundle:
             InputError: the bundle is a traced one.
         """
         found = self.any_architecture()
-        if isinstance(found, Traced):
+        if not found.is_declared:
             raise InputError(
                 f"bundle {self.path} is traced ({found.model_class}), and this needs a family that hydrant declares: "
                 f"traced bundles do without {LACKS}; export, calibrate, verify, evaluate, profile and predict with it, "

@@ -92,7 +92,7 @@ class Traced:
     shortest: Count = 0
     spectrogram: tuple[Count, ...] = ()
     hidden_states: bool = False
-    is_declared: ClassVar[bool] = False
+    is_declared: ClassVar[Literal[False]] = False
 
     @property
     def layers(self) -> int:
@@ -128,6 +128,16 @@ class Traced:
     def tapped_layers(self) -> range:
         """Layers whose tokens' vectors a distance may read: all but the last, behind which the members' last are."""
         return range(self.layers - 1 if self.hidden_states else 0)
+
+    @property
+    def layer_taps(self) -> tuple[str, ...]:
+        """Vectors of a layer that a distance may read."""
+        return ("token",) if self.hidden_states else ()
+
+    @property
+    def last_taps(self) -> tuple[str, ...]:
+        """The end of the name of each member's last vector, if that was found."""
+        return ("",) if self.width else ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.traced import AnyArchitecture, Traced
+from ..bundle.traced import AnyArchitecture
 from ..errors import InputError, cut
 
 SETS = ("means", "balanced", "all", "last")
@@ -20,15 +20,13 @@ WEIGHED = ("means", "balanced")
 
 def named_taps(asked: Any, architecture: AnyArchitecture, trunk: int, members: int) -> dict[str, tuple[str, ...]]:
     """The sets of taps (``bundle.density_file``) by name, default first: all for ``"auto"``, or the one asked for."""
-    ends: tuple[str, ...] = ("",)
-    if isinstance(architecture, Traced):
-        _check_traced(asked, architecture)
-        shared = min(trunk, len(architecture.tapped_layers))
-    else:  # behind the last layer nothing but the first token may be computed
-        shared = min(trunk, architecture.layers - 1)
-        ends = ("", ".mean") if architecture.token_pooling == "first_and_mean" else ends
+    kinds, ends = architecture.layer_taps, architecture.last_taps
+    if not ends:
+        raise InputError(f"the features of {architecture.family} are unknown, so there is no distance; omit --fit")
+    if asked not in ("auto", "last") and not kinds:
+        raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")
+    shared = min(trunk, len(architecture.tapped_layers))
     last = tuple(f"last.{m}{end}" for m in range(members if trunk < architecture.layers else 1) for end in ends)
-    kinds = _kinds(architecture)
     everything = (*_of_layers(range(shared), kinds), *last)
     known = {"last": last, "all": everything, "balanced": everything}
     if architecture.modality == "text" and not architecture.every_token:
@@ -54,22 +52,6 @@ def tap_weights(name: str, taps: Sequence[str]) -> np.ndarray:
     if name not in WEIGHED or last.all():
         return np.ones(len(taps))
     return np.where(last, 1 / last.sum(), 1 / (~last).sum()) * len(taps) / 2
-
-
-def _check_traced(asked: Any, architecture: Traced) -> None:
-    """Refuse what a traced model does not have; one that does not hand out its layers has each member's last vector."""
-    if not architecture.width:
-        raise InputError(f"the features of {architecture.model_class} are unknown, so there is no distance; omit --fit")
-    if asked not in ("auto", "last") and not architecture.hidden_states:
-        raise InputError(f"taps is {cut(asked)}; expected last: a traced model has each member's last vector alone")
-
-
-def _kinds(architecture: AnyArchitecture) -> tuple[str, ...]:
-    """The vectors of a layer: its mean, and the first token where there is one to tell of the whole input; or each."""
-    if isinstance(architecture, Traced) or architecture.every_token:  # of traced models taggers alone have layers
-        return ("token",)
-    first = architecture.modality == "text" or architecture.prefix_tokens > 0
-    return ("first", "mean") if first else ("mean",)
 
 
 def _of_layers(layers: Sequence[int], kinds: Sequence[str]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from ..bundle.store import (
     Bundle,
     resolve,
 )
-from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture, Traced
+from ..bundle.traced import CHECKPOINT, LACKS, AnyArchitecture
 from ..bundle.weights import check_fused
 from ..engines.metadata import engine_names, engine_path, graph_digest, metadata_path, read_metadata
 from ..errors import BundleError, HydrantError, MissingExtraError, cut, require, short
@@ -70,12 +70,13 @@ def inspect_bundle(bundle: Bundle | str | Path) -> dict[str, Any]:
     look = _Look(bundle)
     architecture = look.at(ARCHITECTURE, bundle.any_architecture)
     plan = look.at(PLAN, bundle.plan)
-    if isinstance(architecture, Traced):
+    declared = architecture if architecture is not None and architecture.is_declared else None
+    if declared is not None and plan is not None:
+        look.at(WEIGHTS, lambda: _check_weights(bundle, declared, plan))
+    elif architecture is not None and declared is None:
         look.at(CHECKPOINT, lambda: bundle.read_json(CHECKPOINT))
-    elif architecture is not None and plan is not None:
-        look.at(WEIGHTS, lambda: _check_weights(bundle, architecture, plan))
     calibration = look.at(CALIBRATION, lambda: Calibration.of(bundle).to_json())
-    cost = look.at(PLAN, lambda: cost_of(bundle).to_json()) if isinstance(architecture, Architecture) else None
+    cost = look.at(PLAN, lambda: cost_of(bundle).to_json()) if declared is not None else None
     columns = [] if plan is None else list(zip(*plan.head_counts(), strict=True))  # [layers][members]
     fusion = bundle.manifest.get("fusion", {})
     return {
@@ -174,7 +175,7 @@ def _check_weights(bundle: Bundle, architecture: Architecture, plan: HeadPlan) -
 
 def _traced(architecture: AnyArchitecture | None, fusion: Mapping[str, Any]) -> dict[str, Any] | None:
     """How a traced bundle came about; ``None`` for others."""
-    if not isinstance(architecture, Traced):
+    if architecture is None or architecture.is_declared:
         return None
     found = {"class": architecture.model_class, "form": architecture.form, "lacks": LACKS}
     return found | {"checked": fusion.get("traced")}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..bundle.store import Bundle
-from ..bundle.traced import Traced
 from ..errors import InputError, require
 from ..runtime.backends.backend_registry import RUNS_GRAPHS, open_backend, open_graph
 from ..runtime.backends.microbatch import Microbatch
@@ -80,11 +79,12 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
     from ..export.random_model import PLAIN, random_model
 
     architecture: Any = bundle.any_architecture()
-    traced = isinstance(architecture, Traced)
-    model = _original(bundle, architecture) if traced else random_model(architecture, without=PLAIN)
-    plain = _graph_file(model, folder / "single")
+    if architecture.is_declared:
+        plain = _graph_file(random_model(architecture, without=PLAIN), folder / "single")
+    else:
+        plain = _graph_file(_original(bundle, architecture), folder / "single")
     singles = [(SINGLE, plain, 1)]
-    if SINGLE in names and not traced:
+    if SINGLE in names and architecture.is_declared:
         singles.append((REWRITTEN, _graph_file(random_model(architecture, without=()), folder / "rewritten"), 1))
     chosen = {SINGLE: singles, DEEP_ENSEMBLE: [(DEEP_ENSEMBLE, plain, bundle.members)]}
     return [
@@ -98,8 +98,7 @@ def baseline_subjects(bundle: Bundle, runners: Sequence[Backend], names: Sequenc
 def _original(bundle: Bundle, architecture: Any) -> Any:
     """The original of a traced bundle, written as the bundle's graph was."""
     from ..export.traced_graph import traced_graph
-    from ..models.tracing.members import all_heads
-    from ..models.tracing.stored import load_original
+    from ..models.tracing.members import all_heads, load_original
 
     original = load_original(bundle, architecture)
     return traced_graph(original, architecture, all_heads(architecture, 1), 1.0, {}, emit=False)

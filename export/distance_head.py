@@ -10,7 +10,7 @@ import onnx
 
 from ..bundle.architecture import Architecture
 from ..bundle.density_file import TAP, Density
-from ..bundle.traced import AnyArchitecture, Traced
+from ..bundle.traced import AnyArchitecture
 from .graph import FLOAT, Graph
 from .layers import MEAN_TOKEN
 
@@ -74,13 +74,13 @@ LAST = "last_vectors"
 
 def _output(architecture: AnyArchitecture, layer: int) -> str:
     """The value behind a layer, [S, B, T or 1, d]."""
-    whole = isinstance(architecture, Traced) or architecture.pre_norm
+    whole = not architecture.is_declared or architecture.pre_norm
     return f"layers.{layer}" if whole else f"layers.{layer}.mlp_norm"
 
 
 def _last(architecture: AnyArchitecture, mean: bool) -> str:
     """The value whose first (or only) token the classifier reads; of two the second, if ``mean``."""
-    if isinstance(architecture, Traced):
+    if not architecture.is_declared:
         return LAST
     if mean or architecture.token_pooling == "mean":
         return MEAN_TOKEN

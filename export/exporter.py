@@ -85,7 +85,7 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
     if precision != "fp32" or form.lowering != "auto" or form.attention != "auto" or form.without:
         told = f"bundle {bundle.path} is traced ({architecture.model_class}), and its graph has one form, fp32"
         raise InputError(f"{told}; leave precision, lowering, attention and without out (it does without {LACKS})")
-    from ..models.tracing.stored import load_original
+    from ..models.tracing.members import load_original
     from .traced_graph import traced_graph
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}

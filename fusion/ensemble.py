@@ -100,15 +100,14 @@ def fuse(
     separate = check_parts(keep_separate)
     if members is not None and (members < 1 or plan is not None or adapters or len(sources) > 1):
         raise InputError(
-            f"members is {members}; expected 1 or more, beside no plan, no adapters and no other models, from which "
-            "their number follows; leave members (--members) out"
+            f"members is {members}; expected 1 or more, without a plan, adapters or other models; leave --members out"
         )
     if adapters or separate or low_rank != "auto":
         _check_options(len(sources), adapters, low_rank, separate, traced)
     if traced:
         ensemble = fuse_traced(sources, plan, members)
         keeps = ensemble.plan.members
-        _tell_alike(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
+        _warn_of_same(len(keeps), lambda one, other: keeps[one] == keeps[other], "a plan of other heads")
         return ensemble
     loaded = [load_model(source, adapters) if isinstance(source, str | Path) else source for source in sources]
     architecture, labels = _common(loaded)
@@ -118,7 +117,7 @@ def fuse(
     planned = plan is not None or members is not None
     if adapters:
         updates = [read_adapter(folder, loaded[0]) for folder in adapters]
-        return _told(_fuse_adapters(loaded[0], plan, updates, low_rank), planned)
+        return _warn_of_alike(_fuse_adapters(loaded[0], plan, updates, low_rank), planned)
     if plan is None:
         plan = HeadPlan.all_heads(architecture.family, architecture.layers, architecture.heads, members or len(loaded))
     plan.check_fits(architecture.family, architecture.layers, architecture.heads)
@@ -134,7 +133,7 @@ def fuse(
     provenance = {"checkpoints": len(loaded), "separate": sorted(separate), **_facts(loaded)}
     fused = FusedClassifier(architecture, plan, weights, labels, provenance=provenance).eval()
     fused.original_check = checked
-    return _told(fused, planned)
+    return _warn_of_alike(fused, planned)
 
 
 def _facts(models: Sequence[Any]) -> dict[str, Any]:
@@ -173,12 +172,11 @@ def _original_check(source: Any, model: Any, weights: dict[str, Tensor]) -> Orig
     return _CHECKED[model]
 
 
-_CHECKED: WeakKeyDictionary[Any, OriginalCheck | None] = WeakKeyDictionary()
-"""Models that were compared already: plans of one model are tried one after the other."""
+_CHECKED: WeakKeyDictionary[Any, OriginalCheck | None] = WeakKeyDictionary()  # plans of one model are tried in turn
 
 
-def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
-    """The same ensemble; the log says which members are alike, and what one lacks where nobody planned it."""
+def _warn_of_alike(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
+    """The same ensemble; the log warns of members that cannot disagree."""
     if ensemble.members == 1 and not planned:
         log.warning(
             "one checkpoint without a plan is one member: its mutual information and disagreement will be zero; make a "
@@ -188,14 +186,13 @@ def _told(ensemble: FusedClassifier, planned: bool) -> FusedClassifier:
     if ensemble.provenance["checkpoints"] == 1 and "adapters" not in ensemble.provenance:
         remedy = "`hydrant tune --batch-ensemble`, or a plan of other heads"
     own = [tensor for tensor in ensemble.state_dict().values() if tensor.shape[0] == ensemble.members]
-    _tell_alike(
+    _warn_of_same(
         ensemble.members, lambda one, other: all(torch.equal(tensor[one], tensor[other]) for tensor in own), remedy
     )
     return ensemble
 
 
-def _tell_alike(members: int, same: Callable[[int, int], bool], remedy: str) -> None:
-    """Say in the log which members are one and the same."""
+def _warn_of_same(members: int, same: Callable[[int, int], bool], remedy: str) -> None:
     groups: dict[int, list[int]] = {}
     for member in range(members):
         groups.setdefault(next((one for one in groups if same(one, member)), member), []).append(member)
@@ -229,13 +226,8 @@ def _fuse_adapters(model: Any, plan: HeadPlan | None, adapters: Sequence[Adapter
     kept = {module: form["rank"] for module, form in forms.items() if form["low_rank"]}
     weights = fuse_weights(architecture, plan, [merged(base, adapter, kept) for adapter in adapters], separate)
     weights |= kept_updates(architecture, plan, adapters, kept)
-    provenance = {
-        "checkpoints": 1,
-        "separate": sorted(separate),
-        "adapters": sources,
-        "adapted": forms,
-        **_facts([model]),
-    }
+    provenance = {"checkpoints": 1, "separate": sorted(separate), "adapters": sources, "adapted": forms}
+    provenance |= _facts([model])
     return FusedClassifier(architecture, plan, weights, model_labels(model.config), provenance=provenance).eval()
 
 
@@ -243,19 +235,15 @@ def _check_options(
     models: int, adapters: Sequence[str | Path], low_rank: str, separate: frozenset[str], traced: bool
 ) -> None:
     if traced:
-        raise InputError(
-            "traced members are prunings of one checkpoint; leave --adapter, low_rank and --keep-separate out"
-        )
+        raise InputError("traced members are prunings of one model; leave --adapter, low_rank and --keep-separate out")
     if not adapters and low_rank != "auto":
         raise InputError(f"low_rank is {cut(low_rank)}, but there are no adapters; give some, or leave it out")
     if low_rank not in get_args(LowRank):
         raise InputError(f"low_rank {cut(low_rank)} is unknown; expected {', '.join(get_args(LowRank))}")
     if adapters and models > 1:
-        raise InputError(
-            f"adapters were given with {models} models; expected the one base model that they were tuned on"
-        )
+        raise InputError(f"adapters were given with {models} models; expected the base model that they were tuned on")
     if adapters and separate:
-        raise InputError("keep_separate was given with adapters; what they change is separate by itself: leave it out")
+        raise InputError("keep_separate was given with adapters, which are always separate; leave it out")
 
 
 def fuse_weights(
@@ -264,11 +252,9 @@ def fuse_weights(
     checkpoints: Sequence[dict[str, Tensor]],
     separate: frozenset[str],
 ) -> dict[str, Tensor]:
-    """Fused tensors from canonical ones (``models.family_registry.read_weights``).
+    """Fused tensors from canonical ones: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d].
 
-    They have a leading group axis: linear weights [G, in, out], vectors [G, 1, d], tables [G, rows, d]; attention as
-    ``layers.{l}.attention.qkv`` and ``.output`` with G = M, or 1 in the trunk below the fork of one checkpoint, and
-    where several have the very same tensors and members the same heads.
+    Attention is ``layers.{l}.attention.qkv`` and ``.output``; G is 1 where members have the same heads and tensors.
     """
     fused = {}
     for name, tensor in checkpoints[0].items():
@@ -300,7 +286,7 @@ def _common(models: Sequence[Any]) -> tuple[Architecture, list[str]]:
             raise InputError(f"models 0 and {index} differ in {'; '.join(different)}; members need one architecture")
         if model_labels(model.config) != labels:
             raise InputError(
-                f"models 0 and {index} have different labels; members need the same classes in the same order"
+                f"models 0 and {index} have different labels; expected the same classes, in the same order"
             )
     return architecture, labels
 

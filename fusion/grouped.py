@@ -93,14 +93,7 @@ class GroupedNorm(nn.Module):
 
 
 class GroupedAttention(nn.Module):
-    """Multi-head self-attention of all members at once.
-
-    Members that keep fewer heads than the fullest one are padded with heads whose value and output
-    weights are zero: they contribute nothing and their gradients stay zero.
-
-    Where the first token alone asks, on a CPU its query is multiplied into the key weights, and the sum of ``x`` by the
-    attention into the value weights: no token's key or value is computed.
-    """
+    """Multi-head self-attention of all members at once; members with fewer heads are padded with heads of zeros."""
 
     def __init__(
         self,
@@ -119,11 +112,7 @@ class GroupedAttention(nn.Module):
         self.head_width, self.dropout = head_width, dropout
 
     def forward(self, x: Tensor, mask: Tensor | None, first: bool = False, gate: Tensor | None = None) -> Tensor:
-        """[S, B, T, d] → [M, B, T, d], or [M, B, 1, d] where the first token alone asks.
-
-        ``mask`` is true where a key may be seen, [B, 1, 1, T]; heads' outputs are multiplied by ``gate`` [V, h], V
-        streams of one.
-        """
+        """[S, B, T, d], a mask of visible keys [B, 1, 1, T], a gate of heads [V, h] → [M, B, T or 1, d]."""
         heads_out = self._heads(x, mask, first)
         if gate is not None:
             heads_out = heads_out * gate.repeat_interleave(self.head_width, dim=1)[:, None, None]
@@ -147,11 +136,7 @@ class GroupedAttention(nn.Module):
         return heads_out.transpose(1, 2).flatten(2).unflatten(0, (members, -1))
 
     def _absorbs(self, x: Tensor) -> bool:
-        """Whether keys and values need not be computed for one query.
-
-        Not where a rotary position turns each key, or adapters update them; nor on a GPU or in half precision, where
-        fused attention takes keys and adds up their products in float32.
-        """
+        """Whether one query goes through the key weights, which is faster than computing all keys, on a CPU alone."""
         whole = x.device.type == "cpu" and torch.finfo(x.dtype).bits >= 32 and not torch.is_autocast_enabled("cpu")
         return whole and self.rotary is None and not self.low_rank
 
@@ -213,16 +198,11 @@ def stack_heads(weight: Tensor, heads: tuple[int, ...], head_width: int, slots: 
     return kept.flatten(0, 1)
 
 
-PARTS = 1 << 16
-"""A rate is rounded to as many parts: that many values a sixteen-bit number has."""
+PARTS = 1 << 16  # a rate is rounded to as many parts
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """``x`` with each element zero with probability ``rate``, the others scaled so that the mean stays.
-
-    On a CPU PyTorch draws one number after the other for every element, which takes longer than all else that dropout
-    does; four elements share one draw of 64 bits here. Other devices draw as PyTorch does.
-    """
+    """Dropout; on a CPU four elements share one draw of 64 bits, since drawing takes longest."""
     dropped = round(rate * PARTS)
     if x.device.type != "cpu" or dropped == PARTS:
         return nn.functional.dropout(x, rate)

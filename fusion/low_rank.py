@@ -31,11 +31,7 @@ def merged(base: Mapping[str, Tensor], adapter: Adapter, kept: Collection[str] =
 def kept_updates(
     architecture: Architecture, plan: HeadPlan, adapters: Sequence[Adapter], modules: Mapping[str, int]
 ) -> dict[str, Tensor]:
-    """Fused tensors of the updates that are not merged, for the heads that stay.
-
-    ``layers.{l}.attention.low_rank.{projection}.down`` [M, in, r] and ``.up`` [M, r, out] hold the scale in ``up``, and
-    are of one size, by a power of two for each rank; members of lower rank are padded with zeros.
-    """
+    """Updates that are not merged, ``down`` [M, in, r] and ``up`` [M, r, out], of one size and padded to one rank."""
     tensors: dict[str, Tensor] = {}
     for module, rank in modules.items():
         prefix, _, projection = module.rpartition(".")
@@ -83,9 +79,7 @@ def choose_forms(
     for name in attention:
         layer = int(name.split(".")[1])
         if not plan.same_heads(layer):
-            raise InputError(
-                f"members keep different heads in layer {layer}, so they share no {name}; leave low_rank out"
-            )
+            raise InputError(f"members keep different heads in layer {layer}, and share no {name}; leave low_rank out")
     return merge | {name: {"rank": ranks[name], "low_rank": True} for name in attention}
 
 

@@ -17,20 +17,17 @@ from ..models.plan_cost import separate_ratio
 from .ensemble import fuse
 from .module import FusedClassifier
 
-MAX_CHANGE = 0.02
-"""Largest share of labels that averaging may change; of a model of one output, of the scores' standard deviation."""
+MAX_CHANGE = 0.02  # of labels, or of the scores' standard deviation
 
 
 @dataclass(frozen=True)
 class MergeReport:
-    """Merged members against unmerged ones, on the same inputs.
+    """Merged members against unmerged ones, on the same inputs or tokens.
 
     Attributes:
-        examples: number of inputs compared, or of tokens.
-        label_changes: share of inputs whose ensemble label differs, or of tokens, or of decisions about single labels
-            (probability above one half); ``None`` for a model of one output.
-        score_change: mean |Δ member logits| of a model of one output, as a share of the logits' standard deviation.
-        accuracy, unmerged_accuracy: of the ensembles, or ``None`` without labels and for any other model.
+        label_changes: share of inputs, tokens or single labels with another decision; ``None`` for regression.
+        accuracy, unmerged_accuracy: of the ensembles, or ``None`` without labels and for other tasks.
+        score_change: for regression, mean |Δ member logits| as a share of the logits' standard deviation.
     """
 
     examples: int
@@ -101,8 +98,7 @@ def measure_merge_error(
     )
 
 
-measure_drift = measure_merge_error
-"""The name before 0.3, when *drift* was not yet that of traffic alone."""
+measure_drift = measure_merge_error  # the name before 0.3
 
 
 def check_merged(

@@ -103,10 +103,7 @@ class FusedClassifier(Ensemble):
     def through(
         self, layer: int, x: Tensor, mask: Tensor | None, gate: Tensor | None = None, whole: bool = False
     ) -> Tensor:
-        """One layer: [S, B, T, d] → [M, B, T, d], or behind the last one those that are read, unless ``whole``.
-
-        ``mask`` and ``gate`` are those of :class:`GroupedAttention`.
-        """
+        """One layer: [S, B, T, d] → [M, B, T, d]; of the last one the first token where nothing else is read."""
         first = self.architecture.first_token_only and layer == len(self.layers) - 1 and not whole
         found: Tensor = self.layers[layer](x, mask, first, gate)
         return found
@@ -152,10 +149,7 @@ class FusedClassifier(Ensemble):
         return self.embeddings(pixel_values), None
 
     def _last(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[S, B, T, d] → each member's vector that the classifier, or the pooler before it, reads: [M, B, d or 2·d].
-
-        Of tokens all of them, [M, B, T, d]. Streams may be more than members: variants of one.
-        """
+        """[S, B, T, d] → the input of each member's classifier or pooler, [M, B, d or 2·d], of tokens [M, B, T, d]."""
         normed: Tensor = x if self.final_norm is None else self.final_norm(x)
         read = normed if self.architecture.every_token else pooled_tokens(self.architecture, normed, mask)
         return read.expand(max(self.members, len(read)), *read.shape[1:])
@@ -165,7 +159,7 @@ class FusedClassifier(Ensemble):
         return {name: tensor.detach().float().cpu().contiguous() for name, tensor in self.state_dict().items()}
 
     def checkpoint_configuration(self) -> None:
-        """None: a bundle of a declared family says all in its architecture."""
+        """None: the architecture describes a declared model."""
 
     def checked_with(self, processor: Any) -> OriginalCheck | None:
         """The comparison with transformers that :func:`fuse` made, if it was through this processor."""
@@ -173,18 +167,13 @@ class FusedClassifier(Ensemble):
         return check if check is not None and settings(processor, self.architecture) == check.settings else None
 
     def penultimate(self, last: Tensor) -> Tensor:
-        """What the last linear map reads, [M, B, d'], from each member's last vector (:meth:`last_vectors`).
-
-        Behind the pooler where there is one; otherwise the same vector. Of tokens both have T behind B.
-        """
+        """Input of the last linear map, [M, B, d'], from each member's last vector: the pooler's output, if any."""
         if self.pooler is None:
             return last
         dense: Tensor = POOLERS[self.architecture.pooling](self.pooler(last))
-        if self.pooler_norm is None:
-            return dense
-        return (
-            self.pooler_norm(dense) if self.architecture.every_token else self.pooler_norm(dense[:, :, None])[:, :, 0]
-        )
+        if self.pooler_norm is None or self.architecture.every_token:
+            return dense if self.pooler_norm is None else self.pooler_norm(dense)
+        return self.pooler_norm(dense[:, :, None])[:, :, 0]
 
     def last_linear(self) -> tuple[Tensor, Tensor | None]:
         """Weight [d', C] and bias [C] of the first member's last linear map, which reads :meth:`penultimate`."""
@@ -230,8 +219,7 @@ class FusedLayer(nn.Module):
         own = x[:, :, :1] if first else x
         attended = self.attention(self.attention_norm(x) if self.pre_norm else x, mask, first, gate)
         x = own + _dropout(attended, self.attention_output_dropout, self.training)
-        if not self.pre_norm:
-            x = self.attention_norm(x)
+        x = x if self.pre_norm else self.attention_norm(x)
         x = x + _dropout(self._mlp(self.mlp_norm(x) if self.pre_norm else x), self.dropout, self.training)
         return x if self.pre_norm else self.mlp_norm(x)
 
@@ -244,10 +232,7 @@ class FusedLayer(nn.Module):
 
 
 class TextEmbeddings(nn.Module):
-    """Word, position and token-type tables, then LayerNorm and dropout, perhaps a linear map to width d (ELECTRA).
-
-    There is no position table where positions are rotary (ModernBERT).
-    """
+    """Word, position and token-type tables, then LayerNorm and dropout, perhaps a linear map to width d (ELECTRA)."""
 
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
         super().__init__()

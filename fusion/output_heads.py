@@ -206,13 +206,7 @@ class FeatureDistance(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """What fused and traced ensembles have in common: a plan, class names, temperatures, and perhaps a distance.
-
-    Args:
-        temperature: softmax temperature T of all members.
-        label_temperatures: T of each label of a multi-label model, in place of it.
-        density: what the distance is computed with, once it was fitted.
-    """
+    """A plan, class names, temperatures (one, or one for each label), and the distance once it is fitted."""
 
     architecture: Any
 

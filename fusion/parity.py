@@ -1,8 +1,4 @@
-"""What goes into a model is what its checkpoint means: the same preprocessing in all, and the answers of transformers.
-
-Members of one ensemble read one input, so their checkpoints must prepare it alike. A checkpoint in transformers is
-compared with hydrant's whole path, from raw inputs to logits, all heads kept.
-"""
+"""Comparing the preprocessing of checkpoints, and the whole path from raw inputs to logits with the original model."""
 
 from __future__ import annotations
 
@@ -30,10 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: Sequence[str | Path] = ()) -> Any:
-    """The first tokenizer or image processor that checkpoints bring, or ``None``, after comparing all of them.
-
-    ``fuse`` does so for checkpoints that it is given by name. Call it for models that are in memory already.
-    """
+    """The first tokenizer or image processor of several checkpoints, or ``None``, after comparing all of them."""
     found = {str(source): find_processor(source, spec.modality) for source in (*sources, *adapters)}
     known = {name: processor for name, processor in found.items() if processor is not None}
     lacking = [str(source) for source in sources if str(source) not in known]
@@ -43,18 +36,16 @@ def common_processor(sources: Sequence[str | Path], spec: InputSpec, adapters: S
             "no %s is stored in %s, so none was compared with that of %s; make sure that it is the same",
             kind, listing(lacking), next(iter(known)),
         )  # fmt: skip
-    first, mine = "", None
-    for name, processor in known.items():
-        its = settings(processor, spec, name)
-        if mine is None:
-            first, mine = name, its
-        elif difference := first_difference(mine, its):
+    prepared = {name: settings(processor, spec, name) for name, processor in known.items()}
+    first = next(iter(known), "")
+    for name, its in prepared.items():
+        if difference := first_difference(prepared[first], its):
             place, one, other = difference
             raise InputError(
                 f"{first} and {name} prepare their inputs differently: {place} is {cut(one, 60)} in the first and "
                 f"{cut(other, 60)} in the second; tune them alike, or save the right one into both"
             )
-    return next(iter(known.values()), None)
+    return known.get(first)
 
 
 def settings(processor: Any, spec: InputSpec, name: str = "the processor") -> dict[str, Any]:
@@ -84,8 +75,7 @@ def first_difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, A
     return None
 
 
-EMPTY: tuple[Any, ...] = (None, "", [], {})
-"""Values that mean the same to tokenizers."""
+EMPTY: tuple[Any, ...] = (None, "", [], {})  # the same to tokenizers
 
 
 def _nested(value: Any) -> bool:
@@ -95,13 +85,11 @@ def _nested(value: Any) -> bool:
 
 BATCH = 4
 
-TOLERANCE = 1e-3
-"""Largest difference of logits, as a share of the largest logit (at least 1); rounding in float32 stays below 1e-4."""
+TOLERANCE = 1e-3  # of logits, as a share of the largest logit (at least 1); rounding stays below 1e-4
 
 PIXEL_TOLERANCE = 1e-4
 
 Run = Callable[[Mapping[str, Tensor]], Tensor]
-"""Tensors of a batch → logits [B, C], or [B, T, C] of a model that answers for each token."""
 
 
 def compare_with_original(model: Any, processor: Any, spec: InputSpec, run: Run) -> OriginalCheck:
@@ -139,8 +127,8 @@ def compare_with_original(model: Any, processor: Any, spec: InputSpec, run: Run)
         place, difference = worst
         raise UnsupportedModelError(
             f"hydrant and transformers disagree on this checkpoint: logits of {_named(items[place])} differ by "
-            f"{difference:.1e}; expected at most {TOLERANCE:g} of the largest logit. Nothing was written. "
-            "Give the folder or hub name instead of a model in memory; if you did, please report the model class"
+            f"{difference:.1e}; expected at most {TOLERANCE:g} of the largest logit. Nothing was written. Give the "
+            "folder or hub name instead of a model in memory; if you did, please report the model class"
         )
     return OriginalCheck(settings(processor, spec), checked)
 

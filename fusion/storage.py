@@ -17,11 +17,11 @@ from ..bundle.density_file import Density
 from ..bundle.original_check import ORIGINAL_CHECK, check_to_json
 from ..bundle.store import ARCHITECTURE, CALIBRATION, PLAN, PROCESSOR, WEIGHTS, Bundle, new_bundle, resolve
 from ..bundle.strict_json import to_json_bytes
-from ..bundle.traced import CHECKPOINT, Traced
+from ..bundle.traced import CHECKPOINT
 from ..bundle.weights import check_fused
 from ..data.processor import load_processor, save_processor
 from ..errors import InputError
-from ..models.tracing.stored import load_original, load_weights
+from ..models.tracing.members import load_original, load_weights
 from ..version import __version__
 from .module import FusedClassifier
 from .traced_ensemble import TracedClassifier
@@ -114,7 +114,7 @@ def load_reference(bundle: Bundle | str | Path) -> FusedClassifier | TracedClass
     """What a bundle holds, fused or traced, in evaluation mode, float32 on the CPU."""
     bundle = resolve(bundle)
     architecture = bundle.any_architecture()
-    if not isinstance(architecture, Traced):
+    if architecture.is_declared:
         return load_ensemble(bundle)
     original = load_original(bundle, architecture)
     return TracedClassifier(architecture, bundle.plan(), original, bundle.labels, **_fitted(bundle))

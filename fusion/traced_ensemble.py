@@ -26,10 +26,7 @@ from .parity import compare_with_original
 
 
 class TracedClassifier(Ensemble):
-    """M members of a traced model, each run by itself; what they share they share as tensors.
-
-    Threads that share it take turns: members run under a hook, and models of transformers may keep what they computed.
-    """
+    """M members of a traced model, run one by one, under a lock: hooks and transformers' caches need it."""
 
     def __init__(
         self, architecture: Traced, plan: HeadPlan, original: nn.Module, labels: list[str], **fitted: Any
@@ -77,7 +74,6 @@ class TracedClassifier(Ensemble):
         return logits, torch.stack([vectors[tap] for tap in taps]) if taps else logits.new_zeros(0)
 
     pooler = None
-    """What stands before the last linear map is the model's own; hydrant knows the vector that this map reads."""
 
     def last_vectors(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Member logits [M, B, C] and what the members' last linear maps read [M, B, d]; of tokens with T behind B."""
@@ -90,9 +86,7 @@ class TracedClassifier(Ensemble):
     def last_linear(self) -> tuple[Tensor, Tensor | None]:
         """Weight [d, C] and bias [C] of the last linear map."""
         if not self.architecture.classifier:
-            raise InputError(
-                f"the last linear map of {self.architecture.model_class} was not found; leave --baselines out"
-            )
+            raise InputError(f"{self.architecture.model_class} has no known last linear map; leave --baselines out")
         last = self.original.get_submodule(self.architecture.classifier)
         weight, bias = last.weight.detach(), getattr(last, "bias", None)
         return weight.T if isinstance(last, nn.Linear) else weight, None if bias is None else bias.detach()
@@ -113,7 +107,7 @@ class TracedClassifier(Ensemble):
 
     def checkpoint_configuration(self) -> dict[str, Any]:
         """The configuration of the original as a JSON object."""
-        left_out = ("_name_or_path", "auto_map")  # a place on this machine; names of code, which nobody runs
+        left_out = ("_name_or_path", "auto_map")  # a local path; names of code, which hydrant never runs
         return {name: value for name, value in self.original.config.to_dict().items() if name not in left_out}
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from ..data.label_encoding import unique_names
 from ..errors import InputError, UnsupportedModelError, cut, listing, of_library, require
-from .clip import CLIP
 from .cross_encoder import max_tokens, with_activation
 from .family_registry import DECLARED, LAYOUTS, without_classes
 from .layout import refuse
@@ -29,15 +28,13 @@ from .refusals import (
     unsupported,
     wrapper_prefix,
 )
+from .vit import CLIP
 
 log = logging.getLogger(__name__)
 
 READS = "fuse", "read a checkpoint"
-"""The extra that brings PyTorch and transformers, and what for."""
 
 CONFIG = "config.json"
-
-MAX_CONFIG_BYTES = 2**24
 
 
 def load_model(source: str | Path, adapters: Sequence[str | Path] = ()) -> Any:
@@ -73,9 +70,7 @@ def load_dual_encoder(source: str | Path) -> Any:
     config = load_config(name)
     class_name = _class_name(config)
     if class_name != CLIP.model_class:
-        raise InputError(
-            f"{name} is a {class_name}, which has classes of its own; prompts are for CLIP; leave them out"
-        )
+        raise InputError(f"{name} is a {class_name} with its own classes; prompts are for CLIP: leave them out")
     return load_weights(name, config, class_name)
 
 
@@ -110,17 +105,27 @@ def load_weights(name: str, config: Any, class_name: str, brought: Collection[st
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _with_adapter(name)
     if getattr(config, "auto_map", None):
-        log.warning("checkpoint %s has code of its own (auto_map), which is not run; %s of transformers is used", name,
-                    class_name)  # fmt: skip
+        log.warning("checkpoint %s has its own code (auto_map), which hydrant does not run; it uses transformers", name)
     if prefix:
         log.warning("checkpoint %s: the prefix %s of all tensors was removed", name, prefix)
     if info["unexpected_keys"]:
         log.warning(
-            "checkpoint %s has tensors that %s does not use: %s; if they belong to the model, its configuration is "
-            "wrong (num_hidden_layers, architectures)", name, class_name, listing(sorted(info["unexpected_keys"])),
+            "checkpoint %s has tensors that %s does not use: %s; check num_hidden_layers and architectures in config",
+            name, class_name, listing(sorted(info["unexpected_keys"])),
         )  # fmt: skip
-    _fit(model, name)
+    _fit(model, name, class_name)
     return model.eval()
+
+
+def _fit(model: Any, name: str, class_name: str) -> None:
+    """Bring a model that reads images of any size to the size of its own processor."""
+    resize = next((layout.resize for layout in LAYOUTS if layout.model_class == class_name), None)
+    if resize is not None and (processor := find_processor(name, "image")) is not None:
+        config = processor.to_dict()
+        steps = {"crop_size": "do_center_crop", "size": "do_resize"}
+        size = next((config.get(key) or {} for key, step in steps.items() if config.get(step)), {})
+        if size.get("height") and size.get("height") == size.get("width"):
+            resize(model, int(size["height"]))
 
 
 def _with_adapter(name: str, said: str = "") -> InputError:
@@ -130,37 +135,18 @@ def _with_adapter(name: str, said: str = "") -> InputError:
     )
 
 
-def _fit(model: Any, name: str) -> None:
-    """Bring a model that reads images of any size to the size that its own processor makes."""
-    named = type(model).__name__
-    resize = next((layout.resize for layout in LAYOUTS if layout.model_class == named), None)
-    if resize is not None and (processor := find_processor(name, "image")) is not None:
-        config = processor.to_dict()
-        steps = {"crop_size": "do_center_crop", "size": "do_resize"}
-        size = next((config.get(key) or {} for key, step in steps.items() if config.get(step)), {})
-        if size.get("height") and size.get("height") == size.get("width"):
-            resize(model, int(size["height"]))
-
-
-def load_processor(source: str | Path, modality: str) -> Any:
-    """The tokenizer (``"text"``), image processor (``"image"``) or feature extractor (``"audio"``) of a checkpoint."""
-    return _load_processor(checked_source(source), modality)
-
-
 STORED = {
     "text": ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"),
     "image": ("preprocessor_config.json", "processor_config.json"),
     "audio": ("preprocessor_config.json", "processor_config.json"),
 }
-"""Files of which a folder with a processor has some."""
-
 
 LOADERS = {
     "text": ("transformers", "AutoTokenizer", "tokenizer"),
     "audio": ("transformers", "AutoFeatureExtractor", "feature extractor"),
+    # in older releases the name at the top of transformers needs torchvision
     "image": ("transformers.models.auto.image_processing_auto", "AutoImageProcessor", "image processor"),
 }
-"""Of image processors by the name at the top, older releases ask for torchvision."""
 
 
 def find_processor(source: str | Path, modality: str) -> Any:
@@ -169,10 +155,9 @@ def find_processor(source: str | Path, modality: str) -> Any:
     if folder.is_dir():
         stored = any((folder / name).is_file() for name in STORED[modality])
         return _load_processor(str(source), modality) if stored else None
-    try:
+    with suppress(InputError):
         return load_processor(source, modality)
-    except InputError:
-        return None
+    return None
 
 
 def own_processor(source: Any, modality: str) -> Any:
@@ -185,6 +170,11 @@ def own_processor(source: Any, modality: str) -> Any:
             return find_processor(name, modality)
         return _load_processor(name, modality, local_files_only=True) if name else None
     return None
+
+
+def load_processor(source: str | Path, modality: str) -> Any:
+    """The tokenizer (``"text"``), image processor (``"image"``) or feature extractor (``"audio"``) of a checkpoint."""
+    return _load_processor(checked_source(source), modality)
 
 
 def _load_processor(name: str, modality: str, **how: Any) -> Any:
@@ -238,8 +228,7 @@ def load_config(name: str) -> Any:
             raise unknown_to_transformers(f"model_type {cut(kind)} of {name}", bool(raw.get("auto_map"))) from error
         hub = f"there is no folder {name}, and from the hub " * (not Path(name).is_dir())
         raise InputError(
-            f"{hub}cannot read a model configuration from {name}: {_first_line(error)}; expected a Hugging Face folder "
-            "with config.json, or a hub name"
+            f"{hub}cannot read a model configuration from {name}: {_first_line(error)}; expected a checkpoint folder"
         ) from error
 
 
@@ -250,8 +239,7 @@ def without_remote_code(config: Any) -> Any:
         return config
     if ":" in str(config.architecture):
         raise refuse(config, "architecture", config.architecture, "the name of a model that timm itself has")
-    path = (config.model_args or {}).get("checkpoint_path")
-    if path:
+    if path := (config.model_args or {}).get("checkpoint_path"):
         raise refuse(config, "model_args", f"checkpoint_path {path}", "none: its weights lie in model.safetensors")
     return config
 
@@ -260,8 +248,6 @@ def check_supported(source: str | Path, adapters: Sequence[str | Path] = ()) -> 
     """Refuse a local checkpoint whose ``config.json`` names an unsupported class, before anything large is imported."""
     file = Path(str(source)) / CONFIG
     try:
-        if file.stat().st_size > MAX_CONFIG_BYTES:
-            return
         config = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return
@@ -283,9 +269,7 @@ def class_of(config: Any) -> str:
     """The class that a configuration names."""
     named = getattr(config, "architectures", None)
     if not named:
-        raise InputError(
-            f'config.json of {config.name_or_path} names no class; expected one under "architectures": ["…"]'
-        )
+        raise InputError(f'config.json of {config.name_or_path} names no class; expected "architectures": ["…"]')
     class_name = str(named[0])
     if getattr(config, "auto_map", None) and not hasattr(require("transformers", *READS), class_name):
         raise unknown_to_transformers(f"architecture {class_name}", True)
@@ -313,14 +297,11 @@ def checked_source(source: str | Path) -> str:
         check_pulled(path)
     elif isinstance(source, Path) or path.exists() or not HUB_NAME.fullmatch(str(source)):
         what = "is not a folder" if path.exists() else "does not exist"
-        raise InputError(
-            f"model {cut(source, 120)} {what}; expected a Hugging Face checkpoint folder or hub name (owner/name)"
-        )
+        raise InputError(f"model {cut(source, 120)} {what}; expected a Hugging Face checkpoint folder or hub name")
     return str(source)
 
 
 HUB_NAME = re.compile(r"[^./~\\\s][^/\\]*(/[^/\\]+)?")
-"""What may be a name on the hub, and no path."""
 
 
 def _first_line(error: BaseException) -> str:

@@ -41,9 +41,8 @@ def with_activation(config: Any, source: str | Path) -> Any:
     name, prompts = stored.get("default_prompt_name"), stored.get("prompts")
     prompt = prompts.get(str(name)) if isinstance(prompts, dict) else prompts
     if prompt:
-        shown = f"default_prompt_name = {cut(name)} in {MAIN}"
         raise UnsupportedModelError(
-            f"{source} has {shown}, which puts {str(prompt)[:80]!r} before texts; set it to null, and put it there"
+            f"{source} puts the prompt {str(prompt)[:80]!r} before texts; set default_prompt_name in {MAIN} to null"
         )
     _module(source)
     default = "activation.Sigmoid" if config.num_labels == 1 else "linear.Identity"
@@ -64,9 +63,7 @@ def check_adapter(folder: Path, config: Any) -> None:
         return
     own, base = (task_of(each).get("score_activation") for each in (with_activation(copy(config), folder), config))
     if own != base:
-        raise InputError(
-            f"adapter {folder} has the activation {own}, its base model {base}; expected the same: copy {MAIN} there"
-        )
+        raise InputError(f"adapter {folder} has the activation {own}, its base model {base}; copy {MAIN} there")
 
 
 def _stored(source: str | Path) -> dict[str, Any]:
@@ -87,7 +84,7 @@ def _module(source: str | Path) -> dict[str, Any]:
         unused = value is None or key in LENGTHS or key.partition(".")[0] in UNUSED
         if not unused and value not in EXPECTED.get(key, ()):
             raise UnsupportedModelError(
-                f"{source} has {key} = {cut(value)} in {MODULE}, which hydrant does not support; leave it out"
+                f"{source} has {key} = {cut(value)} in {MODULE}, which is not supported; drop it"
             )
     return module
 

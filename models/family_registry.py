@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundle.architecture import PROJECTIONS, Architecture
 from ..bundle.head_plan import HeadPlan
-from ..bundle.traced import AnyArchitecture, Block, Traced
+from ..bundle.traced import AnyArchitecture, Block
 from ..bundle.weights import Shape, fused_shapes
 from ..errors import InputError, UnsupportedModelError, cut
 from .bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
-from .clip import CLIP, CLIP_CLASSIFIER, SIGLIP
 from .layout import Layout, linear, refuse, task_of
 from .modernbert import MODERNBERT
 from .refusals import rewritten, unsupported
-from .vit import DEIT, DINOV2, DINOV2_WITH_REGISTERS, OLDER, VIT
+from .vit import CLIP, CLIP_CLASSIFIER, DEIT, DINOV2, DINOV2_WITH_REGISTERS, OLDER, SIGLIP, VIT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,9 +83,8 @@ def without_classes(name: str) -> InputError:
 def prompts_of(models: Iterable[Any]) -> dict[str, Any]:
     """What to record of zero-shot classifiers: ``{"zero_shot": their prompts}``, a list where they differ."""
     found = [model.prompts.to_json() for model in models if type(model).__name__ == CLIP.wrapper]
-    if not found:
-        return {}
-    return {"zero_shot": found[0] if all(other == found[0] for other in found) else found}
+    alike = all(other == found[0] for other in found)
+    return {"zero_shot": found[0] if alike else found} if found else {}
 
 
 def architecture_of(model: Any) -> Architecture:
@@ -98,7 +96,7 @@ def architecture_of(model: Any) -> Architecture:
 
 def blocks_of(model: Any, architecture: AnyArchitecture) -> tuple[Block, ...]:
     """The attention blocks of a model: declared by its layout, or found by running it."""
-    if isinstance(architecture, Traced):
+    if not architecture.is_declared:
         return architecture.blocks
     heads, layout = architecture.heads, layout_of(model)
     return tuple(
@@ -113,11 +111,11 @@ def check_weights(model: Any) -> None:
         raise InputError(
             f"a model is {cut(type(model).__name__)}; expected a classifier of transformers, or its folder"
         )
-    name = next((name for name, weight in model.named_parameters() if weight.is_meta), None)
-    if name is not None:
-        raise InputError(
-            f"weight {name} lies on the device meta, which holds no numbers; load the model with from_pretrained"
-        )
+    for name, weight in model.named_parameters():
+        if weight.is_meta:
+            raise InputError(
+                f"weight {name} is on the device meta, without numbers; load the model with from_pretrained"
+            )
 
 
 def read_weights(model: Any) -> dict[str, Any]:
@@ -135,8 +133,7 @@ def read_weights(model: Any) -> dict[str, Any]:
             if name is not None and name not in state:
                 why = rewritten(name.rpartition(".")[0], state) or "expected the layout of transformers 5.12 and newer"
                 raise UnsupportedModelError(f"{layout.model_class} has no weight {name}; {why}")
-        _check_numbers(source, state[source])
-        _check_shape(source, tuple(state[source].shape), shapes[canonical])
+        _check_tensor(source, state[source], shapes[canonical])
         tensor = state[source].detach().to(device="cpu", dtype=torch.float32)
         if scale is not None:  # of every output channel: exact, but for one rounding
             factor = state[scale].detach().cpu().double()
@@ -155,28 +152,22 @@ def _check_layers(layout: Layout, architecture: Architecture, names: Collection[
         found += 1
     if found not in (0, architecture.layers):  # 0: it has other names, and the first weight is told
         raise InputError(
-            f"the model has {found} layers, and its configuration says {architecture.layers}; expected the same: set "
-            f"num_hidden_layers to {found}, or load the checkpoint again"
+            f"the model has {found} layers, its configuration {architecture.layers}; set num_hidden_layers to {found}"
         )
 
 
-def _check_numbers(source: str, tensor: Tensor) -> None:
-    """Refuse numbers that mean something only together with a scale."""
+def _check_tensor(source: str, tensor: Tensor, expected: Shape) -> None:
+    """Refuse quantised numbers, and a shape unlike the configuration's, except for axes of one."""
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
         raise InputError(
-            f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}, as quantised models do; expected "
-            "float32, float16 or bfloat16: give the model before it was quantised"
+            f"weight {source} holds {str(tensor.dtype).removeprefix('torch.')}; expected float32, float16 or bfloat16: "
+            "give the model before it was quantised"
         )
-
-
-def _check_shape(source: str, found: Shape, expected: Shape) -> None:
-    """Refuse a weight of another shape than the configuration tells, axes of one left aside."""
-    plain = tuple(size for size in found if size > 1)
+    plain = tuple(size for size in tensor.shape if size > 1)
     if plain != expected and (len(plain) < 3 or (plain[0], math.prod(plain[1:])) != expected):  # or it is a kernel
         raise InputError(
-            f"weight {source} has shape {list(found)}, and the configuration of the model asks for {list(expected)}; "
-            "expected the same: correct the configuration (num_labels and id2label, vocab_size, image_size), or load "
-            "the checkpoint again"
+            f"weight {source} has shape {list(tensor.shape)}, and the configuration asks for {list(expected)}; correct "
+            "it (num_labels and id2label, vocab_size, image_size), or load the checkpoint again"
         )
 
 

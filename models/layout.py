@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STACKED = ("attention.query", "attention.key", "attention.value")
-"""The parts that one linear map may hold, one below the other."""
 
 LAYER_PARTS = ("attention.query", "attention.key", "attention.value", "attention.output",
                "attention_norm", "mlp.up", "mlp.down", "mlp_norm")  # fmt: skip
@@ -22,32 +21,18 @@ LAYER_PARTS = ("attention.query", "attention.key", "attention.value", "attention
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one family keeps its weights.
+    """Where one family of transformers keeps its weights."""
 
-    Attributes:
-        family, model_class: of transformers: the ``model_type`` and the class.
-        layer: prefix of layer ``{l}`` in the state dict.
-        layer_names: for each of :data:`LAYER_PARTS`, its module name below that prefix.
-        other_names: canonical tensor name → state-dict name, for tensors outside the layers; those count that a
-            model has (``Architecture.has``).
-        architecture: reads a transformers configuration; raises for unsupported settings.
-        wrapper: our own class that the model is loaded as, where the transformers class is no classifier;
-            state-dict names are its.
-        scales: linear map of a layer, such as ``mlp.down`` → the scale of its outputs (layer scale), below the prefix.
-        stacked: whether query, key and value are one linear map [3·H·d_h, d], of one name.
-        resize: brings a model's positions to square images of another side, for a family whose models read any size.
-    """
-
-    family: str
+    family: str  # the ``model_type``
     model_class: str
-    layer: str
-    layer_names: tuple[str, ...]
-    other_names: dict[str, str]
-    architecture: Callable[[Any], Architecture]
-    wrapper: str | None = None
-    scales: Mapping[str, str] = field(default_factory=dict)
-    stacked: bool = False
-    resize: Callable[[Any, int], None] | None = None
+    layer: str  # prefix of layer ``{l}`` in the state dict
+    layer_names: tuple[str, ...]  # below that prefix, the module of each of :data:`LAYER_PARTS`
+    other_names: dict[str, str]  # canonical name → state-dict name, outside the layers, of tensors a model may have
+    architecture: Callable[[Any], Architecture]  # reads a configuration; raises for unsupported settings
+    wrapper: str | None = None  # hydrant's class for a model that is not a classifier in transformers
+    scales: Mapping[str, str] = field(default_factory=dict)  # linear map of a layer → its layer scale
+    stacked: bool = False  # query, key and value are one linear map [3·H·d_h, d]
+    resize: Callable[[Any, int], None] | None = None  # brings positions to square images of another side
 
     def names(self, architecture: Architecture) -> dict[str, str]:
         """Canonical name → state-dict name of every tensor of the model, in a fixed order."""
@@ -99,7 +84,6 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 MULTI_LABEL = "multi_label_classification"
-"""What transformers calls a model whose labels do not exclude each other, each with a sigmoid of its own."""
 
 
 def refuse(config: Any, setting: str, found: object, supported: str) -> UnsupportedModelError:
@@ -120,9 +104,8 @@ def classes(config: Any) -> int:
     """Number of classes or labels of a classifier; 1 for a model that gives a score (:func:`task_of`)."""
     if config.num_labels < 1:
         raise refuse(config, "num_labels", config.num_labels, "1 (a score), or 2 or more (classes)")
-    asked, expected = getattr(config, "problem_type", None), ["single_label_classification", MULTI_LABEL]
-    if config.num_labels == 1:
-        expected = ["regression"]
+    asked = getattr(config, "problem_type", None)
+    expected = ["regression"] if config.num_labels == 1 else ["single_label_classification", MULTI_LABEL]
     if asked not in (None, *expected):
         raise refuse(config, "problem_type", asked, f"{' or '.join(expected)} where num_labels is {config.num_labels}")
     return int(config.num_labels)
@@ -149,7 +132,6 @@ def pair(value: Any) -> tuple[int, int]:
 
 
 SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
-"""PyTorch's name of a score's activation → ours."""
 
 SHOWN = {
     "score": tuple(SCORE_ACTIVATIONS),
@@ -175,9 +157,7 @@ def _activation(config: Any, task: str) -> str:
     package, _, name = str(path or "torch.nn.Identity").rpartition(".")
     if name not in SHOWN[task] or package.partition(".")[0] != "torch":
         supported = f"{' or '.join(SHOWN[task])} of torch.nn for num_labels = {config.num_labels}"
-        if task == "classification" and name == "Sigmoid":
-            supported += f", and Sigmoid with problem_type = {MULTI_LABEL!r}"
-        raise refuse(config, "activation_fn", path, supported)
+        raise refuse(config, "activation_fn", path, f"{supported}, Sigmoid also with problem_type = {MULTI_LABEL!r}")
     return name
 
 

@@ -1,17 +1,15 @@
 """Reading a PEFT LoRA adapter: the low-rank updates and replaced modules that make one member of a base model.
 
-A folder holds ``adapter_config.json`` and ``adapter_model.safetensors``. A linear weight W [out, in] becomes
-W + s · B A with A [r, in], B [out, r] and s = α/r, or α/√r with ``use_rslora`` (LoRA, Hu et al. 2022; rank-stabilised
-LoRA, Kalajdzievski 2023). Whatever would change the result in another way is refused.
+A linear weight W [out, in] becomes W + s · B A with A [r, in], B [out, r] and s = α/r, or α/√r with ``use_rslora``
+(LoRA, Hu et al. 2022; rank-stabilised LoRA, Kalajdzievski 2023). Other methods are refused.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,16 +28,13 @@ if TYPE_CHECKING:
 
 
 LowRank = Literal["auto", "merge", "keep"]
-"""What may be asked of low-rank updates of attention."""
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
-MAX_CONFIG_BYTES = 2**20
 
 PREFIX = "base_model.model."
 
 LINEAR_PARTS, REPLACED_PARTS = ("attention", "mlp", "pooler", "classifier"), ("pooler", "classifier")
-"""Parts whose linear maps may have an update, and those that an adapter may bring whole (``modules_to_save``)."""
+"""Parts whose linear maps may have an update, and parts that an adapter may replace (``modules_to_save``)."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +74,13 @@ def read_adapter(source: str | Path, model: Any) -> Adapter:
     for canonical, name in stored.items():
         if name in found:
             update = replace(found[name], up=layout.rows_of(canonical, found[name].up))
-            updates[canonical] = _scaled(update, layout.scale_of(canonical), model)
+            if (scale := layout.scale_of(canonical)) is not None:  # λ (W + s · B A) = λ W + s · (λ B) A
+                factor = model.state_dict()[scale].detach().cpu().double()
+                update = replace(update, up=(factor[:, None] * update.up.double()).float())
+            updates[canonical] = update
     _check_complete(config, names, halves, replaced, folder)
-    own, base = (  # in characters that any file can hold
-        path.name.encode(errors="replace").decode()
-        for path in (folder.resolve(), Path(config.base_model_name_or_path or ""))
-    )
+    paths = folder.resolve(), Path(config.base_model_name_or_path or "")
+    own, base = (path.name.encode(errors="replace").decode() for path in paths)  # in characters that any file can hold
     whole = {names[name]: tensor for name, tensor in replaced.items()}
     return Adapter(own, sha256_of(folder / WEIGHTS), base or None, updates, whole)
 
@@ -97,9 +93,7 @@ def classifier_of(class_name: str, adapters: Sequence[str | Path]) -> tuple[int,
         _config(folder)
         tensors = {key.removeprefix(PREFIX): tensor for key, tensor in _tensors(folder).items()}
         if bias not in tensors:
-            raise InputError(
-                f"adapter {folder} brings no {bias}, which its base model lacks too; save it with modules_to_save"
-            )
+            raise InputError(f"adapter {folder} and its base model lack {bias}; save the adapter with modules_to_save")
         classes = len(tensors[bias])
         brought.append(set(tensors))
     return classes, set.intersection(*brought)
@@ -116,10 +110,6 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     modules_to_save: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
     target_modules: list[str] | str | None = None
     base_model_name_or_path: str | None = None
-    peft_type: Any = None
-    task_type: Any = None
-    bias: Any = "none"
-    init_lora_weights: Any = True
     layers_to_transform: Any = None
     layers_pattern: Any = None
     exclude_modules: Any = None
@@ -128,13 +118,11 @@ class AdapterConfig(msgspec.Struct, frozen=True):
 def _config(folder: Path) -> AdapterConfig:
     """The configuration of an adapter that is merged exactly."""
     file = folder / CONFIG
-    if not file.is_file() or file.stat().st_size > MAX_CONFIG_BYTES:
-        raise InputError(
-            f"adapter {cut(folder, 120)} holds no {CONFIG} of at most {MAX_CONFIG_BYTES} bytes, as PEFT writes it"
-        )
+    if not file.is_file():
+        raise InputError(f"adapter {cut(folder, 120)} holds no {CONFIG}; expected a folder that PEFT wrote")
     content = file.read_bytes()
     config = decode(content, AdapterConfig, file, InputError)
-    _check_method(config, decode(content, dict[str, Any], file, InputError), folder)
+    _check_method(decode(content, dict[str, Any], file, InputError), folder)
     return config
 
 
@@ -159,31 +147,28 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_method(config: AdapterConfig, every: Mapping[str, Any], folder: Path) -> None:
+def _check_method(every: Mapping[str, Any], folder: Path) -> None:
     """Refuse every setting that makes the member something else than W + s · B A."""
+    variants = [name for name in every if (name.startswith("use_") and name != "use_rslora") or name in VARIANTS]
     expected: dict[str, tuple[Any, ...]] = {
         "peft_type": ("LORA",),
         "task_type": (None, "SEQ_CLS", "FEATURE_EXTRACTION"),
-        "bias": ("none",),
-        "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),  # they leave the base model as it is
+        "bias": (None, "none"),
+        "init_lora_weights": (None, True, False, "gaussian", "eva", "orthogonal"),  # they leave the base model as it is
+        **dict.fromkeys(variants, (None, False, {}, [])),
     }
-    found = {name: getattr(config, name) for name in expected if getattr(config, name) not in expected[name]}
-    for name, value in every.items():
-        variant = (name.startswith("use_") and name != "use_rslora") or name in VARIANTS
-        if variant and value not in (None, False, {}, []):
-            found[name] = value
-    for name, value in found.items():
-        raise InputError(
-            f"adapter {folder} has {name} = {cut(value)}, which cannot be merged exactly; expected "
-            f"{' or '.join(map(str, expected[name])) if name in expected else f'plain LoRA without {name}'}"
-        )
+    for name, values in expected.items():
+        if every.get(name) not in values:
+            raise InputError(
+                f"adapter {folder} has {name} = {cut(every.get(name))}, which cannot be merged exactly; expected "
+                f"{' or '.join(map(str, values))}"
+            )
 
 
 VARIANTS = frozenset({
     "alora_invocation_tokens", "arrow_config", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias",
     "megatron_config", "monteclora_config", "target_parameters", "trainable_token_indices", "velora_config",
 })  # fmt: skip
-"""Settings of PEFT's that make more of an adapter than low-rank updates, beside every ``use_…``."""
 
 
 def _sorted(
@@ -201,15 +186,13 @@ def _sorted(
             halves.setdefault(module, {})[half] = tensor
         elif name in names and part in REPLACED_PARTS:
             if tuple(tensor.shape) != tuple(shapes[name]):
-                raise InputError(
-                    f"adapter {folder}: {name} has shape {list(tensor.shape)}, the base model's {list(shapes[name])}; "
-                    "expected an adapter of this base model, with the same classes"
-                )
+                found = f"{name} has shape {list(tensor.shape)}, the base model's {list(shapes[name])}"
+                raise InputError(f"adapter {folder}: {found}; expected an adapter of it, with the same classes")
             replaced[name] = tensor
         else:
             raise InputError(
-                f"adapter {folder} changes {cut(key, 100)}; hydrant takes LoRA on the linear maps of attention, MLP, "
-                "pooler and classifier of this base model, and pooler and classifier whole (modules_to_save)"
+                f"adapter {folder} changes {cut(key, 100)}; expected LoRA of attention, MLP, pooler or classifier, or "
+                "pooler and classifier whole (modules_to_save)"
             )
     return halves, replaced
 
@@ -232,48 +215,28 @@ def _update(
     return Update(pair["A"], pair["B"], alpha / (math.sqrt(rank) if config.use_rslora else rank))
 
 
-def _scaled(update: Update, scale: str | None, model: Any) -> Update:
-    """The update of a linear map whose output is scaled: λ (W + s · B A) = λ W + s · (λ B) A."""
-    if scale is None:
-        return update
-    factor = model.state_dict()[scale].detach().cpu().double()
-    return replace(update, up=(factor[:, None] * update.up.double()).float())
-
-
 def _number(value: float, patterns: Mapping[str, float] | None, name: str, module: str, folder: Path) -> float:
     """A setting of one module; the first pattern that matches the end of its name decides, as in PEFT."""
-    keys = list(patterns := patterns or {})
-    slow = [key for key in keys if len(CHOICE.findall(key)) > MOST_CHOICES or REPEATED_GROUP.search(key)]
-    if slow or len(keys) > MOST_PATTERNS or sum(bool(CHOICE.search(key)) for key in keys) > MOST_REPEATING:
+    patterns = patterns or {}
+    choices = [len(CHOICE.findall(key)) for key in patterns]
+    slow = max(choices, default=0) > 3 or any(map(REPEATED_GROUP.search, patterns))
+    if slow or len(patterns) > 1000 or sum(map(bool, choices)) > 20:
         raise InputError(
-            f"adapter {folder} has {cut((slow or keys)[0], 100)} and others, {len(keys)} entries in {name}, which may "
-            f"take without end to match; expected {MOST_PATTERNS} names of modules at most, {MOST_REPEATING} of them "
-            f"with {MOST_CHOICES} of *, +, ?, {{ and | at most, and none of these behind a group"
+            f"adapter {folder} has {len(patterns)} entries in {name}, which may take too long to match; expected at "
+            "most 1000 names of modules, 20 of them with up to 3 of *, +, ?, { and |, none of these behind a group"
         )
     try:
-        return next((own for key, own in patterns.items() if _pattern(key).match(module)), value)
+        return next((own for key, own in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), value)
     except (re.error, OverflowError, RecursionError) as error:
         raise InputError(f"adapter {folder} has {name} = {cut(patterns)}; expected names and numbers") from error
 
 
-MOST_PATTERNS, MOST_REPEATING, MOST_CHOICES = 1000, 20, 3
-
 CHOICE, REPEATED_GROUP = re.compile(r"[*+{|]|(?<!\()\?"), re.compile(r"\)[*+?{]")
-"""What lets a regular expression match in several ways; a group that is repeated takes exponential time."""
-
-
-@lru_cache(maxsize=2 * MOST_PATTERNS)
-def _pattern(key: str) -> re.Pattern[str]:
-    """As PEFT reads a key: the end of a module's name."""
-    return re.compile(rf"(.*\.)?({key})$")
+"""Parts of a regular expression that match in several ways; a repeated group takes exponential time."""
 
 
 def _check_complete(
-    config: AdapterConfig,
-    names: Mapping[str, str],
-    halves: Mapping[str, object],
-    replaced: Mapping[str, object],
-    folder: Path,
+    config: AdapterConfig, names: Mapping[str, str], halves: Collection[str], replaced: Collection[str], folder: Path
 ) -> None:
     """Every module that the configuration names in all layers has its tensors."""
     if not halves:

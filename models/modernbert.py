@@ -12,7 +12,7 @@ from typing import Any
 from ..bundle.architecture import Architecture, Pooling, TokenPooling
 from .layout import Layout, activation, classes, head_width, linear, refuse
 
-POOLINGS: dict[str, Pooling] = {"gelu": "gelu", "tanh": "tanh", "relu": "relu"}
+POOLINGS: tuple[Pooling, ...] = ("gelu", "tanh", "relu")
 
 TOKENS: dict[str, TokenPooling] = {"cls": "first", "mean": "mean"}
 
@@ -22,8 +22,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def _architecture(config: Any) -> Architecture:
     for name in ("embedding_dropout", "attention_dropout", "mlp_dropout"):
         if getattr(config, name):
-            remedy = "0.0, as ModernBERT was trained; it matters in training only: set it so in config.json"
-            raise refuse(config, name, getattr(config, name), remedy)
+            raise refuse(config, name, getattr(config, name), "0.0, as ModernBERT was trained: set it in config.json")
     if config.classifier_activation not in POOLINGS:
         raise refuse(config, "classifier_activation", config.classifier_activation, ", ".join(POOLINGS))
     if config.classifier_pooling not in TOKENS:
@@ -50,7 +49,7 @@ def _architecture(config: Any) -> Architecture:
         pre_norm=True,
         norm_eps=config.norm_eps,
         qkv_bias=config.attention_bias,
-        pooling=POOLINGS[config.classifier_activation],
+        pooling=config.classifier_activation,
         classes=classes(config),
         classifier_dropout=config.classifier_dropout,
         vocabulary=config.vocab_size,
@@ -67,11 +66,10 @@ def _architecture(config: Any) -> Architecture:
 
 
 def _kinds(config: Any) -> list[str]:
-    """Of each layer, whether its attention reaches all tokens, or those in a window."""
+    """Each layer's attention: to all tokens, or to those in a window."""
     kinds = list(config.layer_types)
     if len(kinds) != config.num_hidden_layers or not set(kinds) <= {FULL, SLIDING}:
-        expected = f"{FULL} or {SLIDING} for each of the {config.num_hidden_layers} layers"
-        raise refuse(config, "layer_types", kinds, expected)
+        raise refuse(config, "layer_types", kinds, f"{FULL} or {SLIDING} for each layer")
     if SLIDING in kinds and config.local_attention < 2:
         raise refuse(config, "local_attention", config.local_attention, "2 tokens or more")
     return kinds

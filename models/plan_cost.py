@@ -1,9 +1,8 @@
-"""What an ensemble costs: floating-point operations, parameters and bytes moved, from shapes alone.
+"""Cost of an ensemble: floating-point operations, parameters and bytes moved, from shapes alone.
 
-The formulas follow the exported graph with every exact rewrite (``export.rewrites``): a shared trunk, distinct
-heads once in the fork layer, only the first token in the last layer where the classifier reads no other. Separate
-parts of several checkpoints are taken to differ in every layer; the export finds out. Operations are those of matrix
-products and convolutions, two for each multiply-add; everything else is linear in the activations.
+The formulas follow the exported graph with every exact rewrite (``export.rewrites``). Separate parts of several
+checkpoints count as different in every layer. Operations are those of matrix products and convolutions, two for each
+multiply-add; everything else is linear in the activations.
 """
 
 from __future__ import annotations
@@ -25,18 +24,11 @@ OPERATIONS_PER_BYTE = 10
 
 @dataclass(frozen=True)
 class Figures:
-    """Cost of one run: of all products the operations in floating point, and the bytes read and written, each once.
-
-    Parameters are the numbers that the float32 graph stores, each once: what members share, and in the fork layer the
-    heads that several of them keep. This is the one count of parameters that hydrant gives.
-    """
+    """Cost of one run: operations and bytes of all products, and the numbers that the float32 graph stores."""
 
     flops: int
     parameters: int
     bytes: int
-
-    def __mul__(self, times: int) -> Figures:
-        return Figures(self.flops * times, self.parameters * times, self.bytes * times)
 
 
 @dataclass(frozen=True)
@@ -93,11 +85,16 @@ def cost_of(
     size = {"fp32": 4, "fp16": 2, "bf16": 2}.get(precision)
     if size is None:
         raise InputError(f"precision {cut(precision)} is unknown; expected fp32, fp16, bf16")
-    whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
-    plain = _figures(Sharing(architecture, whole, 1, frozenset(), exact=False), batch, tokens, size)
-    single = _figures(Sharing(architecture, whole, 1, frozenset(), exact=True), batch, tokens, size)
+    plain, single = (_figures(_single(architecture, plan, exact), batch, tokens, size) for exact in (False, True))
     fused = _figures(ensemble, batch, tokens, size)
-    return Cost(plain, single, fused, plain * len(plan.members), batch, tokens, ensemble.fork())
+    deep = Figures(*(len(plan.members) * figure for figure in asdict(plain).values()))
+    return Cost(plain, single, fused, deep, batch, tokens, ensemble.fork())
+
+
+def _single(architecture: Architecture, plan: HeadPlan, exact: bool) -> Sharing:
+    """The original model, with the exact rewrites or as any exporter writes it."""
+    whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
+    return Sharing(architecture, whole, 1, frozenset(), exact)
 
 
 def _tokens(architecture: Architecture) -> int:
@@ -107,21 +104,17 @@ def _tokens(architecture: Architecture) -> int:
 
 def separate_ratio(architecture: Architecture, plan: HeadPlan, separate: Collection[str]) -> float:
     """Operations of one checkpoint a member with some parts kept separate ÷ those of the single model."""
-    tokens = _tokens(architecture)
-    whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
-    single = _figures(Sharing(architecture, whole, 1, frozenset(), exact=False), 1, tokens, 4)
     members = Sharing(architecture, plan, len(plan.members), frozenset(separate), exact=True)
-    return _figures(members, 1, tokens, 4).flops / single.flops
+    separated, single = (
+        _figures(model, 1, _tokens(architecture), 4).flops for model in (members, _single(architecture, plan, False))
+    )
+    return separated / single
 
 
 def cheaper_forms(architecture: Architecture, plan: HeadPlan, forms: Forms, separate: Collection[str]) -> Forms:
-    """Decide where adapters' updates of attention stay low-rank: where that is cheaper.
+    """Keep adapters' updates of attention low-rank where that is cheaper by the roofline model (Williams et al. 2009).
 
-    In each layer, for query, key and value together and for the output projection, the products of one
-    input (128 tokens, or what the model reads) are weighed in both forms: each takes as long as its operations or as
-    its bytes in float32, :data:`OPERATIONS_PER_BYTE` for a byte, whichever is more (the roofline model, Williams et al.
-    2009). So updates are kept in the fork layer, where one product of the shared input serves all members, and
-    merged behind it, unless texts are so short that reading M weights takes longer than computing.
+    In each layer query, key and value together, and the output projection, are compared in both forms on one input.
     """
     chosen, tokens = dict(forms), _tokens(architecture)
     for layer in range(plan.layers):
@@ -149,8 +142,7 @@ def _time(
 
 def _figures(model: Sharing, batch: int, tokens: int, size: int) -> Figures:
     run = list(products(model, batch, tokens))
-    flops, numbers = sum(p.flops for p in run), sum(p.numbers for p in run)
-    return Figures(flops, parameters(model), numbers * size)
+    return Figures(sum(p.flops for p in run), parameters(model), sum(p.numbers for p in run) * size)
 
 
 def _sharing(model: Bundle | Architecture, plan: HeadPlan | None) -> Sharing:

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..errors import InputError, cut, listing
 
-TEMPLATES = ("a photo of a {}.",)
-"""Where no template is given (Radford et al. 2021)."""
+TEMPLATES = ("a photo of a {}.",)  # Radford et al. 2021
 
 FORMS = (
     'names separated by commas, a .txt file with one name a line, or JSON in a .json file: ["cat", "dog"], '
@@ -33,7 +32,8 @@ class Prompts:
         if self.templates:
             return {"classes": list(self.classes), "templates": list(self.templates)}
         return {
-            n: texts[0] if len(texts) == 1 else list(texts) for n, texts in zip(self.classes, self.texts, strict=True)
+            name: list(texts) if len(texts) > 1 else texts[0]
+            for name, texts in zip(self.classes, self.texts, strict=True)
         }
 
 
@@ -51,13 +51,11 @@ def read_prompts(classes: Any, templates: str | Sequence[str] | None = None) -> 
         if unknown := sorted(set(found) - {"classes", "templates"}):
             raise InputError(f"{where} have {listing(unknown, 3)} beside classes and templates; expected these alone")
         if "templates" in found and templates is not None:
-            raise InputError(f"{where} bring their own templates, and others are given; expected one of them; drop one")
+            raise InputError(f"{where} bring their own templates, and others are given; drop one of them")
         found, templates = found["classes"], found.get("templates", templates)
     if isinstance(found, Mapping):
         if templates is not None:
-            raise InputError(
-                f"{where} bring a prompt for each class, used as it is, and templates are given; drop the templates"
-            )
+            raise InputError(f"{where} bring a prompt for each class, and templates are given; drop the templates")
         texts = [_texts(f"{where}: {name}", given) for name, given in found.items()]
         return _checked(where, _names(where, list(found)), (), texts)
     if not isinstance(found, list | tuple):
@@ -82,10 +80,8 @@ def _from_file(path: Path) -> Any:
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; Python's reader would keep the last of equal keys without a word."""
-    names = [name for name, _ in pairs]
-    repeated = _repeated(names)
-    if repeated:
-        raise ValueError(f"{listing(repeated, 3)} stands twice in one object")
+    if repeated := _repeated([name for name, _ in pairs]):
+        raise ValueError(f"{listing(repeated, 3)} occurs twice in one object")
     return dict(pairs)
 
 
@@ -94,8 +90,7 @@ def _names(where: str, names: Sequence[Any]) -> tuple[str, ...]:
         if not _is_text(name) or any(letter < " " or letter == "\x7f" for letter in name.strip()):
             raise InputError(f"{where} hold {cut(name)}; expected names, each a line of text that is not empty")
     found = tuple(name.strip() for name in names)
-    repeated = _repeated(found)
-    if repeated:
+    if repeated := _repeated(found):
         raise InputError(f"{where} name {listing(repeated, 3)} more than once; expected each class once")
     if len(found) < 2:
         raise InputError(f"{where} name {len(found)} class; expected 2 or more: {FORMS}")
@@ -103,7 +98,7 @@ def _names(where: str, names: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
-    """Names that stand there more than once."""
+    """Names that occur more than once."""
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
@@ -128,7 +123,5 @@ def _checked(
     for name, own in zip(names, texts, strict=True):
         other = seen.setdefault(frozenset(own), name)
         if other != name:
-            raise InputError(
-                f"{where} give {cut(other)} and {cut(name)} the same prompts; expected prompts of their own"
-            )
+            raise InputError(f"{where} give {cut(other)} and {cut(name)} the same prompts; expected different ones")
     return Prompts(names, templates, tuple(texts))

@@ -13,35 +13,26 @@ from ..errors import InputError, UnsupportedModelError, cut, listing
 TASKS = "Sequence", "Token", "Image", "Audio"
 """``…For{task}Classification`` are the classifiers of texts, tokens, images and sounds of transformers."""
 
+MERGE = "give model.merge_and_unload(), or the base model and the adapter's folder (adapters=[…], --adapter)"
+SAVE = "save it with save_pretrained, and give the folder"
 WRAPPERS = {
-    "CrossEncoder": "save it with save_pretrained, and give the folder",
+    "CrossEncoder": SAVE,
     "DataParallel": "give the model inside, model.module",
     "DistributedDataParallel": "give the model inside, model.module",
-    "FullyShardedDataParallel": "save it with save_pretrained, and give the folder",
+    "FullyShardedDataParallel": SAVE,
     "OptimizedModule": "give the model that torch.compile was given, model._orig_mod",
-    "PeftModelForSequenceClassification": "give model.merge_and_unload(), or the base model and the adapter's folder "
-    "(adapters=[…], --adapter)",
+    "PeftModelForSequenceClassification": MERGE,
     "PeftModelForTokenClassification": "give model.merge_and_unload()",
 }
-"""Classes that hold a model → what to give instead."""
-
-ADAPTED = (
-    "an adapter of PEFT stands around it: give the model without it, and the folder of a LoRA adapter (adapters=[…], "
-    "--adapter), or the model that the adapter is merged into (merge_and_unload)"
-)
-QUANTISED = "it is quantised: give the model before that, in floating point"
+"""Classes that hold a model → the model to give instead."""
 
 REWRITTEN = {
-    "base_layer.": ADAPTED,
-    "original_module.": ADAPTED,
-    "parametrizations.": "it is parametrized: put the weight back with torch.nn.utils.parametrize."
-    "remove_parametrizations",
-    "weight_g": "it is under weight_norm: put the weight back with torch.nn.utils.remove_weight_norm",
-    "weight_mask": "it is under a mask of torch.nn.utils.prune: put the weight back with prune.remove",
-    "_packed_params": QUANTISED,
-    "qweight": QUANTISED,
+    ("base_layer.", "original_module."): f"it has an adapter of PEFT: {MERGE}",
+    ("parametrizations.", "weight_g"): "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations",
+    ("weight_mask",): "it is under a mask of torch.nn.utils.prune: call prune.remove",
+    ("_packed_params", "qweight"): "it is quantised: give the model before that, in floating point",
 }
-"""Beginning of a name below a module that has no weight of its own → why, and what to do."""
+"""Beginnings of names below a module without a weight → the cause, and the fix."""
 
 
 def siblings(name: str, declared: Sequence[str]) -> list[str]:
@@ -53,10 +44,7 @@ def siblings(name: str, declared: Sequence[str]) -> list[str]:
 def unsupported(name: str, declared: Sequence[str], base: str = "") -> UnsupportedModelError:
     """The error for a class that no family declares: whether it may be traced, or why not."""
     if base:
-        reason = (
-            f"it is derived from {base}, and may compute something else; if it computes the same, save it with "
-            f"save_pretrained and read it with {base}.from_pretrained"
-        )
+        reason = f"it is derived from {base}; if it computes the same, save it, and read it with {base}.from_pretrained"
     elif name in WRAPPERS:
         reason = f"it is a wrapper around a model; {WRAPPERS[name]}"
     elif re.search(f"For({'|'.join(TASKS)})Classification", name):
@@ -76,19 +64,14 @@ def unknown_to_transformers(what: str, own_code: bool) -> UnsupportedModelError:
 
 
 def rewritten(module: str, names: Iterable[str]) -> str:
-    """Why a module lacks a weight, and what to do, by what it holds instead; nothing where there is no such module."""
+    """The reason that a module lacks a weight, and the fix; empty where there is no such module."""
     below = [name.removeprefix(f"{module}.") for name in names if name.startswith(f"{module}.")]
-    if not below:
-        return ""
-    known = next((words for start, words in REWRITTEN.items() if any(name.startswith(start) for name in below)), "")
-    return known or (
-        f"{module} holds {listing(below, 3)} alone; expected the module that transformers makes; as it is, the model "
-        "may do traced (traced=True)"
-    )
+    known = next((words for starts, words in REWRITTEN.items() if any(name.startswith(starts) for name in below)), "")
+    alone = f"{module} holds {listing(below, 3)} alone; expected the module of transformers, or traced=True"
+    return known or (alone if below else "")
 
 
 POINTER = b"version https://git-lfs.github.com/spec/"
-"""First bytes of the small file that stands for a large one until ``git lfs pull``."""
 
 PREFIX = re.compile(r"(_orig_mod\.|module\.|base_model\.model\.)+")
 """Prefixes that torch.compile, DataParallel and PEFT add to every name of a model inside."""
@@ -131,49 +114,39 @@ def check_not_quantised(name: str, config: Any) -> None:
         method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
         raise UnsupportedModelError(
             f"checkpoint {name} is quantised (quantization_config: {cut(method)}); expected floating-point weights: "
-            "give the checkpoint from which it was made, or save what dequantize() of the model gives"
+            "give the original checkpoint, or save the model after dequantize()"
         )
 
 
 def unread(name: str, folder: Path, reason: str) -> InputError:
     """The error for weights that could not be read."""
     if any(folder.glob("model*.safetensors*")):
-        return InputError(
-            f"cannot load the weights of {name}: {reason}; expected a complete checkpoint: download or save it again"
-        )
+        return InputError(f"cannot load the weights of {name}: {reason}; download or save the checkpoint again")
     if not Path(name).is_dir():
         return InputError(
-            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors; if it has "
-            f"other weights alone, download it (hf download {name} --local-dir FOLDER) and give the folder"
+            f"cannot load the weights of {name}: {reason.partition('. ')[0]}; expected model.safetensors; for other "
+            f"weights give the folder that `hf download {name} --local-dir FOLDER` makes"
         )
     found = f"checkpoint {name} has no model.safetensors, but"
     if any(folder.glob("pytorch_model*.bin")):
         command = shlex.join(["python", "-c", CONVERT, name])
-        return InputError(
-            f"{found} pytorch_model.bin, a pickle, which may run code; convert it without running any: {command}"
-        )
+        return InputError(f"{found} pytorch_model.bin, a pickle, which may run code; convert it safely: {command}")
     files = listing(sorted(file.name for file in folder.iterdir()))
     return InputError(f"{found} {files}; expected the weights of PyTorch: save the model there with save_pretrained")
 
 
 def other_shape(name: str, config: Any, mismatched: Collection[tuple[str, Any, Any]]) -> InputError:
     """The error for tensors of other shapes than the configuration's, with the likely cause."""
-    weight, stored, expected = min(mismatched)
-    more = f" (and {len(mismatched) - 1} more)" if len(mismatched) > 1 else ""
-    if any(0 in shape for _, shape, _ in mismatched):
-        weight, stored, expected = min(each for each in mismatched if 0 in each[1])
-        cause = (
-            "DeepSpeed ZeRO-3 saves empty tensors where it does not gather: run the zero_to_fp32.py in DeepSpeed's "
-            "checkpoint folder with --safe_serialization, or save again with stage3_gather_16bit_weights_on_model_save"
-        )
-    else:
-        one, other = next((pair for pair in zip(stored, expected, strict=False) if pair[0] != pair[1]), (0, 0))
-        settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, other)
-        setting = f"{listing(settings, 3)} = {other} in it, where the weights have {one}" if settings else "image_size"
-        cause = f"likely cause: {setting}; correct it, or take the config.json that was saved with these weights"
+    weight, stored, expected = min(mismatched, key=lambda each: (0 not in each[1], each[0]))
+    other = next((size for size, own in zip(expected, stored, strict=False) if size != own), 0)
+    settings = _settings(config.to_dict() | {"num_labels (the length of id2label)": config.num_labels}, other)
+    cause = (
+        f"likely cause: {listing(settings, 3) if settings else 'image_size'} = {other}; use the matching config.json"
+    )
+    if 0 in stored:
+        cause = "DeepSpeed ZeRO-3 saved empty tensors: run its zero_to_fp32.py with --safe_serialization"
     return InputError(
-        f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}{more}; "
-        f"{cause}"
+        f"checkpoint {name} has {weight} of shape {list(stored)}, but config.json asks for {list(expected)}; {cause}"
     )
 
 
@@ -186,9 +159,8 @@ def _settings(config: dict[str, Any], size: int) -> list[str]:
 def incomplete(name: str, missing: Collection[str], unexpected: Collection[str], adapted: bool) -> InputError:
     """The error for weights that a checkpoint lacks, with what it holds instead."""
     cause = f"it holds {listing(sorted(unexpected), 3)} instead; " if unexpected else ""
+    cause += "expected a model fine-tuned for classification, saved with save_pretrained"
+    cause += ", or adapters that bring them" * adapted
     if any(".lora_A." in key for key in unexpected):
-        cause += "an adapter of PEFT is not merged: save model.merge_and_unload(), or base model and adapter apart"
-    else:
-        adapters = ", or adapters that bring them" * adapted
-        cause += f"expected a model fine-tuned for classification, saved with save_pretrained{adapters}"
+        cause = "an adapter of PEFT is not merged: save model.merge_and_unload(), or base model and adapter apart"
     return InputError(f"checkpoint {name} lacks {listing(sorted(missing), 3)}; those weights would be random; {cause}")

@@ -1,9 +1,9 @@
-"""ViT, DeiT and DINOv2: pre-norm image encoders.
+"""Image encoders, all pre-norm: ViT, DeiT, DINOv2, and the image towers of CLIP and SigLIP.
 
-Of ViT and DeiT the classifier reads the first token after a final LayerNorm; of DINOv2 that and the mean of all
-patches, side by side. What DINOv2's attention and MLP add to the stream is scaled channel by channel (layer scale,
-Touvron et al. 2021); each scale is multiplied into the linear map before it when a checkpoint is read. Registers
-(Darcet et al. 2024) are learned tokens without a position, behind the first.
+The classifiers of ViT and DeiT read the first token; DINOv2's reads that and the mean of all patches, side by side.
+DINOv2 scales the outputs of attention and MLP (layer scale, Touvron et al. 2021), which is multiplied into the linear
+map before it; registers (Darcet et al. 2024) are learned tokens without a position. Zero-shot, CLIP's classifier
+consists of embeddings of class prompts (``zero_shot``); trained ones, and SigLIP's, read the mean of all patches.
 """
 
 from __future__ import annotations
@@ -15,39 +15,46 @@ from ..bundle.architecture import Architecture
 from .layout import Layout, activation, classes, head_width, linear, pair, refuse
 
 
-def _architecture(config: Any, prefix_tokens: int, mlp_width: int | None = None) -> Architecture:
-    height, width = pair(config.image_size)
-    patch_height, patch_width = pair(config.patch_size)
+def _encoder(config: Any, classifier: Any, **own: Any) -> Architecture:
+    """Shapes of an image encoder from its own configuration and its classifier's, with a family's other fields."""
+    (height, width), (patch_height, patch_width) = pair(config.image_size), pair(config.patch_size)
     if height < patch_height or width < patch_width:
         raise refuse(config, "patch_size", config.patch_size, f"at most the image size, {height} by {width}")
     heads = config.num_attention_heads
-    own_width = getattr(config, "head_dim", None)
     return Architecture(
-        family=config.model_type,
+        family=classifier.model_type,
         modality="image",
         layers=config.num_hidden_layers,
         heads=heads,
-        head_width=own_width or head_width(config, config.hidden_size, heads),
+        head_width=getattr(config, "head_dim", None) or head_width(config, config.hidden_size, heads),
         width=config.hidden_size,
-        mlp_width=mlp_width or config.intermediate_size,
         activation=activation(config, config.hidden_act),
         pre_norm=True,
         norm_eps=config.layer_norm_eps,
-        qkv_bias=config.qkv_bias,
-        pooling="none",
-        classes=classes(config),
-        hidden_dropout=config.hidden_dropout_prob,
-        attention_dropout=config.attention_probs_dropout_prob,
+        classes=classes(classifier),
         image_height=height,
         image_width=width,
         channels=config.num_channels,
         patch_height=patch_height,
         patch_width=patch_width,
-        prefix_tokens=prefix_tokens,
+        pooling="none",
+        **own,
     )
 
 
 ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj")
+
+
+def _vit(config: Any, prefix_tokens: int, mlp_width: int) -> Architecture:
+    return _encoder(
+        config,
+        config,
+        mlp_width=mlp_width,
+        qkv_bias=config.qkv_bias,
+        hidden_dropout=config.hidden_dropout_prob,
+        attention_dropout=config.attention_probs_dropout_prob,
+        prefix_tokens=prefix_tokens,
+    )
 
 
 def _names(family: str, *tokens: tuple[str, str]) -> dict[str, str]:
@@ -69,7 +76,7 @@ def _layout(family: str, model_class: str, *tokens: tuple[str, str]) -> Layout:
         layer=f"{family}.layers.{{l}}",
         layer_names=(*ATTENTION, "layernorm_before", "mlp.fc1", "mlp.fc2", "layernorm_after"),
         other_names=_names(family, *tokens),
-        architecture=lambda config: _architecture(config, 1 + len(tokens)),
+        architecture=lambda config: _vit(config, 1 + len(tokens), config.intermediate_size),
     )
 
 
@@ -89,7 +96,7 @@ def _dinov2(config: Any) -> Architecture:
         raise refuse(config, "use_swiglu_ffn", True, "use_swiglu_ffn = False (an MLP without a gate)")
     if config.hidden_dropout_prob:
         raise refuse(config, "hidden_dropout_prob", config.hidden_dropout_prob, "0.0, as DINOv2 was trained")
-    found = _architecture(config, 1 + registers, int(config.hidden_size * config.mlp_ratio))
+    found = _vit(config, 1 + registers, int(config.hidden_size * config.mlp_ratio))
     return replace(found, token_pooling="first_and_mean", registers=registers)
 
 
@@ -142,3 +149,74 @@ DINOV2, DINOV2_WITH_REGISTERS = (_dinov2_layout(family, name) for family, name i
 
 OLDER = {name: _dinov2_layout(family, name, OLDER_ATTENTION) for family, name in NAMES.items()}
 """Class → where its weights lay in older releases of transformers."""
+
+
+def _tower(config: Any) -> Architecture:
+    """The image tower, and a classifier that reads CLIP's first token or the mean of SigLIP's patches."""
+    tower, clip = config.vision_config, config.model_type == "clip"
+    if len({*pair(tower.image_size)}) > 1 or len({*pair(tower.patch_size)}) > 1:
+        raise refuse(tower, "image_size", tower.image_size, "a square of one square patch or more")
+    return _encoder(
+        tower,
+        config,
+        mlp_width=tower.intermediate_size,
+        qkv_bias=True,
+        attention_dropout=tower.attention_dropout,
+        prefix_tokens=1 if clip else 0,
+        patch_bias=not clip,
+        patch_norm=clip,
+        token_pooling="first" if clip else "mean",
+    )
+
+
+CLIP_EMBEDDINGS = {
+    "embeddings.patch.weight": "vision_model.embeddings.patch_embedding.weight",
+    "embeddings.first_token": "vision_model.embeddings.class_embedding",
+    "embeddings.position": "vision_model.embeddings.position_embedding.weight",
+    **linear("embeddings.norm", "vision_model.pre_layrnorm"),
+}
+
+CLIP = Layout(
+    family="clip",
+    model_class="CLIPModel",
+    layer="vision_model.encoder.layers.{l}",
+    layer_names=(
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.out_proj",
+        "layer_norm1",
+        "mlp.fc1",
+        "mlp.fc2",
+        "layer_norm2",
+    ),
+    other_names={
+        **CLIP_EMBEDDINGS,
+        **linear("final_norm", "vision_model.post_layernorm"),
+        "pooler.weight": "visual_projection.weight",
+        "classifier.weight": "classifier.weight",
+    },
+    architecture=lambda config: replace(_tower(config), pooling="unit", pooled_width=config.projection_dim),
+    wrapper="ZeroShotClassifier",
+)
+
+CLIP_CLASSIFIER = replace(
+    CLIP,
+    model_class="CLIPForImageClassification",
+    other_names={**CLIP_EMBEDDINGS, **linear("classifier", "classifier")},
+    architecture=lambda config: replace(_tower(config), token_pooling="mean", final_norm=False),
+    wrapper=None,
+)
+
+SIGLIP = replace(
+    CLIP_CLASSIFIER,
+    family="siglip",
+    model_class="SiglipForImageClassification",
+    other_names={
+        **linear("embeddings.patch", "vision_model.embeddings.patch_embedding"),
+        "embeddings.position": "vision_model.embeddings.position_embedding.weight",
+        **linear("final_norm", "vision_model.post_layernorm"),
+        **linear("classifier", "classifier"),
+    },
+    architecture=_tower,
+)

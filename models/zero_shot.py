@@ -113,19 +113,14 @@ def _token_ids(clip: Any, tokenizer: Any, texts: Sequence[str]) -> list[list[int
     with quiet():
         rows: list[list[int]] = tokenizer(list(texts)).input_ids
     for text, row in zip(texts, rows, strict=True):
-        longest, vocabulary = config.max_position_embeddings, config.vocab_size
+        longest, end = config.max_position_embeddings, config.eos_token_id
         if len(row) > longest:
             raise InputError(f"prompt {cut(text)} has {len(row)} tokens; the text tower reads {longest}; shorten it")
-        if max(row) >= vocabulary:
-            raise InputError(
-                f"tokenizer gives token id {max(row)}, but the text tower's vocabulary has {vocabulary} entries; use "
-                "the tokenizer the model was trained with"
-            )
-        if config.eos_token_id != 2 and config.eos_token_id not in row:  # 2: old files, which mean the largest id
-            raise InputError(
-                f"tokenizer ends prompt {cut(text)} without the token {config.eos_token_id}; use the tokenizer the "
-                "model was trained with"
-            )
+        wrong = f"has token id {max(row)} of {config.vocab_size}" if max(row) >= config.vocab_size else ""
+        if end != 2 and end not in row:  # 2: old files, which mean the largest id
+            wrong = wrong or f"ends without the token {end}"
+        if wrong:
+            raise InputError(f"prompt {cut(text)} {wrong}; use the tokenizer that the model was trained with")
     return rows
 
 

@@ -46,23 +46,24 @@ LAST_READERS = {
 @contextmanager
 def silenced(model: Any, keep: Sequence[Sequence[int]], heads: int) -> Iterator[None]:
     """Within the block the model is one member: only the heads ``keep[layer]`` have an output."""
-    handles = []
-    for layer, kept in enumerate(keep):
-        module = model.get_submodule(OUTPUT_PROJECTIONS[model.config.model_type].format(layer))
-
-        def silence(_: Any, arguments: tuple[torch.Tensor, ...], kept: Sequence[int] = kept) -> tuple[torch.Tensor]:
-            states = arguments[0].clone()
-            width = states.shape[-1] // heads
-            for head in set(range(heads)) - set(kept):
-                states[..., head * width : (head + 1) * width] = 0
-            return (states,)
-
-        handles.append(module.register_forward_pre_hook(silence))
-    try:
+    with ExitStack() as hooks:
+        for layer, kept in enumerate(keep):
+            module = model.get_submodule(OUTPUT_PROJECTIONS[model.config.model_type].format(layer))
+            hooks.callback(silence(module, kept, heads).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+def silence(module: torch.nn.Module, kept: Sequence[int], heads: int) -> Any:
+    """Make an output projection read 0 from all heads but some, until the handle is removed."""
+
+    def hook(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        states = arguments[0].clone()
+        width = states.shape[-1] // heads
+        for head in set(range(heads)) - set(kept):
+            states[..., head * width : (head + 1) * width] = 0
+        return (states,)
+
+    return module.register_forward_pre_hook(hook)
 
 
 def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs: dict[str, torch.Tensor]) -> np.ndarray:
@@ -72,6 +73,12 @@ def member_logits(model: Any, keep: Sequence[Sequence[int]], heads: int, inputs:
         model, inputs, output = model.dual_encoder, {**inputs, **model.prompt_tokens}, "logits_per_image"
     with silenced(model, keep, heads), torch.no_grad():
         return getattr(model(**inputs), output).double().numpy()
+
+
+def logits_of(models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """Member logits [M, B, C] of one checkpoint, or of M."""
+    each = enumerate(plan.members)
+    return np.stack([member_logits(models[m % len(models)], keep, plan.heads, inputs) for m, keep in each])
 
 
 @contextmanager
@@ -129,9 +136,7 @@ def ensemble(
     models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], temperature: float = 1.0
 ) -> dict[str, Any]:
     """Every output of the fused ensemble, in float64; ``models`` holds one checkpoint, or M."""
-    logits = np.stack(
-        [member_logits(models[m % len(models)], keep, plan.heads, inputs) for m, keep in enumerate(plan.members)]
-    )
+    logits = logits_of(models, plan, inputs)
     return {"member_logits": logits, "energy": energy(logits), **uncertainty(softmax(logits / temperature))}
 
 
@@ -166,9 +171,7 @@ def entropy(probabilities: np.ndarray) -> np.ndarray:
 
 def scores(models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], activation: str) -> dict[str, np.ndarray]:
     """Every output of the fused ensemble of a model of one output, in float64; ``models`` as of :func:`ensemble`."""
-    logits = np.stack(
-        [member_logits(models[m % len(models)], keep, plan.heads, inputs) for m, keep in enumerate(plan.members)]
-    )[..., 0]
+    logits = logits_of(models, plan, inputs)[..., 0]
     members = 1 / (1 + np.exp(-logits)) if activation == "sigmoid" else logits  # [M, B]
     return {"score": members.mean(axis=0), "score_variance": members.var(axis=0), "member_scores": members.T}
 
@@ -177,9 +180,7 @@ def labels(
     models: Sequence[Any], plan: Any, inputs: dict[str, torch.Tensor], temperatures: Sequence[float] = (1.0,)
 ) -> dict[str, np.ndarray]:
     """Every output of the fused ensemble of a multi-label model, in float64; ``models`` as of :func:`ensemble`."""
-    logits = np.stack(
-        [member_logits(models[m % len(models)], keep, plan.heads, inputs) for m, keep in enumerate(plan.members)]
-    )  # [M, B, C]
+    logits = logits_of(models, plan, inputs)  # [M, B, C]
     members = 1 / (1 + np.exp(-logits / np.asarray(temperatures)))
     mean = members.mean(axis=0)
     total, expected = binary_entropy(mean), binary_entropy(members).mean(axis=0)

@@ -36,7 +36,7 @@ from hydrant.tuning.rank_one import RankOneLinear, draw, merged, with_factors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import FAMILIES, HEADS, LAYERS, OLDEST, make_inputs, make_model, random_plan, run_cli
-from test_lora import assert_cost
+from test_cost import assert_cost
 from test_tune import interrupted_after, pictures, same, sentences, state, weights, write_csv
 
 LINEAR = {
@@ -218,7 +218,7 @@ def test_a_tuned_bundle_is_the_checkpoint_with_its_factors(
     own = {name for name, tensor in found.state_dict().items() if tensor.shape[0] == 3}
     assert not any(name.startswith(("layers.0.", "embeddings.")) or "norm" in name for name in own)
     assert all(torch.equal(tensor, before[name]) for name, tensor in found.state_dict().items() if name not in own)
-    assert_cost(family, tmp_path / "tuned")
+    assert_cost(tmp_path / "tuned", make_inputs(family))
     assert hydrant.estimate_cost(tmp_path / "tuned").fork == 1
     assert hydrant.verify(tmp_path / "tuned", reading=Reading(examples=8)).passed
     facts = inspect_bundle(tmp_path / "tuned")

@@ -56,15 +56,9 @@ def assert_same(model: Any, checkpoint: Path) -> None:
         torch.testing.assert_close(model(**inputs).logits, original(**inputs).logits, rtol=1e-5, atol=1e-6)
 
 
-def prefixed(prefix: str) -> Callable[[Any], Tensors]:
-    return lambda model: {f"{prefix}{name}": tensor for name, tensor in model.state_dict().items()}
-
-
 WRAPPED: dict[str, Callable[[Any], Tensors]] = {
     "_orig_mod.": lambda model: torch.compile(model).state_dict(),
-    "module.": lambda model: torch.nn.DataParallel(model).state_dict(),
     "module._orig_mod.": lambda model: torch.nn.DataParallel(torch.compile(model)).state_dict(),
-    "base_model.model.": prefixed("base_model.model."),
 }
 
 
@@ -92,9 +86,7 @@ def test_an_unmerged_adapter_s_state_is_refused(load: Any, folder: Path) -> None
     ("settings", "stored", "words"),
     [
         ({"id2label": {str(index): f"c{index}" for index in range(7)}}, {}, r"classifier\.\w+.*\[5.*\[7.*id2label"),
-        ({}, {WORDS: 90}, r"word_embeddings\.weight.*\[90, 32\].*\[99, 32\].*vocab_size"),
         ({}, {WORDS: 0}, r"word_embeddings\.weight.*\[0, 32\].*\[99, 32\].*zero_to_fp32"),
-        ({"hidden_size": 64}, {}, r"\[32\].*\[64\].*hidden_size"),
     ],
 )
 def test_a_tensor_of_another_shape_is_named_with_the_cause(
@@ -120,11 +112,9 @@ def test_the_command_for_pickled_weights_converts_them(
     load: Any, prefix: str, folder: Path, bert_checkpoint: Path
 ) -> None:
     tensors = load_file(folder / WEIGHTS)
-    halves = list(tensors)[::2], list(tensors)[1::2]
-    for number, names in enumerate(halves, start=1):
-        torch.save(
-            {prefix + name: tensors[name] for name in names}, folder / f"pytorch_model-0000{number}-of-00002.bin"
-        )
+    for number, names in enumerate((list(tensors)[::2], list(tensors)[1::2]), start=1):
+        part = {prefix + name: tensors[name] for name in names}
+        torch.save(part, folder / f"pytorch_model-0000{number}-of-00002.bin")
     torch.save(transformers.TrainingArguments, folder / "training_args.bin")  # which stays closed
     (folder / WEIGHTS).unlink()
     with pytest.raises(InputError, match=r"pytorch_model\.bin") as caught:
@@ -157,9 +147,7 @@ def test_the_command_for_pickled_weights_runs_no_code_of_theirs(folder: Path) ->
     ("settings", "words"),
     [
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "'gptq'"),
-        ({"quantization_config": {"load_in_8bit": True}}, r"'bitsandbytes'.*dequantize\(\)"),
         ({"model_type": "own", "auto_map": CODE}, "'own'.*auto_map"),
-        ({"model_type": "own"}, "'own'"),
         ({"architectures": ["OwnForSequenceClassification"], "auto_map": CODE}, "OwnForSequenceClass.*auto_map"),
     ],
 )

@@ -14,6 +14,7 @@ from hydrant import estimate_cost, export_onnx, fuse, save_bundle
 from hydrant.bundle.head_plan import HeadPlan
 from hydrant.export.random_model import PLAIN, random_model
 from hydrant.models.family_registry import LAYOUTS, architecture_of
+from hydrant.models.plan_cost import Cost
 from hydrant.tuning.job import shared_form, stored_form
 from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, model_type, random_plan
 from test_rewrites import forked
@@ -41,24 +42,30 @@ def counted(model: onnx.ModelProto, inputs: dict[str, object]) -> tuple[int, int
     return flops, sum(math.prod(tensor.dims) for tensor in stored), 4 * numbers
 
 
-FORKS = [*((family, fork) for family in FAMILIES for fork in (1, LAYERS)), ("bert", 0), ("vit", 0)]
+def assert_cost(bundle: Path, inputs: dict[str, torch.Tensor]) -> Cost:
+    """The cost model counts what the exported graph computes."""
+    first = next(iter(inputs.values()))
+    cost = estimate_cost(bundle, batch=len(first), sequence=first.shape[1] if "input_ids" in inputs else None)
+    found = counted(onnx.load(export_onnx(bundle)), inputs)
+    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    return cost
+
+
+FORKS = [*((family, fork) for family in FAMILIES for fork in (1, LAYERS)), ("bert", 0), ("vit", 0), ("siglip", 1)]
 
 
 @pytest.mark.parametrize(("family", "fork"), FORKS)
 def test_figures_are_those_of_the_graph(family: str, fork: int, tmp_path: Path) -> None:
     model, plan, inputs = make_model(family), forked(family, fork), make_inputs(family, batch=3)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
-    sequence = inputs["input_ids"].shape[1] if "input_ids" in inputs else None
-    cost = estimate_cost(tmp_path / "bundle", batch=3, sequence=sequence)
-    fused = onnx.load(export_onnx(tmp_path / "bundle"))
-    assert counted(fused, inputs) == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    cost = assert_cost(tmp_path / "bundle", inputs)
     singles = ((cost.single, PLAIN), (cost.single_rewritten, frozenset())) if fork == 1 else ()  # which have no fork
     for found, without in singles:
         graph = random_model(architecture_of(model), without=without)
         assert counted(graph, inputs) == (found.flops, found.parameters, found.bytes)
     assert cost.deep_ensemble.flops == 3 * cost.single.flops
     assert cost.fork == (fork if fork < LAYERS else LAYERS)
-    assert estimate_cost(model, plan, batch=3, sequence=sequence) == cost
+    assert estimate_cost(model, plan, batch=3, sequence=cost.sequence) == cost
 
 
 PARTS = ("mlp", "norms", "embeddings", "classifier", "all", ())
@@ -70,11 +77,7 @@ PARTS = ("mlp", "norms", "embeddings", "classifier", "all", ())
 def test_several_checkpoints_and_separate_parts(family: str, separate: str, tmp_path: Path) -> None:
     models, inputs = [make_model(family, seed=seed) for seed in (1, 2, 3)], make_inputs(family, batch=2)
     save_bundle(fuse(models, random_plan(family, 3), keep_separate=separate), tmp_path / "bundle")
-    sequence = inputs["input_ids"].shape[1] if "input_ids" in inputs else None
-    cost = estimate_cost(tmp_path / "bundle", batch=2, sequence=sequence)
-    found = counted(onnx.load(export_onnx(tmp_path / "bundle")), inputs)
-    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
-    assert cost.fork == 0
+    assert assert_cost(tmp_path / "bundle", inputs).fork == 0
 
 
 @pytest.mark.parametrize("family", ["bert", "vit"])
@@ -85,20 +88,14 @@ def test_a_tuned_bundle(family: str, tmp_path: Path) -> None:
     moved = {name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in weights.items()}
     ensemble.load_state_dict(stored_form(moved, ensemble.state_dict()))
     save_bundle(ensemble, tmp_path / "bundle", provenance={"tuned": {}})
-    sequence = inputs["input_ids"].shape[1] if "input_ids" in inputs else None
-    cost = estimate_cost(tmp_path / "bundle", batch=2, sequence=sequence)
-    found = counted(onnx.load(export_onnx(tmp_path / "bundle")), inputs)
-    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
-    assert cost.fork == 1
+    assert assert_cost(tmp_path / "bundle", inputs).fork == 1
 
 
 @pytest.mark.parametrize("family", ["vit", "deit"])
 def test_projections_without_bias(family: str, tmp_path: Path) -> None:
     """The folded LayerNorms give them one."""
     save_bundle(fuse(make_model(family, qkv_bias=False), random_plan(family, 3)), tmp_path / "bundle")
-    cost = estimate_cost(tmp_path / "bundle", batch=4)
-    found = counted(onnx.load(export_onnx(tmp_path / "bundle")), make_inputs(family))
-    assert found == (cost.fused.flops, cost.fused.parameters, cost.fused.bytes)
+    assert_cost(tmp_path / "bundle", make_inputs(family))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -86,13 +86,10 @@ def test_a_folder_that_sentence_transformers_saved(tmp_path: Path) -> None:
     ("files", "settings", "name"),
     [
         ({MAIN: {"activation_fn": "torch.nn.modules.activation.Tanh"}}, {}, "Tanh"),
-        ({MAIN: {"activation_fn": "mine.Sigmoid"}}, {}, "mine.Sigmoid"),
         ({MAIN: {"activation_fn": SIGMOID}}, {"num_labels": 3}, "problem_type"),
         ({MAIN: {"default_prompt_name": "query", "prompts": {"query": "find: "}}}, {}, "find: "),
         ({MODULES: [{"type": "sentence_transformers.base.modules.dense.Dense"}]}, {}, "Dense"),
         ({MODULE: {"modality_config": {**TEXT, "message": TEXT["text"]}}}, {}, "message"),
-        ({MODULE: {"do_lower_case": True}}, {}, "do_lower_case"),
-        ({MODULE: {"processing_kwargs": {"text": {"add_special_tokens": False}}}}, {}, "add_special_tokens"),
         ({MODULE: {"config_kwargs": {"hidden_act": "relu"}}}, {}, "hidden_act"),
     ],
 )
@@ -101,12 +98,6 @@ def test_what_would_change_the_score_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedModelError, match=name):
         hydrant.models.family_registry.architecture_of(load(checkpoint(tmp_path / "model", files, **settings)))
-
-
-def test_several_labels_may_have_a_sigmoid_each(tmp_path: Path) -> None:
-    files = {MAIN: {"activation_fn": SIGMOID}}
-    folder = checkpoint(tmp_path / "model", files, num_labels=3, problem_type="multi_label_classification")
-    assert hydrant.fuse(folder).architecture.task == "multi_label"
 
 
 def test_an_adapter_with_another_activation_than_its_base_model_is_refused(tmp_path: Path) -> None:

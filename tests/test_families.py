@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
-import hydrant
 import numpy as np
 import oracle
 import pytest
 import torch
 import transformers
-from hydrant import Bundle, GraphForm, HeadPlan, export_onnx, fuse, load, plan_heads, save_bundle
+from hydrant import HeadPlan, export_onnx, fuse, load, plan_heads, save_bundle
 from hydrant.errors import HydrantError, UnsupportedModelError
 from hydrant.models.checkpoint import check_supported, load_model, load_processor
-from hydrant.models.family_registry import DECLARED, LAYOUTS, architecture_of, read_weights
+from hydrant.models.family_registry import DECLARED, LAYOUTS, architecture_of
 from hydrant.models.refusals import unsupported
 from PIL import Image
 from support import (
@@ -30,7 +28,7 @@ from support import (
 )
 from test_parity import assert_parity
 from token_support import make_tagger
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import prune
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzéçà0123456789.,!?"
 TEXTS = ["hello world", "héllo, ça va?", "  the weather \n today ", "世界 hello", "money " * 60, "a"]
@@ -61,18 +59,6 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 # RoBERTa by other names
 
 
-def test_an_alias_matches_the_oracle(checkpoint: Path, tmp_path: Path) -> None:
-    family, model = checkpoint.name, load_model(checkpoint)
-    assert model.config.model_type == family
-    inputs, plan = make_inputs(family), random_plan(family, 3)
-    ensemble = fuse(checkpoint, plan)
-    assert_parity([model], ensemble, inputs, tmp_path / "bundle")
-    opened = Bundle.open(tmp_path / "bundle")
-    assert opened.family == opened.plan().family == opened.architecture().family == family
-    with pytest.raises(hydrant.HydrantError, match=f"'roberta' model.* is '{family}'"):
-        fuse(checkpoint, random_plan("roberta", 2))
-
-
 def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_path: Path) -> None:
     model, tokenizer = load_model(checkpoint), transformers.AutoTokenizer.from_pretrained(checkpoint)
     plan = plan_heads(checkpoint, (TEXTS, list("abcdea")), members=2, keep=2)
@@ -85,36 +71,6 @@ def test_texts_are_predicted_as_the_original_models_would(checkpoint: Path, tmp_
     for backend in ("torch", "onnxruntime"):
         with load(tmp_path / "out", backend) as predictor:
             np.testing.assert_allclose(predictor.predict(TEXTS).probabilities, expected["probabilities"], atol=1e-5)
-
-
-def test_registers_have_no_position(tmp_path: Path) -> None:
-    family, registers = "dinov2_with_registers", 2
-    models = [make_model(family, seed=seed, num_register_tokens=registers) for seed in (1, 2, 3)]
-    assert architecture_of(models[0]).prefix_tokens == 1 + registers
-    one = fuse(models[0], random_plan(family, 3))
-    assert_parity(models[:1], one, make_inputs(family), tmp_path / "one")
-    assert list(one.state_dict()["embeddings.registers"].shape) == [1, registers, 32]
-    assert_parity(models, fuse(models, keep_separate="all"), make_inputs(family), tmp_path / "grouped")
-    arrays = {name: tensor.numpy() for name, tensor in make_inputs(family).items()}
-    expected = oracle.ensemble(models[:1], one.plan, make_inputs(family))["probabilities"]
-    export_onnx(tmp_path / "one", form=GraphForm(lowering="grouped"))
-    with load(tmp_path / "one", "onnxruntime") as predictor:
-        np.testing.assert_allclose(predictor.predict(arrays).probabilities, expected, atol=1e-5)
-
-
-def test_scales_are_part_of_the_weights_before_them() -> None:
-    model = make_model("dinov2")
-    weights, layer = read_weights(model), model.dinov2.encoder.layer[1]
-    output = model.get_submodule(oracle.OUTPUT_PROJECTIONS["dinov2"].format(1))
-    for name, module, scale in (
-        ("layers.1.attention.output", output, layer.layer_scale1),
-        ("layers.1.mlp.down", layer.mlp.fc2, layer.layer_scale2),
-    ):
-        x = torch.randn(5, module.in_features)
-        torch.testing.assert_close(
-            x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"], scale(module(x)), rtol=1e-4, atol=1e-5
-        )
-    torch.testing.assert_close(weights["layers.1.mlp.up.weight"], layer.mlp.fc1.weight)
 
 
 @pytest.mark.parametrize("family", ["dinov2", "dinov2_with_registers"])
@@ -193,8 +149,6 @@ def test_dropout_of_the_first_token_s_attention_is_that_of_transformers(
 
 CONFIGS = {
     "DebertaV2ForSequenceClassification": ("deberta-v2", "--traced"),
-    "DeiTForImageClassificationWithTeacher": ("deit", "--traced"),
-    "HubertForSequenceClassification": ("hubert", "--traced"),
     "XLMRobertaForQuestionAnswering": ("xlm-roberta", "XLMRobertaForSequenceClassification"),
     "CLIPVisionModel": ("clip", "CLIPForImageClassification"),
     "T5ForConditionalGeneration": ("t5", "…ForSequenceClassification or …"),
@@ -214,25 +168,19 @@ def test_a_refusal_says_what_to_do_instead(name: str, tmp_path: Path) -> None:
         assert line.endswith(", ".join(layout.model_class for layout in LAYOUTS))
 
 
-@pytest.mark.parametrize("verb", ["fuse", "plan", "make"])
-def test_a_refusal_does_not_wait_for_pytorch(verb: str, tmp_path: Path) -> None:
-    """Importing it takes seconds; whether the class is supported stands in a small file."""
+def test_a_refusal_does_not_wait_for_pytorch(tmp_path: Path) -> None:
+    """Importing it takes seconds; a small file says whether the class is supported."""
     config = {"architectures": ["DebertaV2ForSequenceClassification"], "model_type": "deberta-v2"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    data = tmp_path / "data.csv"
-    data.write_text("text,label\nhello,a\n")
-    words = [verb, str(tmp_path), "-o", str(tmp_path / "out")]
-    words += {"fuse": [], "plan": ["--data", str(data)], "make": ["--data", str(data), "--validation", str(data)]}[verb]
     code = (
         "import sys; from hydrant.cli.main import main\n"
-        f"try: status = main({words!r})\n"
+        f"try: status = main(['fuse', {str(tmp_path)!r}, '-o', {str(tmp_path / 'out')!r}])\n"
         "except SystemExit as end: status = end.code\n"
         "print(status, 'torch' in sys.modules, 'transformers' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout.split() == ["2", "False", "False"], done.stdout
     assert done.stderr.startswith("hydrant: error: architecture DebertaV2ForSequenceClassification is not supported: ")
-    assert done.stderr.count("\n") == 1
 
 
 def test_every_classifier_of_transformers_is_read_or_refused_in_one_line() -> None:
@@ -245,14 +193,9 @@ def test_every_classifier_of_transformers_is_read_or_refused_in_one_line() -> No
         assert "--traced" in str(unsupported(name, DECLARED)), name
 
 
-def quantised(model: Any, kind: torch.dtype) -> Any:
+def quantised(model: Any) -> Any:
     linear = model.bert.encoder.layer[1].intermediate.dense
-    linear.weight = torch.nn.Parameter((linear.weight * 100).to(kind), requires_grad=False)
-    return model
-
-
-def put(model: Any, module: str, other: torch.nn.Module) -> Any:
-    model.set_submodule(module, other)
+    linear.weight = torch.nn.Parameter((linear.weight * 100).to(torch.int8), requires_grad=False)
     return model
 
 
@@ -267,9 +210,9 @@ def configured(model: Any, **settings: Any) -> Any:
     return model
 
 
-def adapted(model: Any, **settings: Any) -> Any:
+def adapted(model: Any) -> Any:
     peft = pytest.importorskip("peft")
-    model.add_adapter(peft.LoraConfig(target_modules=["query"], **settings))
+    model.add_adapter(peft.LoraConfig(target_modules=["query"]))
     return model
 
 
@@ -278,31 +221,13 @@ def pruned(model: Any) -> Any:
     return model
 
 
-def normed(model: Any) -> Any:
-    parametrizations.weight_norm(model.classifier)
-    return model
-
-
-def made_int8(model: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, torch.qint8)
-
-
-HEAD = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.Tanh(), torch.nn.Linear(16, 5))
-
 CHANGED: dict[str, tuple[Any, str]] = {
-    "int8": (lambda model: quantised(model, torch.int8), "intermediate.dense.weight holds int8"),
-    "float8": (lambda model: quantised(model, torch.float8_e4m3fn), "holds float8_e4m3fn"),
-    "packed": (made_int8, "weight bert.pooler.dense.weight; it is quantised"),
-    "classifier": (lambda model: put(model, "classifier", torch.nn.Linear(32, 7)), "classifier.weight has shape [7"),
+    "int8": (quantised, "intermediate.dense.weight holds int8"),
+    "shape": (lambda model: configured(model, type_vocab_size=3), "token_type_embeddings.weight has shape [2"),
     "a layer less": (shortened, "2 layers"),
-    "a layer more": (lambda model: configured(model, num_hidden_layers=2), "3 layers"),
-    "several": (lambda model: put(model, "classifier", HEAD), "classifier.weight; classifier holds 0.weight, 0.bias, "),
-    "adapter": (adapted, "self.query.weight; an adapter of PEFT"),
+    "adapter": (adapted, "self.query.weight; it has an adapter of PEFT"),
     "mask": (pruned, "classifier.weight; it is under a mask"),
-    "weight norm": (normed, "classifier.weight; it is parametrized"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -311,11 +236,6 @@ def test_a_model_that_was_changed_is_refused_with_what_was_done_to_it(name: str)
     with pytest.raises(HydrantError) as caught:
         fuse(change(make_model("bert")))
     assert message in str(caught.value)
-
-
-def test_positions_that_the_configuration_does_not_name_are_refused() -> None:
-    with pytest.raises(HydrantError, match=r"position_embeddings has shape \[1, 10, 32\], and .* asks for \[5, 32\]"):
-        fuse(configured(make_model("vit"), image_size=8))
 
 
 def drop_without_chance(monkeypatch: pytest.MonkeyPatch) -> None:

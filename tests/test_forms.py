@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import hydrant
 import pytest
 from hydrant import Bundle, Figures, Reading
 from hydrant.bundle.data_overlap import form_used
-from hydrant.data.fingerprints import Fingerprint, fingerprint_of
 from hydrant.models.checkpoint import load_processor
 
 PAIRS = Reading(text_pair="other")
@@ -47,19 +45,6 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
     yield lambda: [record.getMessage() for record in caplog.records if ", and the bundle was" in record.getMessage()]
 
 
-def test_the_form_is_recorded_with_the_fingerprint() -> None:
-    forms: list[tuple[Any, bool | None]] = [
-        (["a", "b"], False),
-        ([("a", "b")], True),
-        (["a", ("a", "b")], None),
-    ]
-    for inputs, expected in forms:
-        found = fingerprint_of(inputs, "text")
-        assert found is not None
-        assert found.pairs is expected
-        assert Fingerprint.from_json(json.loads(json.dumps(found.to_json()))) == found
-
-
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_predictor_says_so_once(pairs: bool, bundles: dict[bool, Path], said: Any) -> None:
     fitting: list[Any] = [("hello world", "money"), ("the", "weather")] if pairs else ["hello world", "the"]
@@ -71,9 +56,7 @@ def test_a_predictor_says_so_once(pairs: bool, bundles: dict[bool, Path], said: 
         predictor.predict(other)
     (message,) = said()
     what = ("pairs of texts", "single texts")
-    assert message.startswith(
-        f"predicting {what[pairs]} (first: input 2), and the bundle was planned on {what[not pairs]} (planned.csv); "
-    )
+    assert f"{what[pairs]} (first: input 2), and the bundle was planned on {what[not pairs]}" in message
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -81,10 +64,7 @@ def test_later_steps_say_so(bundles: dict[bool, Path], tmp_path: Path, said: Any
     table = write_table(tmp_path / "other.csv", 45)
     single = Path(shutil.copytree(bundles[False], tmp_path / "single"))
     (note,) = hydrant.calibrate(single, table, reading=PAIRS, seed=1).notes
-    assert note.startswith(
-        "calibrating single on other.csv: these are pairs of texts, and the bundle was planned on single texts "
-        "(planned.csv); a model that has learnt from single texts answers pairs all the same"
-    )
+    assert "these are pairs of texts, and the bundle was planned on single texts (planned.csv)" in note
     assert said() == [note]
     assert form_used(Bundle.open(single)) is None, "both are recorded now"
     notes = hydrant.evaluate(bundles[True], table, figures=Figures(bootstrap=0)).notes

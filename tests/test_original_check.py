@@ -19,7 +19,7 @@ from hydrant.data.text import TextProcessor
 from hydrant.errors import BundleError, UnsupportedModelError
 from support import make_model, make_tokenizer, run_cli
 from token_support import make_tagger, make_word_tokenizer
-from traced_support import MAKERS
+from traced_support import MODELS, build
 
 
 def gpt2(folder: Path, types: bool) -> Path:
@@ -43,8 +43,8 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bo
     name, folder = request.param, tmp_path / "checkpoint"
     if name in ("gpt2", "gpt2-typed"):
         return gpt2(folder, name == "gpt2-typed"), True
-    traced = name in MAKERS
-    model = MAKERS[name]() if traced else make_tagger() if name == "tagger" else make_model(name)
+    traced = name in MODELS
+    model = build(name) if traced else make_tagger() if name == "tagger" else make_model(name)
     model.save_pretrained(folder)
     if name == "wav2vec2":
         transformers.Wav2Vec2FeatureExtractor().save_pretrained(folder)

@@ -10,11 +10,14 @@ import onnxruntime
 import oracle
 import pytest
 import torch
-from hydrant import GraphForm, export_onnx, fuse, save_bundle
+from hydrant import GraphForm, HeadPlan, export_onnx, fuse, save_bundle
+from hydrant.export.random_model import PLAIN
 from hydrant.fusion.output_heads import summarize
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan
+from support import ALIASES, FAMILIES, HEADS, LAYERS, make_inputs, make_model, random_plan
+
+OTHERS = ("siglip", "dinov2_with_registers", *ALIASES)
 
 OUTPUTS = ("probabilities", "predictive_entropy", "expected_entropy", "mutual_information")
 
@@ -40,10 +43,27 @@ def assert_parity(models: list[Any], ensemble: Any, inputs: dict[str, torch.Tens
     np.testing.assert_allclose(fused.disagreement.numpy(), expected["disagreement"], atol=1e-6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+def assert_forms(models: list[Any], plan: HeadPlan, inputs: dict[str, torch.Tensor], folder: Path) -> None:
+    """A bundle's graphs in both lowerings and operators, with every rewrite that holds, and none."""
+    expected = oracle.ensemble(models, plan, inputs)
+    for lowering, attention, without in (
+        ("unrolled", "onnx", ()),
+        ("grouped", "primitive", ()),
+        ("unrolled", "primitive", tuple(PLAIN)),
+        ("grouped", "onnx", tuple(PLAIN)),
+    ):
+        chosen = GraphForm(lowering=lowering, attention=attention, without=without)
+        found = run_onnx(export_onnx(folder, form=chosen), inputs)
+        for name in ("probabilities", "mutual_information", "disagreement"):
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-5, err_msg=f"{chosen} {name}")
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHERS])
 def test_unequal_prunings_of_one_checkpoint(family: str, tmp_path: Path) -> None:
     model, plan = make_model(family), random_plan(family, 3)
     assert_parity([model], fuse(model, plan), make_inputs(family), tmp_path / "bundle")
+    if family in OTHERS:
+        assert_forms([model], plan, make_inputs(family), tmp_path / "bundle")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -60,12 +80,14 @@ def test_one_member_with_all_heads_is_the_original_model(family: str, tmp_path: 
     assert np.all(exported["disagreement"] == 0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHERS[:2]])
 def test_three_checkpoints_all_grouped_are_a_deep_ensemble(family: str, tmp_path: Path) -> None:
     models = [make_model(family, seed=seed) for seed in (1, 2, 3)]
     ensemble = fuse(models, keep_separate=["all"])
     assert ensemble.plan.head_counts() == [[HEADS] * LAYERS] * 3
     assert_parity(models, ensemble, make_inputs(family), tmp_path / "bundle")
+    if family in OTHERS:
+        assert_forms(models, ensemble.plan, make_inputs(family), tmp_path / "bundle")
 
 
 SETTINGS = [

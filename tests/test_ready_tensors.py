@@ -22,6 +22,7 @@ from hydrant.models.checkpoint import load_model, load_processor
 from hydrant.models.family_registry import architecture_of
 from hydrant.progress import no_progress
 from hydrant.tuning import tuning_data
+from hydrant.tuning.settings import Jointly, Settings
 from hydrant.tuning.tuning_data import Source
 from support import HEADS, LAYERS, make_model
 
@@ -157,7 +158,8 @@ def test_padding_stays_where_it_stands_above_a_trunk(bare: Path, tmp_path: Path)
     examples = read_examples(tmp_path / "x.npz", LABELS)
     source = Source(examples, examples.processor(module.architecture, lambda: None), module.architecture)
     order, device = np.array([4, 0, 3, 1, 2]), torch.device("cpu")
-    with tuning_data.activations([source], module, 1, 2, device, no_progress) as [kept], torch.no_grad():
-        above = tuning_data.member_logits(module, tuning_data.on_device(kept.batch(order)[0], device), 1)
+    job = tuning_data.Given(source, source, Settings(Jointly(), 2, 0, 1), SimpleNamespace(device=device), no_progress)
+    with tuning_data.activations(job, module) as kept, torch.no_grad():
+        above = tuning_data.member_logits(module, tuning_data.on_device(kept.known.batch(order)[0], device), 1)
         whole = tuning_data.member_logits(module, tuning_data.on_device(source.batch(order)[0], device), 0)
     torch.testing.assert_close(above, whole, atol=1e-5, rtol=1e-5)

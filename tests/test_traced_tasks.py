@@ -184,7 +184,6 @@ def test_taps_of_taggers_are_those_that_transformers_hands_out() -> None:
     assert (found.classifier, found.width, found.hidden_states) == ("classifier", 32, True)
     assert named_taps("auto", found, 1, 2) == {"last": last, "all": both, "balanced": both}
     assert named_taps("auto", found, 0, 2) == {"last": last}  # members that part in the first layer
-    assert named_taps("0", found, 2, 2) == {"0": ("layers.0.token", "last.0")}  # members that never differ
     check_taps(both, found, 2)
     shared = trace(prepared(transformers.AlbertForTokenClassification(transformers.AlbertConfig(**ALBERT)).eval()))
     assert (shared.width, shared.hidden_states, shared.layers) == (32, False, 1)  # three vectors, and one block
@@ -195,8 +194,6 @@ def test_taps_of_taggers_are_those_that_transformers_hands_out() -> None:
             named_taps("all", few, 1, 2)
         with pytest.raises(ValueError, match=r"tap 'layers\.0\.token' of a model of"):
             check_taps(both, few, 2)
-    with pytest.raises(ValueError, match="of a model of 2 layers and 2 members"):
-        check_taps(("layers.1.token",), found, 2)
     with pytest.raises(InputError, match=r"are unknown, so there is no distance"):
         named_taps("auto", replace(found, width=0, classifier="", hidden_states=False), 1, 2)
 
@@ -223,17 +220,9 @@ def test_hidden_states_that_stand_elsewhere_are_not_taken(monkeypatch: pytest.Mo
         assert not hands_out_layers(model, inputs, read.blocks, read.width)
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"hidden_states": True}, "hidden_states"),
-        ({"task": "score"}, "classes"),
-    ],
-)
-def test_a_task_that_contradicts_its_model_is_refused(change: dict[str, Any], name: str) -> None:
+def test_a_task_that_contradicts_its_model_is_refused() -> None:
     told = trace(prepared(make("deberta-v3-labels"))).to_json()
-    assert read_architecture(told).task == "multi_label"
-    with pytest.raises(BundleError, match=name):
-        read_architecture({**told, **change})
+    with pytest.raises(BundleError, match="classes"):
+        read_architecture({**told, "task": "score"})
     old = {name: value for name, value in told.items() if name not in ("task", "score_activation")}
     assert read_architecture(old).task == "classification"  # bundles made before there were others

@@ -12,7 +12,8 @@ from hydrant import Bundle, Jointly, PerMember, Reading, fuse, load_ensemble, sa
 from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.errors import InputError
 from support import make_inputs, make_model, make_tokenizer
-from test_lora import NAMES, assert_cost, make_adapter
+from test_cost import assert_cost
+from test_lora import NAMES, make_adapter
 from test_tune import pictures
 
 NUMBERS: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-3}
@@ -55,22 +56,17 @@ def test_a_tuned_lora_ensemble(low_rank: str, how: Jointly | PerMember, tmp_path
     if low_rank == "keep":
         down = (before["layers.1.attention.low_rank.query.down"], after["layers.1.attention.low_rank.query.down"])
         assert all(not torch.equal(was, now) for was, now in zip(*down, strict=True))
-    assert_cost("bert", bundle)
+    assert_cost(bundle, make_inputs("bert"))
     facts = inspect_bundle(bundle)
     assert facts["tuned"]["per_member"] is isinstance(how, PerMember)
     assert facts["separate"] == (["classifier", "mlp", "pooler"] if separate else ["classifier", "pooler"])
-    words = "each member alone" if isinstance(how, PerMember) else "all members jointly"
-    assert f"tuned         {words}, on 36 examples of " in inspect_text(facts)
     assert "; adapters tell where that began" in inspect_text(facts)
-    assert "updated weights merged" in inspect_text(facts) or separate
 
 
 def test_updates_of_one_weight_cannot_part(tmp_path: Path) -> None:
     bundle = lora_bundle(tmp_path, "keep")
     state = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
-    with pytest.raises(
-        InputError, match=r"keeps updates of low rank \(layers\.1\.attention\.query, .* --low-rank merge"
-    ):
+    with pytest.raises(InputError, match=r"keeps updates of low rank \(layers\.1\.attention\.query, "):
         tune(bundle, sentences(Bundle.open(bundle).labels), PerMember(keep_separate="classifier"))
     assert {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()} == state
 

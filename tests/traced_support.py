@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import oracle
 import torch
 import transformers
 from hydrant import HeadPlan
@@ -30,115 +31,60 @@ SOUND = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 WINDOWS = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4],
            "window_size": 4, "num_labels": 3}  # fmt: skip
 
-MAKERS: dict[str, Any] = {
-    "deberta": lambda: transformers.DebertaForSequenceClassification(
-        transformers.DebertaConfig(**{**RELATIVE, "num_hidden_layers": 1})
+SHORT = {"num_hidden_layers": 1}
+WHISPER = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48, "num_mel_bins": 16,
+           "max_source_positions": 50, "num_labels": 3, "classifier_proj_size": 24, "decoder_layers": 1,
+           "decoder_attention_heads": 2, "decoder_ffn_dim": 8, "vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1,
+           "eos_token_id": 2, "decoder_start_token_id": 1}  # fmt: skip
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40, "vocab_size": 99, "num_labels": 3,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+AST = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48, "max_length": 40,
+       "num_mel_bins": 16, "patch_size": 8, "frequency_stride": 8, "time_stride": 8, "num_labels": 3}  # fmt: skip
+MINIMAX = {**GROUPED, "block_size": 32, "layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2,
+           "num_experts_per_tok": 1}  # fmt: skip
+LAYER_NORM = {**SOUND, **SHORT, "feat_extract_norm": "layer"}
+
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "deberta": ("Deberta", "Sequence", {**RELATIVE, **SHORT}),
+    "deberta-v3": ("DebertaV2", "Sequence", DEBERTA_V3),
+    "deberta-v3-short": ("DebertaV2", "Sequence", {**DEBERTA_V3, **SHORT}),
+    "deberta-v3-score": (
+        "DebertaV2", "Sequence", {**DEBERTA_V3, **SHORT, "num_labels": 1, "sentence_transformers": SIGMOID}
     ),
-    "deberta-v3": lambda: transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**DEBERTA_V3)),
-    "deberta-v3-short": lambda: transformers.DebertaV2ForSequenceClassification(
-        transformers.DebertaV2Config(**{**DEBERTA_V3, "num_hidden_layers": 1})
+    "deberta-v3-labels": (
+        "DebertaV2", "Sequence", {**DEBERTA_V3, **SHORT, "problem_type": "multi_label_classification"}
     ),
-    "deberta-v3-score": lambda: transformers.DebertaV2ForSequenceClassification(
-        transformers.DebertaV2Config(
-            **{**DEBERTA_V3, "num_hidden_layers": 1, "num_labels": 1}, sentence_transformers=SIGMOID
-        )
-    ),
-    "deberta-v3-labels": lambda: transformers.DebertaV2ForSequenceClassification(
-        transformers.DebertaV2Config(
-            **{**DEBERTA_V3, "num_hidden_layers": 1}, problem_type="multi_label_classification"
-        )
-    ),
-    "deberta-v3-tokens": lambda: transformers.DebertaV2ForTokenClassification(
-        transformers.DebertaV2Config(**DEBERTA_V3)
-    ),
-    "mpnet": lambda: transformers.MPNetForSequenceClassification(transformers.MPNetConfig(**TEXT)),
-    "qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**GROUPED)),
-    "gemma": lambda: transformers.GemmaForSequenceClassification(transformers.GemmaConfig(**GROUPED)),
-    "swin": lambda: transformers.SwinForImageClassification(transformers.SwinConfig(**WINDOWS)),
-    "beit": lambda: transformers.BeitForImageClassification(
-        transformers.BeitConfig(**IMAGE, use_relative_position_bias=True, use_mean_pooling=True)
-    ),
-    "gpt2": lambda: transformers.GPT2ForSequenceClassification(
-        transformers.GPT2Config(
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=40,
-            vocab_size=99,
-            num_labels=3,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-        )
-    ),
-    "wav2vec2": lambda: transformers.Wav2Vec2ForSequenceClassification(
-        transformers.Wav2Vec2Config(
-            **{**SOUND, "num_hidden_layers": 1}, feat_extract_norm="layer", do_stable_layer_norm=True
-        )
-    ),
-    "hubert": lambda: transformers.HubertForSequenceClassification(transformers.HubertConfig(**SOUND)),
-    "minimax": lambda: transformers.MiniMaxForTokenClassification(
-        transformers.MiniMaxConfig(
-            **GROUPED,
-            block_size=32,
-            layer_types=["linear_attention", "full_attention"],
-            num_local_experts=2,
-            num_experts_per_tok=1,
-        )
-    ),
-    "wavlm": lambda: transformers.WavLMForSequenceClassification(
-        transformers.WavLMConfig(**{**SOUND, "num_hidden_layers": 1}, feat_extract_norm="layer", num_buckets=16)
-    ),
-    "sew": lambda: transformers.SEWForSequenceClassification(
-        transformers.SEWConfig(**{**SOUND, "num_hidden_layers": 1})
-    ),
-    "ast": lambda: transformers.ASTForAudioClassification(
-        transformers.ASTConfig(
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            intermediate_size=48,
-            max_length=40,
-            num_mel_bins=16,
-            patch_size=8,
-            frequency_stride=8,
-            time_stride=8,
-            num_labels=3,
-        )
-    ),
-    "whisper": lambda: transformers.WhisperForAudioClassification(
-        transformers.WhisperConfig(
-            d_model=32,
-            encoder_layers=2,
-            encoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            num_mel_bins=16,
-            max_source_positions=50,
-            num_labels=3,
-            classifier_proj_size=24,
-            decoder_layers=1,
-            decoder_attention_heads=2,
-            decoder_ffn_dim=8,
-            vocab_size=99,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-            decoder_start_token_id=1,
-        )
-    ),
-    "sew-d": lambda: transformers.SEWDForSequenceClassification(
-        transformers.SEWDConfig(**SOUND, position_buckets=16, max_relative_positions=16)
-    ),
-    "albert": lambda: transformers.AlbertForSequenceClassification(
-        transformers.AlbertConfig(**TEXT, embedding_size=16)
-    ),
-}
+    "deberta-v3-tokens": ("DebertaV2", "Token", DEBERTA_V3),
+    "mpnet": ("MPNet", "Sequence", TEXT),
+    "qwen3": ("Qwen3", "Sequence", GROUPED),
+    "gemma": ("Gemma", "Sequence", GROUPED),
+    "swin": ("Swin", "Image", WINDOWS),
+    "beit": ("Beit", "Image", {**IMAGE, "use_relative_position_bias": True, "use_mean_pooling": True}),
+    "gpt2": ("GPT2", "Sequence", GPT2),
+    "wav2vec2": ("Wav2Vec2", "Sequence", {**LAYER_NORM, "do_stable_layer_norm": True}),
+    "hubert": ("Hubert", "Sequence", SOUND),
+    "minimax": ("MiniMax", "Token", MINIMAX),
+    "wavlm": ("WavLM", "Sequence", {**LAYER_NORM, "num_buckets": 16}),
+    "sew": ("SEW", "Sequence", {**SOUND, **SHORT}),
+    "ast": ("AST", "Audio", AST),
+    "whisper": ("Whisper", "Audio", WHISPER),
+    "sew-d": ("SEWD", "Sequence", {**SOUND, "position_buckets": 16, "max_relative_positions": 16}),
+    "albert": ("Albert", "Sequence", {**TEXT, "embedding_size": 16}),
+}  # fmt: skip
+"""Stem of the class in transformers, what it classifies, and its configuration."""
+
+
+def build(name: str) -> Any:
+    """A tiny model as transformers fills it."""
+    stem, task, settings = MODELS[name]
+    config = getattr(transformers, f"{stem}Config")(**settings)
+    return getattr(transformers, f"{stem}For{task}Classification")(config)
 
 
 def make(name: str) -> Any:
     """A tiny random model, whose biases and tables are not 0."""
     torch.manual_seed(0)
-    model = MAKERS[name]().eval()
+    model = build(name).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
@@ -190,17 +136,7 @@ def silenced(name: str, model: Any, keep: Any, most: int) -> Iterator[None]:
         modules = [module for at, module in model.named_modules() if at.endswith(ends)]
     assert len(modules) == len(keep)
     heads = [2, 4, 4] if name == "swin" else [most] * len(keep)
-    handles = []
-    for module, kept, count in zip(modules, keep, heads, strict=True):
-
-        def silence(_: Any, arguments: Any, kept: Any = kept, count: int = count) -> Any:
-            states = arguments[0].clone()
-            width = states.shape[-1] // count
-            for head in set(range(count)) - set(kept):
-                states[..., head * width : (head + 1) * width] = 0
-            return (states,)
-
-        handles.append(module.register_forward_pre_hook(silence))
+    handles = [oracle.silence(*each) for each in zip(modules, keep, heads, strict=True)]
     yield
     for handle in handles:
         handle.remove()

@@ -1,8 +1,6 @@
 """The ways to tune: all members jointly in the fused model, as a BatchEnsemble, or each alone and then merged.
 
-A bundle stores attention once for each member, also where all members keep the same heads. Tuned independently, such
-copies would diverge, and the trunk that runs once for all members would be lost. So weights that are equal in all
-members are tuned as one, like the MLP, and are copied out again at the end.
+Weights that are equal in all members are tuned as one and copied out at the end, so that the shared trunk stays one.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ from ..bundle.store import ARCHITECTURE, PLAN, PROCESSOR, WEIGHTS, Bundle
 from ..data.batching import by_length
 from ..fusion import FusedClassifier, measure_merge_error
 from ..fusion.grouped import mean_of_members
-from .loop import Given, Trained, measure, train
+from .loop import Trained, measure, train
 from .rank_one import draw, first_layer, is_factor, merged, with_factors
 from .settings import BatchEnsemble, Epoch, best_epoch
+from .tuning_data import Given
 from .tuning_state import State
 
 log = logging.getLogger(__name__)
 
 
-SCHEMA = 3
-"""Version of a checkpoint's files, and of the order in which dropout draws."""
+SCHEMA = 3  # of a checkpoint's files, and of the order in which dropout draws
 
 Weights = dict[str, Tensor]
 
@@ -77,7 +75,7 @@ class Job(Given):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it: ``weights`` if better; ``members`` tuned alone; modules told ``apart`` by factors."""
+    """The result: ``weights`` if better, histories of ``members`` tuned alone, modules ``apart`` by factors."""
 
     weights: Weights | None
     before: Epoch
@@ -88,11 +86,15 @@ class Outcome:
     drift: dict[str, Any] | None = None
     apart: tuple[str, ...] = ()
 
+    @property
+    def epochs(self) -> int:
+        """Epochs that ran; of several histories the most."""
+        return max(len(history) for history in (self.history, *self.members)) - 1
+
 
 _STAY_ALIKE = (
-    "all members of {path} have the same heads and weights, and stay alike when they are {how}, so that they cannot "
-    "disagree; to tell them apart tune with BatchEnsemble() (--batch-ensemble), or with "
-    "PerMember(keep_separate='all') (--per-member --keep-separate all), or fuse by a plan of different heads"
+    "all members of %s have the same heads and weights, and stay alike when they are %s; to make them disagree tune "
+    "with --batch-ensemble, or --per-member --keep-separate all, or fuse by a plan of different heads"
 )
 
 
@@ -105,7 +107,7 @@ def tune_jointly(job: Job, checkpoint: Checkpoint) -> Outcome:
     """Tune all members at once."""
     shared = shared_form(job.ensemble.state_dict())
     if job.ensemble.members > 1 and alike(shared):
-        log.warning("%s", _STAY_ALIKE.format(path=job.bundle.path, how="tuned jointly"))
+        log.warning(_STAY_ALIKE, job.bundle.path, "tuned jointly")
     done = train(job, job.module(shared), State(checkpoint, "all"))
     return Outcome(done.weights, done.history[0], done.best, done.seconds, done.history)
 
@@ -128,7 +130,7 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
     shared = shared_form(job.ensemble.state_dict())
     plan = job.ensemble.plan
     if job.ensemble.members > 1 and alike(shared) and not separate:
-        log.warning("%s", _STAY_ALIKE.format(path=job.bundle.path, how="merged"))
+        log.warning(_STAY_ALIKE, job.bundle.path, "merged")
     tuned: list[Weights] = []
     done: list[Trained] = []
     for member, keep in enumerate(plan.members):
@@ -147,26 +149,18 @@ def tune_alone(job: Job, separate: frozenset[str], checkpoint: Checkpoint) -> Ou
         "inputs": f"{len(job.held_out)} inputs of {job.held_out.title}",
         **measure_merge_error(averaged.eval(), unmerged.eval(), batches).to_json(),
     }
-    better = after.nll < before.nll
-    return Outcome(
-        weights if better else None,
-        before,
-        after if better else before,
-        sum(each.seconds for each in done),
-        members=tuple(each.history for each in done),
-        drift=drift,
-    )
+    histories, seconds = tuple(each.history for each in done), sum(each.seconds for each in done)
+    if after.nll < before.nll:
+        return Outcome(weights, before, after, seconds, members=histories, drift=drift)
+    return Outcome(None, before, before, seconds, members=histories, drift=drift)
 
 
-def _copy(weights: Weights) -> dict[str, Tensor]:
+def _copy(weights: Weights) -> Weights:
     return {name: tensor.clone() for name, tensor in weights.items()}
 
 
 def shared_form(weights: Mapping[str, Tensor]) -> Weights:
-    """Copies of fused weights [G, …], with G = 1 wherever all groups are equal.
-
-    A linear map becomes one only together with its bias; a bias may be one by itself.
-    """
+    """Copies of fused weights [G, …], with G = 1 where all groups are equal, of a linear map those of its bias too."""
     equal = {name: bool((tensor == tensor[:1]).all()) for name, tensor in weights.items()}
     alike = {name for name in weights if equal[name] and equal.get(name.removesuffix("weight") + "bias", True)}
     return {name: (tensor[:1] if name in alike else tensor).clone() for name, tensor in weights.items()}

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,29 +23,16 @@ from ..metrics.class_metrics import accuracy, expected_calibration_error
 from ..metrics.labels import joint_losses, label_errors, label_pairs, summarise_labels
 from ..metrics.scores import fit_scale, gaussian_nll, rmse
 from ..metrics.uncertainty import summarise
-from ..progress import Progress
 from ..tasks import ScoreActivation
 from .optimizer import GRADIENT_NORM, make_optimizer, member_loss, rate_at, tuned_parameters
 from .settings import BatchEnsemble, Epoch, Jointly, Settings, best_epoch
-from .tuning_data import Source, activations, epoch_batches, frozen, member_logits, on_device
+from .tuning_data import Given, Source, activations, epoch_batches, frozen, member_logits, on_device
 from .tuning_state import Point, State
 
 log = logging.getLogger(__name__)
 
 
-SAVE_SECONDS = 120.0
-"""Within an epoch the state is written this often."""
-
-
-@dataclass(frozen=True)
-class Given:
-    """The data to tune and to judge on, the settings, and what carries them out."""
-
-    known: Source
-    held_out: Source
-    settings: Settings
-    accelerator: Any
-    progress: Progress
+SAVE_SECONDS = 120.0  # between writes of the state within an epoch
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,7 @@ class Trained:
 
 
 def open_accelerator(how: Jointly) -> Any:
-    """The handle of accelerate on the device of a tuning; in float32, for what is bfloat16 is said at each update."""
+    """The handle of accelerate on the device of a tuning, in float32: each update sets bfloat16 itself."""
     accelerate = require("accelerate", "tune", "tune a bundle")
     try:
         accelerator = accelerate.Accelerator(cpu=how.device == "cpu", mixed_precision="no")
@@ -82,16 +69,12 @@ def check_bfloat16(device: str) -> None:
     """Refuse a GPU that does not compute in bfloat16, and warn of a CPU that converts each product first."""
     if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise InputError(
-            f"{torch.cuda.get_device_name()} does not compute in bfloat16; expected compute capability 8.0 or more: "
-            "leave mixed_precision (--mixed-precision) out"
+            f"{torch.cuda.get_device_name()} lacks bfloat16; leave mixed_precision (--mixed-precision) out"
         )
     cpu = torch.cpu.get_capabilities()
     if device == "cpu" and cpu["architecture"] == "x86_64" and not (cpu["amx_bf16"] or cpu["avx512_bf16"]):
-        log.warning(
-            "this CPU (%s) has neither AMX nor AVX512-BF16, so that every product of bfloat16 is converted first: "
-            "expected to take longer than float32; leave mixed_precision (--mixed-precision) out",
-            cpu["cpu_name"],
-        )
+        log.warning("this CPU (%s) has neither AMX nor AVX512-BF16: bfloat16 will be slower than float32; leave "
+                    "mixed_precision (--mixed-precision) out", cpu["cpu_name"])  # fmt: skip
 
 
 def train(
@@ -104,9 +87,8 @@ def train(
     module, prepared = accelerator.prepare(module, make_optimizer(module, settings, device))
     point = state.restore(module, prepared.optimizer)
     devices = [device] if device.type == "cuda" else []
-    given = (module, settings.trunk, settings.batch_size, device, job.progress)
-    with torch.random.fork_rng(devices=devices), activations([job.known, job.held_out], *given) as (tuned, judges):
-        run = _Run(replace(job, known=tuned, held_out=judges), module, prepared, state, point, title, begin)
+    with torch.random.fork_rng(devices=devices), activations(job, module) as kept:
+        run = _Run(kept, module, prepared, state, point, title, begin)
         while not run.over:  # the caller's random numbers stay as they were
             run.advance()
     module.cpu()
@@ -229,11 +211,9 @@ def _remedy(how: Jointly, updates: int, judged: bool) -> str:
 
 
 def measure(module: FusedClassifier, source: Source, settings: Settings) -> dict[str, Any]:
-    """NLL, accuracy and ECE of the averaged probabilities at their best temperature; of a regression NLL and RMSE.
+    """NLL, accuracy and ECE at the best temperature, since tuning sharpens a model; NLL and RMSE of a regression.
 
-    Tags count by words, relevance as two classes; an answer of several labels is right where all of them are. Tuning
-    sharpens what a model says, which one number takes back: judged at temperature 1, members that got better would be
-    refused. Leaves ``module`` evaluating.
+    Tags count by words, relevance as two classes, multi-label answers as a whole. Leaves ``module`` evaluating.
     """
     found = np.empty((len(source), module.members, module.architecture.classes), np.float32)
     labels = source.labels

@@ -12,8 +12,7 @@ from ..tasks import ScoreActivation
 from ..tasks.regression import Loss
 from .settings import Settings
 
-GRADIENT_NORM = 1.0
-"""Gradients of a larger norm, over all weights together, are scaled down to it."""
+GRADIENT_NORM = 1.0  # at most, of all gradients together
 
 
 def make_optimizer(module: nn.Module, settings: Settings, device: torch.device) -> torch.optim.AdamW:
@@ -54,11 +53,7 @@ def rate_at(update: int, updates: int, warmup: float) -> float:
 
 
 def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivation = "identity") -> Tensor:
-    """Mean over members and examples of −log softmax(z_m)[label], nats; of scores and labels their own loss.
-
-    Members [S, B, C], of tokens [S, B, T, C], are judged one by one, not their average, so that each stays a classifier
-    of its own; what they share gets the mean of their gradients.
-    """
+    """Mean loss of members one by one, [S, B, C] or [S, B, T, C]: cross-entropy in nats, or that of the task."""
     if member_logits.shape[-1] == 1:
         loss: Loss = "squared error" if labels.is_floating_point() else "cross-entropy"
         return score_losses(member_logits, labels, loss, activation).mean()
@@ -68,5 +63,4 @@ def member_loss(member_logits: Tensor, labels: Tensor, activation: ScoreActivati
         member_logits, labels = labelled(member_logits, labels)  # [S, N, C] against [N]
         total = cross_entropy(member_logits.flatten(0, 1).float(), labels.repeat(len(member_logits)), reduction="sum")
         return total / max(1, len(labels) * len(member_logits))
-    streams = member_logits.shape[0]
-    return cross_entropy(member_logits.flatten(0, 1).float(), labels.repeat(streams))  # [S·B, C] against [S·B]
+    return cross_entropy(member_logits.flatten(0, 1).float(), labels.repeat(len(member_logits)))  # [S·B, C] and [S·B]

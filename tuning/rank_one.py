@@ -1,8 +1,7 @@
 """BatchEnsemble (Wen et al. 2020): members that share each linear map and differ by two vectors around it.
 
-Member m's weight is W ∘ (r_m s_mᵀ), [in, out]: its inputs are multiplied by r_m [in], its outputs by s_m [out], so that
-all members run through one product. Biases and LayerNorms stay shared. For a bundle the vectors are multiplied into
-weights of each member's own, which every later stage takes as it takes any other.
+Member m's weight is W ∘ (r_m s_mᵀ), [in, out]: its inputs are multiplied by r_m [in], its outputs by s_m [out]. Biases
+and LayerNorms stay shared. A bundle stores the vectors multiplied into a weight for each member.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from ..fusion import FusedClassifier
 from ..fusion.grouped import GroupedLinear
 from .settings import BatchEnsemble
 
-INPUT, OUTPUT = ".input_factor", ".output_factor"
-"""Ends of the names of r and s among a module's parameters."""
+INPUT, OUTPUT = ".input_factor", ".output_factor"  # r and s among a module's parameters
 
 
 class RankOneLinear(GroupedLinear):
@@ -60,22 +58,18 @@ def first_layer(ensemble: FusedClassifier, how: BatchEnsemble) -> int:
     """The first layer that gets factors, checked against what the bundle's members share."""
     facts, layers, fork = ensemble.provenance, len(ensemble.layers), ensemble.plan.fork
     if ensemble.members < 2:
-        raise InputError(
-            "the bundle has one member; expected two or more: make them with `hydrant fuse MODEL --members 3`, or "
-            "pruned ones with `hydrant plan`"
-        )
+        raise InputError("the bundle has one member; expected more, as of `hydrant fuse MODEL --members 3` or a plan")
     if facts.get("checkpoints", 1) > 1 or facts.get("adapted"):
         raise InputError(
             "the bundle's members come from several checkpoints, adapters or an earlier BatchEnsemble; expected "
             "members of one checkpoint, of `hydrant fuse MODEL --members 3` or of a plan"
         )
-    pruned = fork < layers
+    first = fork if fork < layers else 0
     if how.fork_from is None:
-        return fork if pruned else 0
-    if type(how.fork_from) is not int or not (fork if pruned else 0) <= how.fork_from < layers:
-        least = f"{fork}, where the plan's members fork," if pruned else "0"
+        return first
+    if type(how.fork_from) is not int or not first <= how.fork_from < layers:
         raise InputError(
-            f"fork_from is {cut(how.fork_from)}; expected a layer of the model, from {least} to {layers - 1}"
+            f"fork_from is {cut(how.fork_from)}; expected a layer from {first}, where members fork, to {layers - 1}"
         )
     return how.fork_from
 
@@ -118,9 +112,7 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         s = weights[f"{module}{OUTPUT}"].double().unflatten(2, (factor.shape[1], -1))  # [M, 1, K, out]
         product = (weight.unflatten(2, (factor.shape[1], -1)) * r * s).flatten(2).float()  # [M, in, K·out]
         if not bool(torch.isfinite(product).all()):
-            raise InputError(
-                f"the factors of {module} give a weight beyond float32; tune with a smaller deviation or learning rate"
-            )
+            raise InputError(f"the factors of {module} exceed float32; tune with a smaller deviation or learning rate")
         found[f"{module}.weight"] = product
         if f"{module}.bias" in weights:
             found[f"{module}.bias"] = weights[f"{module}.bias"].expand(members, -1, -1).contiguous()

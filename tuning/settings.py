@@ -56,10 +56,7 @@ class Jointly:
         _check(self, "warmup", 0 <= self.warmup < 1, "a share of all updates, 0 or more and below 1")
         _check(self, "freeze", self.freeze is None or self.freeze >= 0, "a number of layers, 0 or more")
         if self.freeze is not None and self.unfreeze:
-            raise InputError(
-                "freeze (--freeze) and unfreeze (--unfreeze) are given; expected one of them: how many layers stay as "
-                "they are, or none"
-            )
+            raise InputError("freeze (--freeze) and unfreeze (--unfreeze) are given; expected one of them")
         for name, kinds in (("device", Device), ("mixed_precision", MixedPrecision)):
             _check(self, name, getattr(self, name) in get_args(kinds), " or ".join(get_args(kinds)))
 
@@ -104,10 +101,7 @@ class BatchEnsemble(Jointly):
         super().__post_init__()
         _check(self, "deviation", 0 < self.deviation < math.inf, "a finite number above 0, such as 0.05")
         if self.factors_only and self.unfreeze:
-            raise InputError(
-                "factors_only (--factors-only) and unfreeze (--unfreeze) are given; expected one of them: leave all "
-                "shared weights as they are, or tune them below the fork, too"
-            )
+            raise InputError("factors_only (--factors-only) and unfreeze (--unfreeze) are given; expected one of them")
 
 
 def _check(options: Jointly, name: str, fits: bool, expected: str) -> None:
@@ -145,28 +139,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Quality on the validation data after an epoch, at the temperature that suits it best.
+    """Quality of the ensemble on the validation data after an epoch, at its best temperature (``loop.measure``)."""
 
-    Attributes:
-        epoch: 0 for before tuning.
-        loss: mean training loss of the epoch's updates, nats; ``None`` for epoch 0.
-        nll: of the averaged probabilities, nats; of a regression under normal errors (``metrics.scores``); where an
-            example may have several labels that of all of them, a sum.
-        accuracy: of the averaged probabilities; of several labels the share of examples all of whose are right at 0.5;
-            ``None`` for a regression.
-        ece: expected calibration error of the averaged probabilities, 15 bins, of several labels the mean over them;
-            ``None`` for a regression.
-        temperature: of least NLL on these data; 1 for a regression.
-        rmse: of the scores of a regression; ``None`` otherwise.
-    """
-
-    epoch: int
-    loss: float | None
-    nll: float
-    accuracy: float | None
+    epoch: int  # 0: before tuning
+    loss: float | None  # mean training loss of the epoch's updates, nats
+    nll: float  # nats; of several labels their sum, of a regression under normal errors
+    accuracy: float | None  # of several labels the share of examples without an error
     ece: float | None
     temperature: float
-    rmse: float | None = None
+    rmse: float | None = None  # of a regression, which has no accuracy and no ECE
 
 
 def best_epoch(history: Sequence[Epoch]) -> int:

@@ -46,14 +46,13 @@ def tuned(
     """Carry a tuning out; see :func:`hydrant.tune`."""
     bundle.architecture()  # of a declared family
     settings = Settings(how, reading.batch_size, seed)
-    accelerator = open_accelerator(how)
     separate = check_parts(how.keep_separate) if isinstance(how, PerMember) else frozenset[str]()
     target, replaces = check_output(bundle, output, force)
     _check_separate(bundle, separate)
     with folders_above(target):
         check_beside(target)
         Graphs.of(bundle, target)  # what could not be carried over is refused now
-        job = _job(bundle, data, validation, reading, settings, accelerator, progress)
+        job = _job(bundle, data, validation, reading, settings, progress)
         checkpoint = job.checkpoint()
         if separate:  # what is separate already stays so
             separate |= set(job.ensemble.provenance.get("separate", []))
@@ -89,20 +88,13 @@ def _check_separate(bundle: Bundle, separate: frozenset[str]) -> None:
 
 
 def _job(
-    bundle: Bundle,
-    data: Any,
-    validation: Any,
-    reading: DataOptions,
-    settings: Settings,
-    accelerator: Any,
-    progress: Progress,
+    bundle: Bundle, data: Any, validation: Any, reading: DataOptions, settings: Settings, progress: Progress
 ) -> Job:
-    """Everything ready, and every input found readable, before the first update."""
+    """Prepare everything, and read every input once, before the first update."""
+    accelerator = open_accelerator(settings.how)
     given = [Path(name).resolve() for name in (data, validation) if isinstance(name, str | Path)]
     if len(given) == 2 and given[0] == given[1]:
-        raise InputError(
-            f"{data} is given both as data and as validation; leave validation (--validation) out to hold a share out"
-        )
+        raise InputError(f"{data} is given as data and as validation; leave --validation out to hold a share out")
     ensemble = load_ensemble(bundle)
     settings = replace(settings, trunk=_left_alone(ensemble, settings.how))
 
@@ -125,14 +117,9 @@ def _job(
         _check_alike(known, judges)
     digests = known.digest(progress), judges.digest(progress)
     if rate := ensemble.provenance.get("drop_path_rate"):
-        log.warning(
-            "the checkpoint has drop_path_rate = %s (stochastic depth), which hydrant leaves out: members are tuned "
-            "with its other dropout alone",
-            cut(rate),
-        )
+        log.warning("the checkpoint has drop_path_rate = %s; hydrant tunes without this stochastic depth", cut(rate))
     warn_of_form(bundle, "tuning", known.name, known.fingerprint())
-    unseen = _unseen(bundle, known)
-    if unseen:
+    if unseen := _unseen(bundle, known):
         log.warning("%s has no example of %s; the members may unlearn that", known.name, listing(unseen))
     return Job(known, judges, settings, accelerator, progress, bundle, ensemble, digests)
 
@@ -149,7 +136,7 @@ def _left_alone(ensemble: FusedClassifier, how: Jointly) -> int:
         return shared if fork < len(ensemble.layers) and not how.unfreeze else 0
     if how.freeze > shared:
         raise InputError(
-            f"freeze (--freeze) is {how.freeze}; expected at most {shared}, the layers that all members share"
+            f"freeze (--freeze) is {how.freeze}; expected at most {shared}, the layers of the shared trunk"
         )
     return how.freeze
 
@@ -159,7 +146,7 @@ def _check_alike(known: Source, judges: Source) -> None:
         relevance, numbers = (known, judges) if known.labels.dtype == np.int64 else (judges, known)
         raise InputError(
             f"the labels of {relevance.name} are all 0 or 1, those of {numbers.name} are other numbers; expected both "
-            "of one kind, since they decide what is tuned for"
+            "of one kind"
         )
 
 
@@ -191,7 +178,7 @@ def _provenance(job: Job, done: Outcome) -> dict[str, Any]:
         "validation_sha256": job.digests[1],
         "fingerprints": _fingerprints(job),
         "per_member": bool(done.members),
-        "epochs": _epochs(done),
+        "epochs": done.epochs,
         "best_epoch": done.after.epoch,
         "nll": [done.before.nll, done.after.nll],
         "accuracy": [done.before.accuracy, done.after.accuracy],
@@ -229,7 +216,7 @@ def _report(
         validation_examples=len(job.held_out),
         held_out=held_out,
         device=str(job.accelerator.device),
-        epochs=_epochs(done),
+        epochs=done.epochs,
         best_epoch=done.after.epoch,
         **figures,
         history=done.history,
@@ -243,17 +230,12 @@ def _report(
     )
 
 
-def _epochs(done: Outcome) -> int:
-    """Epochs that ran; of several histories the most."""
-    return max(len(history) for history in (done.history, *done.members)) - 1
-
-
 def _unseen(bundle: Bundle, source: Source) -> list[str]:
     """Classes or labels without an example; a score has none."""
     if source.labels.dtype == np.bool_:
-        having = np.asarray(source.labels.sum(axis=0)).tolist()
-        return [name for name, count in zip(bundle.labels, having, strict=True) if not count]
-    if source.labels.dtype != np.int64 or len(bundle.labels) == 1:
+        having = np.asarray(source.labels.any(axis=0))
+    elif source.labels.dtype == np.int64 and len(bundle.labels) > 1:
+        having = np.isin(np.arange(len(bundle.labels)), source.labels)
+    else:
         return []
-    seen = set(source.labels.ravel().tolist())
-    return [name for index, name in enumerate(bundle.labels) if index not in seen]
+    return [name for name, has_example in zip(bundle.labels, having, strict=True) if not has_example]

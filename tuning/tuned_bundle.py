@@ -25,15 +25,13 @@ from ..tasks import MEMBER_OUTPUTS
 if TYPE_CHECKING:
     from ..export.graph_form import GraphForm
 
-EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")
-"""Precisions of graphs that follow from the weights alone; FP16 and INT8 were measured on data."""
+EXPORTED_AGAIN: tuple[Precision, ...] = ("fp32", "bf16")  # FP16 and INT8 were measured on data
 
 REPORTS = {
     "reports/verify.json": "verify {}",
     "reports/profile.json": "profile {}",
     "reports/evaluation.json": "evaluate {} --data FILE",
 }
-"""Reports by the command that writes them."""
 
 
 class StoredProcessor:

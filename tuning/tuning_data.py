@@ -6,7 +6,6 @@ data, and every epoch reads its activations: an epoch costs the layers above the
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -15,7 +14,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,12 +31,12 @@ from ..data.processor import Processor
 from ..errors import InputError
 from ..fusion import FusedClassifier
 from ..progress import Progress
+from .settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-HELD_OUT = 10
-"""One in this many examples of each class is held out where no validation data are given."""
+HELD_OUT = 10  # without validation data, one in so many examples of each class is held out
 
 CHUNK = 64
 
@@ -103,58 +104,49 @@ def held_out_share(labels: np.ndarray, seed: int, name: str) -> np.ndarray:
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     several = by_class[np.bincount(labels)[labels[by_class]] > 1]
     if not len(several):
-        raise InputError(
-            f"data {name} has no class with two examples, so none can be held out to validate on; "
-            "give more data, or validation=… (--validation)"
-        )
+        raise InputError(f"data {name} has no class with two examples to hold one out; give --validation, or more data")
     first = min(HELD_OUT // 2, len(several) - 1)
     chosen = np.zeros(len(labels), bool)
     chosen[several[first::HELD_OUT]] = True
     return chosen
 
 
-MEMORY_BYTES = 1 << 30
-"""Activations beyond this go to a memory-mapped temporary file."""
+MEMORY_BYTES = 1 << 30  # activations beyond this go to a memory-mapped temporary file
 
-HIDDEN, REAL = "hidden", "real"
-"""Names of a batch's activations [B, T, d] and of its mask [B, T], in the place of token ids or pixels."""
+HIDDEN, REAL = "hidden", "real"  # a batch's activations [B, T, d] and its mask [B, T]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Data to tune and to judge on, settings, and the handles of accelerate and of the display."""
+
+    known: Source
+    held_out: Source
+    settings: Settings
+    accelerator: Any
+    progress: Progress
 
 
 @contextmanager
-def activations(
-    sources: list[Source],
-    module: FusedClassifier,
-    layers: int,
-    batch_size: int,
-    device: torch.device,
-    progress: Progress,
-) -> Iterator[list[Source]]:
-    """The same examples as what the first ``layers`` layers give for them, kept in memory or in a temporary file."""
-    if layers == 0:
-        yield sources
+def activations(job: Given, module: FusedClassifier) -> Iterator[Given]:
+    """The same job on the trunk's activations, kept in memory or in a temporary file; itself without a trunk."""
+    if job.settings.trunk == 0:
+        yield job
         return
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
-        yield [
-            Activations(source, module, layers, batch_size, device, progress, Path(folder) / str(index))
-            for index, source in enumerate(sources)
-        ]
+        known, held_out = (
+            Activations(source, module, job, Path(folder) / name)
+            for name, source in (("known", job.known), ("held_out", job.held_out))
+        )
+        yield replace(job, known=known, held_out=held_out)
 
 
 class Activations(Source):
     """Labelled examples as activations behind the trunk; see :func:`activations`."""
 
-    def __init__(
-        self,
-        source: Source,
-        module: FusedClassifier,
-        layers: int,
-        batch_size: int,
-        device: torch.device,
-        progress: Progress,
-        file: Path,
-    ) -> None:
+    def __init__(self, source: Source, module: FusedClassifier, job: Given, file: Path) -> None:
         self.__dict__.update(vars(source))  # names, labels and places are the source's
-        self._source, self._module, self._layers, self._device = source, module, layers, device
+        self._source, self._module, self._job = source, module, job
         width, fixed = module.architecture.width, module.architecture.modality == "image"
         tokens = np.full(len(source), module.architecture.max_sequence) if fixed else source.lengths.astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(tokens)])
@@ -163,8 +155,8 @@ class Activations(Source):
         if self._kept is None:
             log.info("the disk has no room for the activations of %s: the trunk runs in every epoch", source.title)
             return
-        batches = by_length(source.lengths, batch_size)
-        for places in progress(batches, len(batches), f"running the trunk on {source.title}"):
+        batches = by_length(source.lengths, job.settings.batch_size)
+        for places in job.progress(batches, len(batches), f"running the trunk on {source.title}"):
             hidden, real = self._run(places)
             for row, place in enumerate(places):
                 here = slice(self._starts[place], self._starts[place + 1])
@@ -187,11 +179,9 @@ class Activations(Source):
     def _run(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the trunk gives for some examples [B, T, d], and which tokens are real [B, T]."""
         tensors, _ = self._source.batch(places)
-        hidden = self._module.trunk_output(self._layers, **on_device(tensors, self._device)).cpu().numpy()
-        mask = tensors.get("attention_mask")
-        if mask is None:
-            return hidden, np.ones(hidden.shape[:2], bool)
-        return hidden, mask != 0
+        inputs = on_device(tensors, self._job.accelerator.device)
+        hidden = self._module.trunk_output(self._job.settings.trunk, **inputs).cpu().numpy()
+        return hidden, tensors.get("attention_mask", np.ones(hidden.shape[:2])) != 0
 
 
 def on_device(tensors: Mapping[str, np.ndarray], device: torch.device) -> dict[str, Tensor]:
@@ -221,12 +211,11 @@ def _room(tokens: int, width: int, file: Path) -> np.ndarray | None:
     if size > shutil.disk_usage(file.parent).free // 2:
         return None
     kept = np.memmap(file, np.float32, "w+", shape=(tokens, width))
-    with file.open("r+b") as opened:  # a map whose disk fills later would end the process
+    if hasattr(os, "posix_fallocate"):  # a map whose disk fills later would end the process
         try:
-            if hasattr(os, "posix_fallocate"):
+            with file.open("r+b") as opened:
                 os.posix_fallocate(opened.fileno(), 0, size)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                file.unlink()  # it may hold all the room that there was
-                return None
+        except OSError:
+            file.unlink()
+            return None
     return kept

@@ -1,15 +1,13 @@
-"""How far one tuning has come, in a file of its checkpoint, so that an interrupted one goes on where it stopped.
+"""The progress of one tuning in a file of its checkpoint, so that an interrupted one goes on where it stopped.
 
-Of each weight that is tuned the file holds the tensors ``weight.NAME``, the optimizer's ``mean.NAME`` and
-``square.NAME``, and ``best.NAME`` once an epoch was better than none; what stays as it was the bundle has. Its metadata
-hold the other fields of a :class:`Point`. Order and dropout follow from seed and number of updates, so that no
-generator's state has to travel.
+The file holds each tuned weight, ``weight.NAME``, the optimizer's ``mean.NAME`` and ``square.NAME``, and ``best.NAME``
+once an epoch was better; metadata hold a :class:`Point`. Order and dropout follow from seed and number of updates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,33 +16,23 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..bundle.progress_checkpoint import Checkpoint
-from ..data.specs import Spec, decode, encode
+from ..data.specs import decode, encode
 from ..errors import InputError
 from .optimizer import tuned_parameters
 from .settings import Epoch
 
-MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
-"""Names of AdamW's running means in the file and in torch."""
+MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}  # AdamW's, in the file and in torch
 
 
 @dataclass
 class Point:
     """Where a tuning is: ``loss`` sums this epoch's updates; ``best`` are the weights of the best epoch, if any."""
 
-    updates: int = 0
-    loss: float = 0.0
-    seconds: float = 0.0
-    history: list[Epoch] = field(default_factory=list)
-    best: dict[str, Tensor] | None = None
-
-
-class _Facts(Spec, frozen=True):
-    """A point but for its tensors."""
-
     updates: int
     loss: float
     seconds: float
     history: list[Epoch]
+    best: dict[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,21 +51,20 @@ class State:
             moments = optimizer.state.get(parameter, {})
             tensors[f"weight.{name}"] = parameter.detach().cpu()
             tensors |= {f"{short}.{name}": moments[key].cpu() for short, key in MOMENTS.items() if key in moments}
-        facts = _Facts(point.updates, point.loss, point.seconds, point.history)
+        facts = replace(point, best=None)
         with self.checkpoint.writing(self.name) as part:
             save_file(tensors, part, metadata={"state": encode(facts).decode()})
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Point:
         """Bring weights and optimizer to where the file says; the beginning if there is none."""
         if not self.checkpoint.has(self.name):
-            return Point()
+            return Point(0, 0.0, 0.0, [])
         assert self.checkpoint.folder is not None
         path = self.checkpoint.folder / self.name
         try:
             with safe_open(path, "pt") as file:
-                facts = decode(file.metadata()["state"], _Facts, path, InputError)
+                point = decode(file.metadata()["state"], Point, path, InputError)
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            point = Point(facts.updates, facts.loss, facts.seconds, facts.history)
             _put(tensors, module, optimizer, point)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, InputError) as error:
             raise InputError(f"{path} is not the state of a tuning ({error}); {self.checkpoint.remedy}") from error

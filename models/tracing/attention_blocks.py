@@ -1,12 +1,9 @@
 """Finding a model's attention by running it: where heads are, and which linear maps belong to them.
 
-While the model runs, every softmax and every linear map is noted. The first linear map behind a softmax is taken for
-the output projection, and the maps before it, in the same module, for those to queries, keys and values. That is a
-guess, so it is tried: with the attention weights of one head set to 0, what the output projection reads must be 0 in
-that head's columns and unchanged in all others. A model for which that does not hold is not taken.
-
-So are the vectors behind each layer, which most models hand out as ``hidden_states``: with NaN for what one block
-gives, they must be finite up to that block, and NaN from there on.
+The first linear map behind a softmax should be the output projection, and the maps before it, in the same module, those
+to queries, keys and values. A check confirms it: with the attention weights of one head set to 0, the input of the
+output projection must be 0 in that head's columns and unchanged in all others. ``hidden_states`` are checked likewise:
+with NaN as the output of one block, they must be finite up to that block, and NaN behind it.
 """
 
 from __future__ import annotations
@@ -26,8 +23,7 @@ from ...errors import UnsupportedModelError
 
 Inputs = Mapping[str, Tensor]
 
-TOLERANCE = 1e-5
-"""Of what heads give, relative to the largest of it."""
+TOLERANCE = 1e-5  # of heads' outputs, relative to the largest
 
 
 @dataclass(frozen=True)
@@ -70,8 +66,7 @@ def find_blocks(model: nn.Module, inputs: Inputs) -> tuple[Block, ...]:
         found = any(not event.name for event in events)
         what = "its attention heads were not understood" if found else "it has no attention"
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: {what} (no linear map reads the heads' outputs side by side); "
-            "take a model whose heads end in an output projection"
+            f"{type(model).__name__} cannot be traced: {what}; expected heads that end in an output projection"
         )
     return tuple(blocks.values())
 
@@ -200,7 +195,6 @@ def place_of(rows: Tensor, logits: Tensor) -> Tensor:
 
 
 HIDDEN_STATES = {"output_hidden_states": True}
-"""What a model is told so that it hands them out."""
 
 
 def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[Block], width: int) -> bool:
@@ -219,9 +213,8 @@ def hands_out_layers(model: nn.Module, inputs: Mapping[str, Tensor], blocks: Seq
             spoil.remove()
         if any(not isinstance(each, Tensor) or each.shape != (*real.shape, width) for each in states):
             return False
-        whole = [bool(torch.isfinite(each[real]).all()) for each in states]
-        none = [not bool(torch.isfinite(each[real]).any()) for each in states]
-        expected = [layer <= place for layer in range(len(blocks) + 1)]
-        if whole != expected or none != [not each for each in expected]:
+        finite = [torch.isfinite(each[real]) for each in states]
+        expected = [{layer <= place} for layer in range(len(blocks) + 1)]
+        if [{bool(each.all()), bool(each.any())} for each in finite] != expected:
             return False
     return True

@@ -1,9 +1,7 @@
-"""Parts of transformers' models whose code cannot be traced as it stands, written out so that it can.
+"""Parts of transformers' models that cannot be traced, written out so that they can; each computes the same.
 
-Each does what the code of the same name does, with the module's own weights: WavLM's attention calls its projections,
-which one fused function of torch hides; the encoders of SEW pad what they give without asking first whether there is
-anything to pad, a question that torch's exporter answers once and for all. That they do the same is tried whenever a
-model is traced (:func:`transformers_code`).
+WavLM's attention calls its projections, which one fused function of torch hides; SEW's encoders always pad, a branch
+that torch's exporter would fix once. :func:`transformers_code` compares both whenever a model is traced.
 """
 
 from __future__ import annotations
@@ -48,10 +46,7 @@ def _parts(model: nn.Module) -> list[tuple[Any, str, Callable[..., Any]]]:
 def _attention(
     self: Any, hidden_states: Tensor, attention_mask: Tensor | None, bias: Tensor, *_: Any
 ) -> tuple[Tensor, None]:
-    """Attention of WavLM: states [B, T, d], a mask [B, T] that is 1 where a moment is real, and a bias [B·H, T, T].
-
-    Older versions of transformers also say whether the weights are wanted.
-    """
+    """Attention of WavLM: states [B, T, d], a mask [B, T] that is 1 where a moment is real, and a bias [B·H, T, T]."""
     batch, moments = hidden_states.shape[:2]
     queries, keys, values = (
         linear(hidden_states).reshape(batch, moments, self.num_heads, -1).transpose(1, 2)  # [B, H, T, d_h]
@@ -108,4 +103,3 @@ PATCHES: dict[str, tuple[str, Callable[..., Any]]] = {
     "SEWEncoder": ("forward", _encoder),
     "SEWDEncoder": ("forward", _disentangled_encoder),
 }
-"""Classes of transformers, the names of their functions, and these written out."""

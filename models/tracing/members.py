@@ -1,4 +1,4 @@
-"""Members of a traced model: made, compared with the original under hooks, and run one by one."""
+"""Members of a traced model: made, compared with the original under hooks, run one by one, read from a bundle."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ...bundle.head_plan import HeadPlan, Keep
-from ...bundle.traced import Block, MemberForm, Traced
+from ...bundle.store import WEIGHTS, Bundle
+from ...bundle.traced import CHECKPOINT, Block, MemberForm, Traced
 from ...data.check_inputs import synthetic_batches
-from ...errors import InputError, PlanError, UnsupportedModelError, cut
+from ...errors import BundleError, HydrantError, InputError, PlanError, UnsupportedModelError, cut, literal
 from .attention_blocks import HIDDEN_STATES, find_blocks, find_classifier, hands_out_layers, place_of
 from .export_patches import transformers_code
 from .slices import masked, silenced, sliced
-from .traced_model import answers, described
+from .traced_model import answers, described, rebuild
 
 log = logging.getLogger(__name__)
 
 FORMS: dict[MemberForm, Callable[[nn.Module, Sequence[Block], Keep], nn.Module]] = {"sliced": sliced, "masked": masked}
-"""Forms of members, the cheaper first."""
 
-CHECKED = 12
-"""Synthetic inputs on which members are compared with the original."""
+CHECKED = 12  # synthetic inputs on which members are compared with the original
 
 CLOSE, NEAR, OF_EFFECT = 1e-5, 1e-4, 1e-2
 """Members agree where logits differ by less than ``CLOSE`` of the largest logit (at least 1); or by less than ``NEAR``
@@ -48,10 +49,7 @@ def with_defaults(architecture: Traced, inputs: Mapping[str, Tensor | None]) -> 
 def run_member(
     member: nn.Module, architecture: Traced, inputs: Mapping[str, Tensor], layers: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Logits [B, C] of one member, what its classifier reads [B, d] (of width 0 where it was not found), and layers.
-
-    Of tokens the logits are [B, T, C], and vectors [B, T, d], also those of ``layers`` (``Traced.tapped_layers``).
-    """
+    """Logits [B, C] of one member, its classifier's input [B, d], and outputs of ``layers``; of tokens with T."""
     if not architecture.classifier:
         logits = member(**inputs).logits
         return logits, logits[..., :0], []
@@ -71,7 +69,7 @@ def run_member(
 
 
 def trace(model: Any, processor: Any = None) -> Traced:
-    """What a model reads, and where its attention is; the form of its members is not known yet."""
+    """Inputs, attention blocks and classifier of a model; the form of its members is not known yet."""
     read = described(model, processor)
     if read.modality == "audio" and "attention_mask" in read.inputs and not _pads(model, read):
         read = replace(read, inputs=("input_values",))
@@ -80,8 +78,8 @@ def trace(model: Any, processor: Any = None) -> Traced:
     with transformers_code(model) as another:
         if another and not _equal(run(model, inputs[-1]), logits):
             raise UnsupportedModelError(
-                f"{type(model).__name__} cannot be traced: the installed transformers computes something else than "
-                "hydrant's form of it; install a version that hydrant was tested with"
+                f"{type(model).__name__} cannot be traced: hydrant's form of it differs from transformers' own; "
+                "install a version that hydrant was tested with"
             )
     with torch.no_grad():
         blocks = find_blocks(model, inputs[-1])
@@ -93,13 +91,9 @@ def trace(model: Any, processor: Any = None) -> Traced:
 def _pads(model: Any, read: Traced) -> bool:
     """Whether sounds that are padded and masked are answered as they are alone."""
     batch = probes(read)[-1]
-    together = run(model, batch)
-    for row, mask in enumerate(batch["attention_mask"]):
-        samples = int(mask.sum())
-        alone = run(model, {name: tensor[row : row + 1, :samples] for name, tensor in batch.items()})
-        if not _equal(together[row], alone[0]):
-            return False
-    return True
+    lengths = map(int, batch["attention_mask"].sum(dim=1))
+    rows = ({name: each[row : row + 1, :size] for name, each in batch.items()} for row, size in enumerate(lengths))
+    return all(_equal(one, run(model, alone)[0]) for one, alone in zip(run(model, batch), rows, strict=True))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -134,7 +128,7 @@ def run(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     if not isinstance(logits, Tensor) or list(logits.shape) != shape or not bool(torch.isfinite(logits).all()):
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be traced: its logits are {list(getattr(logits, 'shape', []))}, or not "
-            f"finite; expected {shape}, one row for each {'token' if tokens else 'input'}"
+            f"finite; expected {shape}"
         )
     return logits
 
@@ -154,10 +148,8 @@ def check_plan(plan: HeadPlan, architecture: Traced) -> None:
     for member, keep in enumerate(plan.members):
         for layer, (kept, block) in enumerate(zip(keep, architecture.blocks, strict=True)):
             if kept[-1] >= block.heads:
-                raise PlanError(
-                    f"member {member}, layer {layer} of the plan keeps head {kept[-1]}, but that block has "
-                    f"{block.heads} heads; plan with --traced"
-                )
+                where = f"member {member}, layer {layer} of the plan"
+                raise PlanError(f"{where} keeps head {kept[-1]}, but that block has {block.heads} heads; use --traced")
 
 
 def all_heads(architecture: Traced, members: int) -> HeadPlan:
@@ -167,10 +159,7 @@ def all_heads(architecture: Traced, members: int) -> HeadPlan:
 
 
 def agreed(model: nn.Module, architecture: Traced, plan: HeadPlan) -> tuple[MemberForm, dict[str, Any]]:
-    """The first form whose members give the logits of the original with the same heads silenced by hooks.
-
-    Beside it what was found: the largest difference, what leaving the heads out changes, and why not a cheaper form.
-    """
+    """The first form whose members agree with the original under hooks, with the differences that were measured."""
     batches = probes(architecture)
     expected, effect, scale = [], 0.0, 1.0
     for keep in plan.members:
@@ -208,3 +197,41 @@ def members_of(model: nn.Module, architecture: Traced, plan: HeadPlan) -> list[n
     """The members of a plan, in the form that was agreed on; they share every tensor that they can."""
     make = FORMS[architecture.form]
     return [make(model, architecture.blocks, keep).eval() for keep in plan.members]
+
+
+def load_original(bundle: Bundle, architecture: Traced) -> Any:
+    """The whole model of a traced bundle, in evaluation mode, float32 on the CPU; it has answered one input."""
+    remedy = "make the bundle again with `hydrant fuse --traced`, or install the versions that made it"
+    plan = bundle.plan()
+    if len(plan.members) != bundle.members or len(bundle.labels) != architecture.classes:
+        raise BundleError(
+            f"bundle claims {bundle.members} members and {len(bundle.labels)} labels, but has {len(plan.members)} and "
+            f"{architecture.classes}; {remedy}"
+        )
+    weights, configuration = load_weights(bundle), bundle.read_json(CHECKPOINT)
+    try:
+        check_plan(plan, architecture)
+        model = rebuild(configuration, architecture, {name: tuple(each.shape) for name, each in weights.items()})
+        model.load_state_dict(weights, strict=True)
+        for block in architecture.blocks:
+            model.get_submodule(block.output)
+        model = model.to(torch.float32).requires_grad_(False)
+        found = described(model)
+        for name in ("modality", "channels", "image_height", "image_width", "shortest", "spectrogram"):
+            one, other = getattr(architecture, name), getattr(found, name)
+            if one != other:  # inputs may be huge
+                raise ValueError(f"config.json says that {name} is {literal(one)}; of its model it is {literal(other)}")
+        run(model, probes(architecture, 1)[0])  # some names of a configuration are read here alone
+        return model
+    except (HydrantError, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
+        raise BundleError(f"the model of {bundle.path} cannot be made again ({cut(error, 200)}); {remedy}") from error
+
+
+def load_weights(bundle: Bundle) -> dict[str, torch.Tensor]:
+    """The tensors of a bundle."""
+    path = bundle.file(WEIGHTS)
+    try:
+        found: dict[str, torch.Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
+    return found

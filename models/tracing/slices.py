@@ -1,14 +1,10 @@
-"""A traced model with some of its heads: cut out of its weights, or silenced.
-
-Copies share every parameter with the original but the projections that they cut; the original is a copy of its own of
-what was given (:func:`own_copy`).
-"""
+"""A traced model with some of its heads: cut out of its weights, or silenced; copies share all other parameters."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -46,18 +42,14 @@ def gate(block: Block, kept: Sequence[int]) -> Tensor:
 @contextmanager
 def silenced(model: nn.Module, blocks: Sequence[Block], keep: Keep) -> Iterator[None]:
     """Within it the original is one member: what its output projections read is 0 for the heads that go."""
-    handles = []
-    for block, kept in zip(blocks, keep, strict=True):
+    with ExitStack() as hooks:
+        for block, kept in zip(blocks, keep, strict=True):
 
-        def silence(_: nn.Module, arguments: tuple[Tensor, ...], columns: Tensor = gate(block, kept)) -> tuple[Tensor]:
-            return (arguments[0] * columns,)
+            def silence(_: nn.Module, given: tuple[Tensor, ...], columns: Tensor = gate(block, kept)) -> tuple[Tensor]:
+                return (given[0] * columns,)
 
-        handles.append(model.get_submodule(block.output).register_forward_pre_hook(silence))
-    try:
+            hooks.callback(model.get_submodule(block.output).register_forward_pre_hook(silence).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def shared_copy(model: nn.Module) -> nn.Module:
@@ -125,7 +117,7 @@ def _linear(linear: nn.Module, outputs: Tensor | None = None, inputs: Tensor | N
     made._parameters = dict(linear._parameters)
     usual = isinstance(linear, nn.Linear)
     weight, bias = linear.get_parameter("weight").data, linear._parameters.get("bias")
-    for rows, axis in ((outputs, 0 if usual else 1), (inputs, 1 if usual else 0)):
+    for rows, axis in ((outputs, 1 - usual), (inputs, int(usual))):
         weight = weight if rows is None else weight.index_select(axis, rows)
     if bias is not None and outputs is not None:
         made._parameters["bias"] = nn.Parameter(bias.data[outputs].contiguous(), requires_grad=False)

@@ -31,11 +31,7 @@ from ..refusals import WRAPPERS
 from .export_patches import apply_patches
 from .slices import own_copy, shared_copy
 
-LONGEST = 512
-"""Tokens of the longest text of a model whose configuration names none."""
-
-SIDE = 224
-"""Pixels of an image of a model whose configuration and processor name no size."""
+LONGEST, SIDE = 512, 224  # tokens of a text and pixels of an image where the configuration names no size
 
 MAPPINGS = {
     "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "text",
@@ -57,17 +53,14 @@ def traceable() -> dict[str, Modality]:
 
 
 def load_traced(source: str | Path) -> Any:
-    """Load any classifier of texts, tokens, images or sounds in float32 on the CPU, in evaluation mode.
-
-    Its code is that of the installed transformers; code that comes with a checkpoint is never run.
-    """
+    """Load any classifier of the installed transformers in float32 on the CPU, in evaluation mode."""
     name = checked_source(source)
     config = load_config(name)
     class_name = class_of(config)
     modality = modality_of(class_name)
     model = load_weights(name, config, class_name)
     processor = find_processor(name, modality)
-    if modality == "image" and processor is not None and _image_size(config) is None:
+    if modality == "image" and processor is not None and _of_image(config, "image_size") is None:
         size = processor.to_dict().get("crop_size") or processor.to_dict().get("size") or {}
         config.image_size = size.get("height") or size.get("shortest_edge") or SIDE
     return prepared(model)
@@ -100,8 +93,8 @@ def modality_of(class_name: str) -> Modality:
         if class_name in WRAPPERS:
             raise UnsupportedModelError(f"{class_name} is a wrapper around a model; {WRAPPERS[class_name]}")
         raise UnsupportedModelError(
-            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} classifiers of the installed "
-            "transformers: …ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification"
+            f"{class_name[:80]} cannot be traced; expected one of the {len(known)} classifiers of transformers: "
+            "…ForSequence-, …ForToken-, …ForImage- or …ForAudioClassification"
         )
     return known[class_name]
 
@@ -116,11 +109,7 @@ def answers(model: Any) -> dict[str, Any]:
 
 
 def described(model: Any, processor: Any = None) -> Traced:
-    """What a model reads, without its blocks, classifier and form yet.
-
-    So are token types that it has a table of, or that it looks up in that of tokens (GPT-2) where its tokenizer gives
-    them: left out they would count as none, and not as zeros.
-    """
+    """Inputs and task of a model, without its blocks, classifier and form yet."""
     config, name = model.config, type(model).__name__
     modality = modality_of(name)
     parameters = inspect.signature(model.forward).parameters
@@ -143,20 +132,15 @@ def described(model: Any, processor: Any = None) -> Traced:
         return Traced(**common, inputs=read, shortest=_shortest(model))
     needed = ("pixel_values",) if modality == "image" else ("input_ids", "attention_mask")
     if missing := [tensor for tensor in needed if tensor not in parameters]:
-        raise UnsupportedModelError(
-            f"{name} cannot be traced: it reads no {' and no '.join(missing)}, and these are what hydrant makes of "
-            f"{modality}s"
-        )
+        raise UnsupportedModelError(f"{name} cannot be traced: it does not read {' and '.join(missing)}")
     if modality == "image":
-        height, width = pair(_image_size(config) or SIDE)
-        channels = getattr(_vision(config), "num_channels", 3)
+        height, width = pair(_of_image(config, "image_size") or SIDE)
+        channels = _of_image(config, "num_channels", 3)
         return Traced(**common, inputs=needed, channels=channels, image_height=height, image_width=width)
     vocabulary = getattr(config.get_text_config(), "vocab_size", None)
     if not vocabulary:
-        raise UnsupportedModelError(
-            f"{name} cannot be traced: its configuration names no vocabulary (vocab_size), so that token ids cannot be "
-            "checked"
-        )
+        raise UnsupportedModelError(f"{name} cannot be traced: its configuration names no vocabulary (vocab_size)")
+    # token types: a table of their own, or rows of the tokens' (GPT-2); left out they would count as none, not as zeros
     given = "token_type_ids" in (getattr(processor, "model_input_names", None) or ())
     types = getattr(config, "type_vocab_size", vocabulary if given else 0) or 0
     reads_types = "token_type_ids" in parameters and types > 1
@@ -185,8 +169,8 @@ def _shortest(model: Any) -> int:
     kernels, strides = (getattr(model.config, name, None) for name in ("conv_kernel", "conv_stride"))
     if "input_values" not in inspect.signature(model.forward).parameters or not kernels or not strides:
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length, and hydrant makes "
-            "waveforms of sounds, or spectrograms of one size; take a model such as Wav2Vec2, HuBERT, AST or Whisper"
+            f"{type(model).__name__} cannot be traced: it reads spectrograms of any length; expected waveforms, or "
+            "spectrograms of one size, as of Wav2Vec2, HuBERT, AST or Whisper"
         )
     samples = max(2, getattr(model.config, "squeeze_factor", 1))
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
@@ -206,13 +190,10 @@ def _longest(model: Any) -> int:
     return int(longest)
 
 
-def _vision(config: Any) -> Any:
-    """The configuration of the image tower."""
-    return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
-
-
-def _image_size(config: Any) -> Any:
-    return getattr(_vision(config), "image_size", None)
+def _of_image(config: Any, name: str, default: Any = None) -> Any:
+    """A setting of the image tower."""
+    tower = config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
+    return getattr(tower, name, default)
 
 
 def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Any:
@@ -226,7 +207,9 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
             kind = kinds[configuration.get("model_type")]
             made = partial(getattr(transformers, class_name), without_remote_code(kind.from_dict(configuration)))
             with torch.device("meta"), SkipInit():  # without memory
-                _check_shapes(made(), shapes)
+                found = {name: tuple(tensor.shape) for name, tensor in made().state_dict().items()}
+            if wrong := sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name)):
+                raise ValueError(f"the weights beside it have other names or shapes: {listing(wrong, 3)}")
             with SkipInit():
                 model = made()
             return prepared(model)
@@ -237,20 +220,11 @@ def rebuild(configuration: Any, architecture: Traced, shapes: Mapping[str, tuple
         ) from error
 
 
-def _check_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless a model has the names and shapes of the stored weights."""
-    found = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    wrong = sorted(name for name in {*found, *shapes} if found.get(name) != shapes.get(name))
-    if wrong:
-        raise ValueError(f"the weights beside it have other names or shapes: {listing(wrong, 3)}")
-
-
-DRAWING = "normal_", "uniform_", "erfinv_"
-"""Ends of the names of drawing functions, in PyTorch and in transformers; the last is of truncated normal numbers."""
+DRAWING = "normal_", "uniform_", "erfinv_"  # ends of the names of functions that draw random numbers
 
 
 class SkipInit(TorchFunctionMode):
-    """Within it, in this thread, parameters are not filled with random numbers, which takes seconds; buffers are."""
+    """In this thread, leave parameters unfilled, which saves seconds; buffers are filled."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}

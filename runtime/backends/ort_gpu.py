@@ -13,7 +13,6 @@ import numpy as np
 
 from ...bundle.architecture import Architecture
 from ...bundle.store import Bundle
-from ...bundle.traced import Traced
 from ...engines.metadata import graph_digest
 from ...errors import BackendError, cut, require
 from .dlpack import CUDA, DeviceArray, borrow, check_borrowed
@@ -148,7 +147,7 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
 
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
         architecture = bundle.any_architecture()
-        if isinstance(architecture, Traced):
+        if not architecture.is_declared:
             raise BackendError(
                 f"{self.name} is given ranges of sizes, which are not known of a traced bundle; use onnxruntime-cuda"
             )
