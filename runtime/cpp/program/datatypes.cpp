@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "../src/bytes.h"
-#include "../src/half.h"
 #include "../src/messages.h"
 
 namespace hydrant {

@@ -19,13 +19,16 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "../src/messages.h"
-#include "framing.h"
+#include "ascii.h"
 #include "hydrant/hydrant.h"
 #include "rows.h"
 
@@ -76,6 +79,56 @@ bool is_folded(const char* name_end, const char* value) {
   const std::less<> before;
   if (!before(name_end, value) || value - name_end > static_cast<std::ptrdiff_t>(kHeaderBytes)) return true;
   return !std::all_of(name_end, value, [](char each) { return each == '\0' || each == ' ' || each == '\t'; });
+}
+
+// A character that names of headers consist of (RFC 9110, 5.6.2).
+bool is_of_name(char each) {
+  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  const char low = lowered(each);
+  return (low >= 'a' && low <= 'z') || (low >= '0' && low <= '9') || kMarks.find(each) != std::string_view::npos;
+}
+
+// Whether a request's headers say one thing alone of where it ends and whom it is for; a proxy might else split it
+// anew.
+class Framing {
+ public:
+  // A header, as it came; its bytes outlive this.
+  //   folded  whether it goes on in the next line, which some take for a header, and others for a part of it
+  void add(std::string_view name, std::string_view value, bool folded) noexcept;
+
+  // What is wrong with them, and what was expected; nothing where all is well.
+  //   named  whether a request must say whom it is for, as those of HTTP/1.1 must
+  std::optional<std::string> wrong(bool named) const;
+
+ private:
+  std::optional<std::string_view> odd_;     // the first name that is none
+  std::optional<std::string_view> folded_;  // the first that goes on
+  std::string_view coding_;                 // of the body
+  std::size_t hosts_ = 0, lengths_ = 0, codings_ = 0;
+};
+
+void Framing::add(std::string_view name, std::string_view value, bool folded) noexcept {
+  if (!odd_ && (name.empty() || !std::all_of(name.begin(), name.end(), is_of_name))) odd_ = name;
+  if (!folded_ && folded) folded_ = name;
+  if (is_alike(name, "Host")) ++hosts_;
+  if (is_alike(name, "Content-Length")) ++lengths_;
+  if (is_alike(name, "Transfer-Encoding")) {
+    ++codings_;
+    coding_ = value;
+  }
+}
+
+std::optional<std::string> Framing::wrong(bool named) const {
+  if (folded_) return "the header " + cut(*folded_) + " goes on in the next line; expected each header on one line";
+  if (odd_)
+    return "a header is called " + cut(*odd_) + "; expected a name of letters, digits and marks, without spaces";
+  if (named && hosts_ == 0) return "the request has no header called Host; expected one";
+  if (hosts_ > 1) return "the request has " + std::to_string(hosts_) + " headers called Host; expected one";
+  if (lengths_ + codings_ > 1)
+    return "the request says more than once how long it is; expected Content-Length, or Transfer-Encoding, once";
+  if (codings_ == 1 && !is_alike(coding_, "chunked"))
+    return "the request has Transfer-Encoding " + cut(coding_) + "; expected chunked, or Content-Length instead";
+  return std::nullopt;
 }
 
 struct FreeAddresses {

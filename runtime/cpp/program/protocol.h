@@ -2,6 +2,7 @@
 // in binary form behind it: Triton's extension, by which a header gives the length of the JSON.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -62,5 +63,12 @@ OrderedJson inputs_metadata(const Predictor& predictor);
 
 // The bytes that base64 stands for. Throws InputError.
 std::string from_base64(const std::string& given, const std::string& what);
+
+struct PictureSize {
+  std::uint64_t width = 0, height = 0;
+};
+
+// Of a JPEG or PNG file, found as libjpeg and libpng find it; of 0 pixels where it says nothing that these would take.
+PictureSize picture_size(std::string_view file);
 
 }  // namespace hydrant

@@ -63,7 +63,6 @@ class Bundle {
   };
 
   void read_manifest(const Json& manifest);
-  void read_fusion(const Json& fusion);
   void read_files(const Json& files);
   const Entry& entry(const std::string& name) const;
   std::filesystem::path place(const std::string& name) const;

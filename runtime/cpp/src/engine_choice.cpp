@@ -6,11 +6,11 @@
 #include <iterator>
 #include <tuple>
 
-#include "gpu.h"
+#include "files.h"
 #include "graph_metadata.h"
 #include "hydrant/hydrant.h"
+#include "library.h"
 #include "messages.h"
-#include "sha256.h"
 
 namespace hydrant {
 namespace {
@@ -194,16 +194,12 @@ Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::op
   }
   const std::string first = precision.value_or(precisions().front());
   check_target(bundle, machine, first);
-  std::vector<Chosen> asked;
+  std::vector<std::pair<decltype(order_of(bundle, Chosen())), Chosen>> fitting;
   for (const std::string& name : engine_names(bundle)) {
     Chosen engine{name, EngineFile::read(bundle, name), {}};
     if (engine.facts.library != machine.library || engine.facts.precision != precision.value_or(engine.facts.precision))
       continue;
     engine.rebuild = rebuild_command(bundle, name, engine.facts);
-    asked.push_back(std::move(engine));
-  }
-  std::vector<std::pair<decltype(order_of(bundle, asked.front())), Chosen>> fitting;
-  for (Chosen& engine : asked) {
     const auto order = order_of(bundle, engine);
     fitting.emplace_back(order, std::move(engine));
   }

@@ -1,12 +1,14 @@
 // The backends that run one of the bundle's graphs with an execution provider of ONNX Runtime.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "architecture.h"
 #include "backend.h"
-#include "microbatch.h"
+#include "bundle.h"
 #include "session.h"
 
 namespace hydrant {
@@ -20,6 +22,21 @@ struct GraphKind {
 
 // Why ONNX Runtime cannot run a graph so, or nothing if it can.
 std::optional<std::string> why_no_provider(const GraphKind& kind, const Options& options);
+
+// Running a large batch on a CPU as several smaller ones: the activations of more rows no longer fit into its caches.
+class Microbatch {
+ public:
+  // For the model of a bundle: how many streams run on average follows from its plan.
+  // Throws BundleError: `plan.json` is missing, altered or malformed.
+  static Microbatch of(const Bundle& bundle, const Architecture& architecture);
+
+  // Most inputs of a batch of texts of so many tokens (or of images) that go into one run.
+  std::size_t chunk(std::size_t tokens) const;
+
+ private:
+  std::size_t image_tokens_ = 0;  // 0 for text, which may have any length
+  double streams_ = 1.0;          // mean over the layers: 1 before the fork, M from it on
+};
 
 class Graph : public Backend {
  public:

@@ -19,7 +19,7 @@ namespace {
 // Fields of ONNX's ModelProto and StringStringEntryProto.
 constexpr std::uint64_t kMetadata = 14, kKey = 1, kValue = 2;
 
-constexpr std::uint64_t kMostBytes = 16U << 20U;  // of an entry
+constexpr std::uint64_t kMostEntry = 16U << 20U;  // of an entry
 
 // A number of a protocol-buffer message: seven bits in each byte, the lowest first.
 std::uint64_t number(std::istream& stream) {
@@ -50,7 +50,7 @@ std::vector<std::string> fields(std::istream& stream, std::uint64_t size, std::u
       stream.seekg(static_cast<std::streamoff>(length), std::ios::cur);
       continue;
     }
-    if (length > kMostBytes) throw std::invalid_argument("an entry of more than 16 MiB");
+    if (length > kMostEntry) throw std::invalid_argument("an entry of more than 16 MiB");
     stream.read(found.emplace_back(length, '\0').data(), static_cast<std::streamsize>(length));
   }
   return found;

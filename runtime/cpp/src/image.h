@@ -1,4 +1,5 @@
-// Decoders of picture files, each into 8 bits per channel with the colours that the file stores.
+// Pictures: decoders of files (8 bits per channel, the colours that the file stores), orientation and resizing as
+// Pillow does them.
 #pragma once
 
 #include <optional>
@@ -44,5 +45,20 @@ Image upright(Image image, int orientation);
 
 // The picture in grey (1 channel) or colour (3), by Pillow's formula.
 Image with_channels(Image image, int channels);
+
+// Numbered as Pillow's `Image.Resampling`.
+enum class Filter { nearest = 0, lanczos = 1, bilinear = 2, bicubic = 3, box = 4, hamming = 5 };
+
+// The picture in another size, bit for bit as `PIL.Image.Image.resize` of Pillow 13 gives it.
+Image resize(const Image& image, int height, int width, Filter filter);
+
+// The orientation in EXIF, with "Exif\0\0" before it or without, and in an XMP packet, which counts where EXIF has
+// none. Nothing where there is none; 1 for what is not an orientation.
+std::optional<int> exif_orientation(std::string_view exif);
+std::optional<int> xmp_orientation(std::string_view packet);
+
+// The EXIF in a text of PNG that is called "Raw profile type exif": hexadecimal digits behind three lines. Empty where
+// it holds anything else.
+std::string raw_profile(std::string_view text);
 
 }  // namespace hydrant

@@ -14,7 +14,6 @@
 #include <string>
 
 #include "image.h"
-#include "orientation.h"
 
 namespace hydrant {
 namespace {

@@ -1,6 +1,11 @@
 // A shared library that is looked for when the program runs, so that one build serves machines with it and without.
 #pragma once
 
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 
 namespace hydrant {
@@ -23,5 +28,27 @@ class Library {
   std::string name_;
   void* handle_;
 };
+
+// Every method is safe to call from many threads.
+class Plugins {
+ public:
+  // Registers a library under a name unless that was done before. What `registers` throws is passed on, and the next
+  // call tries again. Throws BackendError: another library has the name.
+  void add(const std::string& name, const std::filesystem::path& library, const std::function<void()>& registers);
+
+ private:
+  std::mutex lock_;
+  std::map<std::string, std::filesystem::path> libraries_;
+};
+
+// A library's path from the root on: ONNX Runtime would look for a relative one beside its own library. Throws
+// BackendError: there is none, such as where the folder that the process works in was removed.
+std::filesystem::path absolute_path(const std::filesystem::path& library);
+
+// Operating system and processor, such as "linux-x86_64": an engine runs on no other.
+std::string platform_name();
+
+// Compute capability of the first NVIDIA GPU, such as "8.9", from the driver; nothing without one.
+std::optional<std::string> this_gpu();
 
 }  // namespace hydrant

@@ -1,11 +1,10 @@
-#include "orientation.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 
 #include "bytes.h"
+#include "image.h"
 
 namespace hydrant {
 namespace {

@@ -7,7 +7,7 @@
 #include "architecture.h"
 #include "bundle.h"
 #include "hydrant/hydrant.h"
-#include "resample.h"
+#include "image.h"
 
 namespace hydrant {
 

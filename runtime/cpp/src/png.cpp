@@ -9,7 +9,6 @@
 
 #include "bytes.h"
 #include "image.h"
-#include "orientation.h"
 
 namespace hydrant {
 namespace {

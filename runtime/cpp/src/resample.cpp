@@ -1,7 +1,7 @@
-#include "resample.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "image.h"
 
 namespace hydrant {
 namespace {

@@ -47,6 +47,12 @@ std::optional<std::size_t> tokens_of(const Views& inputs);
 // Number of values of a shape; SIZE_MAX, which no tensor has, where no memory could hold them or a size is negative.
 std::size_t count_of(const Shape& shape);
 
+// Values of one row.
+std::size_t width_of(const Shape& shape);
+
+// Adds the outputs of further rows.
+void extend(Outputs& whole, const Outputs& part);
+
 // The type and shape in words, such as "float32 [2, 3]".
 std::string described(const View& view);
 
