@@ -14,12 +14,12 @@
 
 #include "../program/protocol.h"
 #include "../src/architecture.h"
+#include "../src/bundle.h"
 #include "../src/calibration.h"
 #include "../src/engine_file.h"
 #include "../src/engine_profiles.h"
 #include "../src/files.h"
 #include "../src/graph.h"
-#include "../src/graph_metadata.h"
 #include "../src/image.h"
 #include "../src/json.h"
 #include "../src/pixels.h"

@@ -72,9 +72,8 @@ int socket_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
 
-// Whether a header went on in the next line. libmicrohttpd reads a header where it came, its value behind its name and
-// what stands in the colon's place; the next line it glues to the name, whatever that becomes then ("Content-Length48",
-// or Content-Length of "Content-" and " Length"), and keeps that elsewhere. Both lie in the memory of the connection.
+// Whether a header continued on the next line. libmicrohttpd leaves name and value where they came, but copies those
+// of a folded header elsewhere; both lie in the memory of the connection.
 bool is_folded(const char* name_end, const char* value) {
   const std::less<> before;
   if (!before(name_end, value) || value - name_end > static_cast<std::ptrdiff_t>(kHeaderBytes)) return true;
@@ -88,16 +87,13 @@ bool is_of_name(char each) {
   return (low >= 'a' && low <= 'z') || (low >= '0' && low <= '9') || kMarks.find(each) != std::string_view::npos;
 }
 
-// Whether a request's headers say one thing alone of where it ends and whom it is for; a proxy might else split it
-// anew.
+// Checks that a request's headers give its length and host once, so that a proxy cannot read it as two requests.
 class Framing {
  public:
-  // A header, as it came; its bytes outlive this.
-  //   folded  whether it goes on in the next line, which some take for a header, and others for a part of it
+  // A header, whose bytes outlive this; `folded`: it continues on the next line.
   void add(std::string_view name, std::string_view value, bool folded) noexcept;
 
-  // What is wrong with them, and what was expected; nothing where all is well.
-  //   named  whether a request must say whom it is for, as those of HTTP/1.1 must
+  // The first error, or nothing; `named`: HTTP/1.1, which requires a Host.
   std::optional<std::string> wrong(bool named) const;
 
  private:
@@ -260,8 +256,7 @@ struct HttpServer::State {
     }
   }
 
-  // Whether an answer may wait for its client: one that is no more than a connection's share always does, and so does
-  // one when no other long one is here, for each has to be had somehow.
+  // Whether an answer may wait for its client: a short one always, a long one within the limit or alone.
   bool has_room(Exchange& exchange, std::size_t bytes) {
     const std::uint64_t most = kHeld * limits.body;
     if (bytes <= most / limits.connections) return true;
@@ -329,8 +324,7 @@ struct HttpServer::State {
     return queued;
   }
 
-  // The headers are there. A body that is said to be far too large is refused before it is read; that of a request
-  // which is refused for its headers is thrown away.
+  // The headers have arrived. A body that is far too large is refused before it is read.
   MHD_Result begin(Exchange& exchange) {
     exchange.began = true;
     exchange.request.encoding = optional_header(exchange.connection, MHD_HTTP_HEADER_CONTENT_ENCODING);

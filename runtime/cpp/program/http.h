@@ -51,13 +51,10 @@ class HttpServer {
   using Handler = std::function<HttpReply(const HttpRequest&)>;
   using Gate = std::function<std::optional<HttpReply>(const HttpRequest&)>;
 
-  // Listens, and answers from now on: a request without a body at once, one with a body by a worker. `refuse` looks at
-  // the headers alone, before any of the body is kept. Both are called from several threads.
+  // Listens; a request with a body is answered by a worker. `refuse` sees the headers alone, before the body is kept.
   // Throws InputError: the host is no address, or the port is taken.
   HttpServer(const HttpLimits& limits, Gate refuse, Handler answer);
   ~HttpServer();  // answers what waits with 503, and closes every connection
-  HttpServer(const HttpServer&) = delete;
-  HttpServer& operator=(const HttpServer&) = delete;
 
   std::uint16_t port() const;
 

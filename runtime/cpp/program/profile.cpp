@@ -1,5 +1,3 @@
-#include "profile.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -10,6 +8,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "commands.h"
 
 namespace hydrant {
 namespace {

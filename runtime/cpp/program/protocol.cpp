@@ -331,12 +331,6 @@ Text words_of(const Json& input, const std::string& where) {
   return {"", std::nullopt, given.get<std::vector<std::string>>()};
 }
 
-// What stands for a text in its row.
-OrderedJson name_of(const Text& text) {
-  if (text.words) return *text.words;
-  return text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text);
-}
-
 // The bytes of a picture: base64, which may be that of a data: URL, or {"image": base64}.
 std::string image_of(const Json& input, const std::string& where) {
   const Json& given = input.is_object() && input.size() == 1 && input.contains(kImage) ? input[kImage] : input;

@@ -6,8 +6,8 @@
 #include <iterator>
 #include <tuple>
 
+#include "bundle.h"
 #include "files.h"
-#include "graph_metadata.h"
 #include "hydrant/hydrant.h"
 #include "library.h"
 #include "messages.h"
@@ -86,8 +86,7 @@ std::ptrdiff_t rank_of(const Bundle& bundle, const Chosen& engine) {
                     command_text(build_command(bundle, engine.facts.library, precisions().front())) + "`");
 }
 
-// What engines are sorted by, the least first: precision, then the longest text (none for images) and the largest batch
-// of any profile.
+// Sort key of engines: precision, longest text (none for images), largest batch.
 std::tuple<std::ptrdiff_t, std::int64_t, std::int64_t> order_of(const Bundle& bundle, const Chosen& engine) {
   std::int64_t tokens = 0, rows = 0;
   for (const Profile& profile : engine.facts.profiles) {

@@ -24,8 +24,7 @@ namespace {
 
 using Precisions = std::vector<std::string>;
 
-// Largest batch of one run of the TensorRT provider, which compiles for a range of batches, and the length of texts
-// that its kernels are chosen for.
+// Ranges that the TensorRT provider compiles for.
 constexpr std::int64_t kTensorRtRows = 32, kTensorRtTokens = 64;
 
 fs::path cache_folder() {
@@ -35,8 +34,7 @@ fs::path cache_folder() {
   return fs::path(home == nullptr ? "/nonexistent" : home) / ".cache" / "hydrant";
 }
 
-// A folder below `$XDG_CACHE_HOME/hydrant` or `~/.cache/hydrant` that only this user can write to; made where missing.
-// Nothing where it cannot be made. Throws BackendError: it belongs to another user or lets others write.
+// A folder below ~/.cache/hydrant that only this user can write to; nothing where it cannot be made.
 std::optional<fs::path> private_folder(const std::vector<std::string>& names) {
   fs::path folder = cache_folder();
   std::error_code failed;
@@ -126,8 +124,7 @@ bool is_adapted(const std::set<std::string>& modules, std::size_t layer) {
   return found != modules.end() && found->compare(0, start.size(), start) == 0;
 }
 
-// First layer that differs between members, in its heads or by their adapters; the number of layers when none does.
-// Throws BundleError: the plan is malformed.
+// First layer that differs between members, or the number of layers. Throws BundleError.
 std::size_t fork_of(const Json& plan, std::size_t layers, const std::set<std::string>& adapted,
                     const std::string& file) {
   static constexpr Field fields[] = {{"schema", Is::any},           {"family", Is::text},  {"layers", Is::whole},

@@ -26,8 +26,7 @@ std::optional<std::string> why_no_provider(const GraphKind& kind, const Options&
 // Running a large batch on a CPU as several smaller ones: the activations of more rows no longer fit into its caches.
 class Microbatch {
  public:
-  // For the model of a bundle: how many streams run on average follows from its plan.
-  // Throws BundleError: `plan.json` is missing, altered or malformed.
+  // For the model of a bundle, by its plan. Throws BundleError.
   static Microbatch of(const Bundle& bundle, const Architecture& architecture);
 
   // Most inputs of a batch of texts of so many tokens (or of images) that go into one run.
@@ -40,8 +39,7 @@ class Microbatch {
 
 class Graph : public Backend {
  public:
-  // Throws BackendError: the bundle has no such graph, or the provider is not there or cannot run it; BundleError: a
-  // file is altered or malformed.
+  // Throws BackendError: no such graph or provider; BundleError: a file is altered or malformed.
   Graph(const Bundle& bundle, const Architecture& architecture, const GraphKind& kind, const Options& options);
 
   std::vector<std::string> outputs() const override { return session_->outputs(); }

@@ -1,5 +1,4 @@
-// Pictures: decoders of files (8 bits per channel, the colours that the file stores), orientation and resizing as
-// Pillow does them.
+// Pictures: decoding (8 bits per channel, the colours of the file), orientation and resizing as in Pillow.
 #pragma once
 
 #include <optional>
@@ -19,8 +18,7 @@ struct Decoded {
 // Most pixels of a picture, Pillow's limit: more are taken for an attack.
 constexpr std::int64_t kMostPixels = 178'956'970;
 
-// Both throw std::invalid_argument with the reason when the bytes cannot be decoded, or stand for more pixels than
-// `most`.
+// Both throw std::invalid_argument: the bytes cannot be decoded, or stand for more pixels than `most`.
 Decoded decode_jpeg(std::string_view bytes, std::int64_t most = kMostPixels);
 Decoded decode_png(std::string_view bytes, std::int64_t most = kMostPixels);
 
@@ -52,13 +50,11 @@ enum class Filter { nearest = 0, lanczos = 1, bilinear = 2, bicubic = 3, box = 4
 // The picture in another size, bit for bit as `PIL.Image.Image.resize` of Pillow 13 gives it.
 Image resize(const Image& image, int height, int width, Filter filter);
 
-// The orientation in EXIF, with "Exif\0\0" before it or without, and in an XMP packet, which counts where EXIF has
-// none. Nothing where there is none; 1 for what is not an orientation.
+// The orientation in EXIF, and in an XMP packet, which counts where EXIF has none; 1 for an invalid one.
 std::optional<int> exif_orientation(std::string_view exif);
 std::optional<int> xmp_orientation(std::string_view packet);
 
-// The EXIF in a text of PNG that is called "Raw profile type exif": hexadecimal digits behind three lines. Empty where
-// it holds anything else.
+// The EXIF in a PNG text "Raw profile type exif" (hexadecimal digits behind three lines), or nothing.
 std::string raw_profile(std::string_view text);
 
 }  // namespace hydrant

@@ -12,8 +12,7 @@ namespace hydrant {
 
 class Library {
  public:
-  // Loads a library from where the system looks for such; it stays loaded, since what NVIDIA's libraries start cannot
-  // be stopped. Throws BackendError: it is not there or cannot be loaded; `remedy` says what to do.
+  // Loads a library, which stays loaded, since NVIDIA's cannot be stopped. Throws BackendError with the `remedy`.
   Library(const std::string& name, const std::string& remedy);
 
   // A function with C linkage, of the type `Function*`. Throws BackendError: the library lacks it.
@@ -32,8 +31,7 @@ class Library {
 // Every method is safe to call from many threads.
 class Plugins {
  public:
-  // Registers a library under a name unless that was done before. What `registers` throws is passed on, and the next
-  // call tries again. Throws BackendError: another library has the name.
+  // Registers a library under a name once; retries after a failure. Throws BackendError: another has the name.
   void add(const std::string& name, const std::filesystem::path& library, const std::function<void()>& registers);
 
  private:
@@ -41,8 +39,7 @@ class Plugins {
   std::map<std::string, std::filesystem::path> libraries_;
 };
 
-// A library's path from the root on: ONNX Runtime would look for a relative one beside its own library. Throws
-// BackendError: there is none, such as where the folder that the process works in was removed.
+// A library's absolute path; ONNX Runtime looks for relative ones beside itself. Throws BackendError.
 std::filesystem::path absolute_path(const std::filesystem::path& library);
 
 // Operating system and processor, such as "linux-x86_64": an engine runs on no other.

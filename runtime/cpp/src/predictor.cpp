@@ -9,7 +9,6 @@
 #include "backend.h"
 #include "bundle.h"
 #include "calibration.h"
-#include "graph_metadata.h"
 #include "hydrant/hydrant.h"
 #include "image.h"
 #include "messages.h"
@@ -101,8 +100,7 @@ void append(Prediction& prediction, Outputs outputs, std::size_t batch, Task tas
   }
 }
 
-// Adds the outputs of one batch of texts to a prediction of tokens: those of real tokens (by `mask` [B, t]) at their
-// places among T, and NaN at the others.
+// Adds the outputs of one batch of texts; tokens that `mask` [B, t] leaves out, and those up to T, become NaN.
 void append_tokens(Prediction& prediction, Outputs outputs, const View& mask) {
   const auto batch = static_cast<std::size_t>(mask.shape[0]), length = static_cast<std::size_t>(mask.shape[1]);
   const auto* const marks = std::get<const std::int64_t*>(mask.data);
@@ -228,10 +226,6 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     Prediction prediction = nothing();
     if (architecture.tokens) prediction.tokens = tokens_of(inputs).value_or(0);
     run(inputs, prediction);
-    return finished(std::move(prediction));
-  }
-
-  Prediction finished(Prediction prediction) const {
     calibration.decide(prediction);
     return prediction;
   }
@@ -268,7 +262,8 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
       }
     }
     if (architecture.tokens) tag(std::move(batches), prediction);
-    return finished(std::move(prediction));
+    calibration.decide(prediction);
+    return prediction;
   }
 
   // Adds the predictions of texts that became these batches, each with its words and offsets.
@@ -303,7 +298,8 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
       const Tensors pixels = prepared(first, std::min(first + options.batch_size, count), index, picture);
       run(views_of(pixels), prediction);
     }
-    return finished(std::move(prediction));
+    calibration.decide(prediction);
+    return prediction;
   }
 };
 

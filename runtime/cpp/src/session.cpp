@@ -18,8 +18,7 @@ namespace {
 
 constexpr const char* kCpu = "CPUExecutionProvider";
 
-// From 1.29 on, ONNX Runtime tells its makers of the machine and the models that it opens, unless this is set before
-// its environment is made. Whoever has set it is obeyed.
+// ONNX Runtime 1.29 and newer sends telemetry unless this is set before its environment is made.
 [[maybe_unused]] const bool kSilent =
     setenv("ORT_DISABLE_TELEMETRY", "1", 0) == 0;  // NOLINT(concurrency-mt-unsafe): a program that loads has no threads
 
@@ -33,8 +32,7 @@ void connect() {
                      "); install a newer library or build with its own headers");
 }
 
-// ONNX Runtime's environment, which all sessions share. It lives to the end of the process, and so do the plug-ins that
-// were registered with it, for what NVIDIA's libraries start cannot be stopped.
+// ONNX Runtime's environment, shared by all sessions and never destroyed: NVIDIA's libraries cannot be stopped.
 Ort::Env& environment() {
   static Ort::Env& shared = *new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "hydrant");  // failures are raised, and said once
   return shared;
@@ -101,10 +99,6 @@ void append_plugin(Ort::SessionOptions& settings, const Provider& provider) {
 
 void append(Ort::SessionOptions& settings, const Provider& provider) {
   if (!provider.library.empty()) return append_plugin(settings, provider);
-  if (!has_provider(provider.name)) {
-    throw BackendError("ONNX Runtime " + onnxruntime_version() + " has no " + provider.name +
-                       ": this library was built without it; link hydrant with a build of ONNX Runtime that has it");
-  }
   if (provider.name == kCpu) return;
   if (provider.name == "CUDAExecutionProvider") return append_cuda(settings, provider.options);
   if (provider.name == "TensorrtExecutionProvider") return append_tensorrt(settings, provider.options);

@@ -14,8 +14,7 @@ namespace hydrant {
 
 using Shape = std::vector<std::int64_t>;
 
-// Values in row-major order that another object owns and keeps for as long as the view is used. The types are those of
-// `Tensor`, in the same order.
+// Values in row-major order that another object owns; the types are those of `Tensor`, in the same order.
 struct View {
   Shape shape;
   std::variant<const float*, const std::int64_t*, const std::uint8_t*> data;
