@@ -214,7 +214,7 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
 class Subject:
     """Data, the single model, and what is trained to compare with; a subclass sets them."""
 
-    name: str  # of the study; its document is docs/studies/NAME.md
+    name: str  # of the study; its tables are in benchmarks/results/NAME-tables.md
     title: str  # of its pictures
     settings: Settings  # of its rows
     taps: str  # set by whose distance its rows are compared
