@@ -57,16 +57,41 @@ constexpr Field kCalibrationFields[] = {
     {"reference", Is::object_or_null, false},  // which Python alone compares traffic with
 };
 
-// Of the entries only what decides here; the others are notes, or Python's.
+// Notes for people.
+constexpr Field kTargetField{"target", Is::figures, false}, kMeasuredField{"measured", Is::figures, false},
+    kExamplesField{"n", Is::whole, false, 0, INT32_MAX};
+
 constexpr Field kBothThresholds[] = {{"abstain", Is::object, false}, {"ood", Is::object, false}};
-constexpr Field kThreshold[] = {{"score", Is::text}, {"value", Is::number, true, -kMostFloat, kMostFloat}};
-constexpr Field kConformal[] = {{"method", Is::text}, {"quantile", Is::number, true, 0, kMostFloat}};
+
+constexpr Field kThreshold[] = {
+    {"score", Is::text},
+    {"side", Is::text, false},
+    {"value", Is::number, true, -kMostFloat, kMostFloat},
+    kTargetField,
+    kMeasuredField,
+    kExamplesField,
+};
+
+constexpr Field kConformal[] = {
+    {"method", Is::text},
+    {"alpha", Is::number, true, 0, kMostFloat},
+    {"quantile", Is::number, true, 0, kMostFloat},
+    kMeasuredField,
+    kExamplesField,
+};
+
 constexpr Field kIntervals[] = {
     {"confidence", Is::number, true, 0, 1},
     {"quantile", Is::number, true, 0, kMostFloat},
     {"floor", Is::number, true, 0, kMostFloat},
+    {"factor", Is::number, true, 0},  // of likelihoods, which Python alone computes, in float64
+    {"bounds", Is::any, false},
+    kMeasuredField,
+    kExamplesField,
 };
-constexpr Field kLabelFields[] = {{"temperatures", Is::list}, {"thresholds", Is::list}};
+
+constexpr Field kLabelFields[] = {
+    {"temperatures", Is::list}, {"thresholds", Is::list}, kTargetField, kMeasuredField, kExamplesField};
 
 // Reads `calibration.json` and says what is wrong with it, and where.
 class Reader {
@@ -85,7 +110,7 @@ class Reader {
     if (const Json& conformal = member(data, "conformal"); !conformal.is_null()) found.conformal = sets(conformal);
     if (const Json& intervals = member(data, "intervals"); !intervals.is_null()) found.intervals = ends(intervals);
     if (const Json& labels = member(data, "labels"); !labels.is_null()) {
-      check_fields(labels, kLabelFields, file_ + ": labels", kCalibrateAgain, true);
+      check_fields(labels, kLabelFields, file_ + ": labels", kCalibrateAgain);
       numbers(labels, "temperatures", kLeastFloat, kMostFloat);
       found.labels = {numbers(labels, "thresholds", 0, 1)};
     }
@@ -98,7 +123,7 @@ class Reader {
   }
 
   Threshold threshold(const Json& entry) const {
-    check_fields(entry, kThreshold, file_ + ": a threshold", kCalibrateAgain, true);
+    check_fields(entry, kThreshold, file_ + ": a threshold", kCalibrateAgain);
     const Json& name = entry["score"];
     const auto score =
         std::find_if(std::begin(kScores), std::end(kScores), [&](const Score& each) { return name == each.name; });
@@ -109,13 +134,13 @@ class Reader {
   }
 
   Conformal sets(const Json& entry) const {
-    check_fields(entry, kConformal, file_ + ": conformal", kCalibrateAgain, true);
+    check_fields(entry, kConformal, file_ + ": conformal", kCalibrateAgain);
     if (entry["method"] != "lac" && entry["method"] != "aps") throw garbled("method", entry["method"]);
     return {entry["method"] == "aps", entry["quantile"].get<float>()};
   }
 
   Intervals ends(const Json& entry) const {
-    check_fields(entry, kIntervals, file_ + ": intervals", kCalibrateAgain, true);
+    check_fields(entry, kIntervals, file_ + ": intervals", kCalibrateAgain);
     const auto share = entry["confidence"].get<float>();
     if (share <= 0 || share >= 1) throw garbled("confidence", entry["confidence"]);
     Intervals found{entry["quantile"].get<float>(), entry["floor"].get<float>(), std::nullopt};

@@ -35,6 +35,9 @@ bool fits(const Json& value, const Field& field) {
       return value.is_object();
     case Is::object_or_null:
       return value.is_object() || value.is_null();
+    case Is::figures:
+      return value.is_object() &&
+             std::all_of(value.begin(), value.end(), [](const Json& each) { return number(each).has_value(); });
   }
   return false;
 }
@@ -42,7 +45,7 @@ bool fits(const Json& value, const Field& field) {
 const char* name_of(Is kind) {
   constexpr const char* kNames[] = {
       "anything", "a string",          "true or false", "a whole number in range", "a finite number in range",
-      "a list",   "a list of strings", "an object",     "an object or null"};
+      "a list",   "a list of strings", "an object",     "an object or null",       "an object of finite numbers"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

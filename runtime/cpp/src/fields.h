@@ -23,6 +23,7 @@ enum class Is {
   texts,
   object,
   object_or_null,
+  figures,  // an object of finite numbers: notes for people
 };
 
 struct Field {
