@@ -127,8 +127,7 @@ OWN |= {
     "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16},
 }
 
-LARGEST = 6e7
-"""Parameters of the largest model that is built."""
+LARGEST = 6e7  # Parameters of the largest model that is built
 
 
 class Late(Exception):  # noqa: N818 - no error: it ends a class that takes too long
@@ -254,8 +253,7 @@ KINDS = {
 
 HEADER = ["class", "result", "members", "blocks × heads", "distance", "largest difference"]
 
-Found = dict[str, dict[str, list[str]]]
-"""The cells of each class that was examined, by kind."""
+Found = dict[str, dict[str, list[str]]]  # The cells of each class that was examined, by kind
 
 
 def cells(row: dict[str, Any]) -> list[str]:

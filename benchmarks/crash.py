@@ -39,13 +39,10 @@ import harness
 from crash_verbs import VERBS, Bench, Forked, States, hidden, import_all, known
 
 MS_RDONLY, MS_REMOUNT = 1, 32
-DISK = "size=256m"
-"""A file fills it but for the room that is to be left."""
-WARNED = {"verify", "profile", "evaluate"}
-"""Verbs that print their results, and warn if these cannot be stored."""
+DISK = "size=256m"  # A file fills it but for the room that is to be left
+WARNED = {"verify", "profile", "evaluate"}  # Verbs that print their results, and warn if these cannot be stored
 
-Trial = Callable[[Path, Bench, States], str]
-"""Runs a verb once in the folder of the run; the state it left, or a fault."""
+Trial = Callable[[Path, Bench, States], str]  # Runs a verb once in the folder of the run; the state it left, or a fault
 
 
 def main() -> int:

@@ -35,21 +35,13 @@ DATA = ["--data", "{data}"]
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb that writes.
+    """A verb that writes."""
 
-    Attributes:
-        words: of its command line.
-        writes: what it writes, in the folder of the trial; a bundle is named ``out``.
-        apart: whether what it writes are files of their own, each of which may be old or new.
-        needs: module without which it cannot run.
-        goes_on: whether the same command over what it made makes something else, as tuning in place does.
-    """
-
-    words: Sequence[str]
-    writes: Sequence[str] = ("out",)
-    apart: bool = False
-    needs: str = "torch"
-    goes_on: bool = False
+    words: Sequence[str]  # of its command line
+    writes: Sequence[str] = ("out",)  # what it writes, in the folder of the trial; a bundle is named ``out``
+    apart: bool = False  # whether what it writes are files of their own, each of which may be old or new
+    needs: str = "torch"  # module without which it cannot run
+    goes_on: bool = False  # whether the same command over what it made makes something else, as tuning in place does
 
 
 DEMO = ["demo", "--epochs", "1", "-o", "{now}/demo"]
@@ -155,17 +147,11 @@ def learn(words: Sequence[str], ready: Callable[[], None], file: Path) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """The folder of a run.
+    """The folder of a run."""
 
-    Attributes:
-        given: what verbs read.
-        old: what stands there before a verb runs.
-        words: values of the placeholders of command lines, but ``now``.
-    """
-
-    given: Path
-    old: Path
-    words: dict[str, str]
+    given: Path  # what verbs read
+    old: Path  # what stands there before a verb runs
+    words: dict[str, str]  # values of the placeholders of command lines, but ``now``
 
     @classmethod
     def prepared(cls, place: Path, model: Path, data: Path, verbs: Collection[str] = tuple(VERBS)) -> Bench:
@@ -339,23 +325,14 @@ def _is_left(name: str) -> bool:
 
 @dataclass(frozen=True)
 class States:
-    """What may stand there: as before a verb, or as after it.
+    """What may stand there: as before a verb, or as after it."""
 
-    Attributes:
-        verb: the verb.
-        old: before.
-        new: after.
-        varying: files that differ from run to run, as reports with timings do.
-        seconds: that the verb takes.
-        steps: changes to the file system that it makes.
-    """
-
-    verb: Verb
-    old: dict[str, str]
-    new: dict[str, str]
-    varying: frozenset[str]
-    seconds: float
-    steps: int
+    verb: Verb  # the verb
+    old: dict[str, str]  # before
+    new: dict[str, str]  # after
+    varying: frozenset[str]  # files that differ from run to run, as reports with timings do
+    seconds: float  # that the verb takes
+    steps: int  # changes to the file system that it makes
 
     @classmethod
     def of(cls, bench: Bench, verb: Verb, now: Path) -> States:

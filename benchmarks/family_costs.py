@@ -21,8 +21,7 @@ from hydrant.models.layout import Layout
 from hydrant.models.plan_cost import cost_of
 
 PAGE = ROOT / "docs" / "research" / "latency.md"
-SHARE = 3
-"""Of how many heads one is kept in the layers where members differ."""
+SHARE = 3  # Of how many heads one is kept in the layers where members differ
 HEAD = ["class", "layers × heads", "tokens", "single, rewritten", "last layer", "last third", "first layer"]
 
 BASE: dict[str, dict[str, Any]] = {

@@ -47,10 +47,8 @@ JSON = set(CPP_NAMES) - {"graph", "trust", "arrays", "png", "jpeg", "orientation
 
 SECONDS, MEGABYTES = 2, 1024
 """A finding is what takes longer, or more memory."""
-OVERHEAD = 512
-"""Megabytes that a process takes beside what it reads."""
-MOST = 20
-"""Findings of a target after which it is left."""
+OVERHEAD = 512  # Megabytes that a process takes beside what it reads
+MOST = 20  # Findings of a target after which it is left
 
 
 def main() -> int:

@@ -18,21 +18,14 @@ CORPUS = Path(__file__).parents[1] / "runtime/cpp/fuzz/corpus"
 
 @dataclass(frozen=True)
 class Target:
-    """One reader.
+    """One reader."""
 
-    Attributes:
-        read: takes the bytes; raises for a finding.
-        seeds: what it should take, or nearly take.
-        deep: whether it reads JSON, so that values may be nested.
-    """
-
-    read: Callable[[bytes], None]
-    seeds: tuple[bytes, ...]
-    deep: bool = False
+    read: Callable[[bytes], None]  # takes the bytes; raises for a finding
+    seeds: tuple[bytes, ...]  # what it should take, or nearly take
+    deep: bool = False  # whether it reads JSON, so that values may be nested
 
 
-Made = Callable[[], Target]
-"""Makes a target: what it needs, such as a model, is imported and opened then."""
+Made = Callable[[], Target]  # Makes a target: what it needs, such as a model, is imported and opened then
 
 
 def seeds_of(name: str) -> tuple[bytes, ...]:
@@ -48,10 +41,8 @@ def begun(made: Made) -> Target:
     return target
 
 
-BEGUN: set[str] = set()
-"""What targets began to do with what they read."""
-TAKEN: set[str] = set()
-"""What of it was not refused; a test sees to it that seeds leave nothing in ``BEGUN`` alone."""
+BEGUN: set[str] = set()  # What targets began to do with what they read
+TAKEN: set[str] = set()  # What of it was not refused; a test sees to it that seeds leave nothing in ``BEGUN`` alone
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """What is fuzzed: every reader of what comes from elsewhere, with the seeds that its corpus begins with.
 
 A target takes bytes. It reads them as one file of a bundle (its digest fixed in the manifest, as an attacker would), as
-data of a user, as what travels with them (fuzz_given.py), or as a request (fuzz_asked.py). It may refuse them
+data of a user, as what travels with them, or as a request (fuzz_given.py). It may refuse them
 with one of hydrant's errors; whatever else is raised is a finding, and so is what is taken and then does not say the
 same twice, or holds numbers that are not finite.
 """
@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_asked import asked
-from fuzz_given import given
+from fuzz_given import asked, given
 from fuzz_target import Made, Target, begun, may_refuse, seeds_of
 from hydrant.bundle.calibration import Calibration
 from hydrant.bundle.density_file import Density
@@ -46,8 +45,7 @@ from hydrant.tasks import TASKS
 
 GRAPH = "model.fp32.onnx"
 
-ROWS = 200
-"""So many rows of a data file are read; a reader streams, so that more say nothing new."""
+ROWS = 200  # So many rows of a data file are read; a reader streams, so that more say nothing new
 EVERY, ALWAYS = 64, 2
 """Of the original models that were made, every so many predict, for it takes most of the time, and the first two: a
 process that repeats a finding has read one seed before."""

@@ -11,7 +11,7 @@ several sizes ÷ the whole batch; ``hydrant.runtime.backends.microbatch`` aims a
 streams of one run) that is fastest over all cases. ``distance``: three members that fork in the last third and keep 4
 of 12 heads, with energy or a distance ÷ the same graph without. ``forks``: the late forks of CLINC150's study on
 MiniLM's shape, with and without a distance, ÷ the plain single model. ``cuda``: the ensembles on a GPU
-(latency_cuda.py).
+(py).
 
 Figures are ratios of medians. The addresses of a session's weights move its time by two or three percent; so the last
 two open their sessions anew several times, in an order drawn with seed 0.
@@ -28,17 +28,19 @@ from typing import Any
 
 import harness
 import numpy as np
+import torch
 from harness import MEMBERS, MODELS, architecture, inputs, random_plan, times
+from hydrant import HeadPlan
 from hydrant.bundle.architecture import Architecture
 from hydrant.bundle.density_file import Density
 from hydrant.calib.taps import named_taps
 from hydrant.evaluation import estimate_cost
 from hydrant.export.distance_head import with_distance
-from hydrant.export.random_model import PLAIN, random_model
-from hydrant.metrics.timing import Ratio, Rules, interleave
+from hydrant.export.random_model import PLAIN, random_model, random_weights
+from hydrant.fusion import FusedClassifier
+from hydrant.metrics.timing import Ratio, Rules, Run, interleave
 from hydrant.runtime.backends.microbatch import Microbatch
 from hydrant.runtime.backends.ort import open_session
-from latency_cuda import ENSEMBLES, by_events, ort_cases, torch_cases
 from onnx import ModelProto
 
 MICROBATCHES = [
@@ -49,14 +51,118 @@ MICROBATCHES = [
     ("BERT-base", 128, 3),
 ]
 """(model, tokens, members)."""
-SCORED = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}
-"""Model → batch and tokens of ``distance``."""
-RANK = 64
-"""Of the cheaper distance: ``hydrant calibrate --rank``."""
-FORKS = ((4, 2), (5, 4))
-"""(layer, heads kept of 12 from it on) of ``forks``."""
+SCORED = {"ViT-B/16": (1, 128), "BERT-base": (1, 128), "MiniLM": (1, 11)}  # Model → batch and tokens of ``distance``
+RANK = 64  # Of the cheaper distance: ``hydrant calibrate --rank``
+FORKS = ((4, 2), (5, 4))  # (layer, heads kept of 12 from it on) of ``forks``
 SETS = (("means", RANK), ("balanced", RANK), ("last", None))
 """Taps and rank of the distance of ``forks``; ``None`` is the whole width."""
+
+ENSEMBLES = [(4, 0), (6, 0), (8, 0), (4, 6), (4, 9), (4, 11)]  # (heads kept of 12, layer of the fork)
+
+
+def plans(shape: Architecture) -> dict[str, HeadPlan]:
+    """Name → plan of every case but the Deep Ensemble."""
+    single = HeadPlan.all_heads(shape.family, shape.layers, shape.heads)
+    return {"single": single} | {
+        f"fused, {keep} of 12 heads, fork {fork}": random_plan(shape, keep, fork) for keep, fork in ENSEMBLES
+    }
+
+
+def torch_cases(shape: Architecture, batch: dict[str, np.ndarray], device: str) -> dict[str, Run]:
+    """Each plan's module in BF16 as one CUDA graph; the Deep Ensemble is M replays of the single model."""
+
+    def prepared(plan: HeadPlan) -> Run:
+        weights = {name: torch.from_numpy(array) for name, array in shared_trunk(shape, plan).items()}
+        labels = [str(label) for label in range(shape.classes)]
+        module = FusedClassifier(shape, plan, weights, labels).eval().to(device, torch.bfloat16)
+        tensors = {
+            name: torch.from_numpy(array).to(device, torch.bfloat16 if array.dtype == np.float32 else None)
+            for name, array in batch.items()
+        }
+        return captured(lambda: module(**tensors), device)
+
+    found = {name: prepared(plan) for name, plan in plans(shape).items()}
+    return found | {"Deep Ensemble": repeated(found["single"])}
+
+
+def shared_trunk(shape: Architecture, plan: HeadPlan) -> dict[str, np.ndarray]:
+    """Random weights; the attention below the fork, equal for all members, is stored once, as in an exported graph."""
+    trunk = plan.fork
+
+    def shared(name: str) -> bool:
+        return name.startswith("layers.") and int(name.split(".")[1]) < trunk
+
+    return {name: array[:1] if shared(name) else array for name, array in random_weights(shape, plan).items()}
+
+
+def captured(forward: Callable[[], Any], device: str) -> Run:
+    """``forward`` as the replay of a CUDA graph, after three runs of warm-up on a side stream."""
+    if device == "cpu":
+
+        def plain() -> None:
+            with torch.inference_mode():
+                forward()
+
+        return plain
+    stream = torch.cuda.Stream()
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        for _ in range(3):
+            forward()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        kept = (forward, forward())  # weights, inputs and outputs, which the graph goes on using
+    return partial(_replay, graph, kept)
+
+
+def _replay(graph: Any, _kept: Any) -> None:
+    graph.replay()
+
+
+def ort_cases(shape: Architecture, batch: dict[str, np.ndarray]) -> dict[str, Run]:
+    """Each plan's grouped FP16 graph in ONNX Runtime's CUDA provider with CUDA graphs and bound device buffers."""
+    import onnxruntime as ort
+
+    def prepared(plan: HeadPlan) -> Run:
+        model = random_model(shape, plan, precision="fp16", lowering="grouped")
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        provider = ("CUDAExecutionProvider", {"enable_cuda_graph": "1"})
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[provider])
+        if session.get_providers()[0] != "CUDAExecutionProvider":
+            raise SystemExit("ONNX Runtime fell back to the CPU: its CUDA provider could not be loaded")
+        binding = session.io_binding()
+        for name, array in batch.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
+        size = len(next(iter(batch.values())))
+        outputs = {"probabilities": [size, shape.classes], "mutual_information": [size]}
+        for name, dims in outputs.items():
+            binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_shape_and_type(dims, np.float32, "cuda", 0))
+        return lambda: session.run_with_iobinding(binding)
+
+    found = {name: prepared(plan) for name, plan in plans(shape).items()}
+    return found | {"Deep Ensemble": repeated(found["single"])}
+
+
+def repeated(run: Run) -> Run:
+    """``run``, M times."""
+
+    def all_members() -> None:
+        for _ in range(MEMBERS):
+            run()
+
+    return all_members
+
+
+def by_events(run: Run) -> float:
+    """Seconds on the GPU."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
 
 Rows = list[dict[str, Any]]
 

@@ -50,8 +50,7 @@ from serving_systems import (
 CLIENTS = (1, 8, 32)
 PACKAGES = ("starlette", "litserve", "numpy", "onnxruntime", "ray", "uvicorn")
 LOOP = "plain loop"
-DIFFERENCE = 1e-6
-"""Between what a service answers and what the predictor says of the input alone, relative beyond 1."""
+DIFFERENCE = 1e-6  # Between what a service answers and what the predictor says of the input alone, relative beyond 1
 
 Cells = dict[str, dict[int, "Cell"]]
 

@@ -49,8 +49,7 @@ NONSENSICAL = (
 )
 TYPES = {"INT64": "<i8", "FP32": "<f4"}
 
-Answer = tuple[str, dict[str, Any]]
-"""The version that answered, and the outputs by name."""
+Answer = tuple[str, dict[str, Any]]  # The version that answered, and the outputs by name
 
 
 def texts_of_many_lengths(count: int, seed: int = 0) -> list[str]:
@@ -209,23 +208,14 @@ def difference(outputs: dict[str, Any], expected: dict[str, np.ndarray], places:
 
 @dataclass
 class Load:
-    """Requests of many clients at once, while versions are swapped; and their outcome.
+    """Requests of many clients at once, while versions are swapped; and their outcome."""
 
-    Attributes:
-        ready: ports of the service.
-        model: that is asked.
-        texts: of which each request takes one to four.
-        expected: version → outputs of each text alone.
-        wanted: answers; there may be more, until versions were swapped twice.
-        swap: answers between two swaps of versions.
-    """
-
-    ready: dict[str, Any]
-    model: str
-    texts: list[str]
-    expected: dict[str, dict[str, np.ndarray]]
-    wanted: int
-    swap: int
+    ready: dict[str, Any]  # ports of the service
+    model: str  # that is asked
+    texts: list[str]  # of which each request takes one to four
+    expected: dict[str, dict[str, np.ndarray]]  # version → outputs of each text alone
+    wanted: int  # answers; there may be more, until versions were swapped twice
+    swap: int  # answers between two swaps of versions
     answers: Counter[str] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)

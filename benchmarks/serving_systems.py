@@ -25,23 +25,16 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 TICKS = os.sysconf("SC_CLK_TCK")
 BATCH = 32
-WAIT = 240.0
-"""Seconds in which a system must be ready."""
+WAIT = 240.0  # Seconds in which a system must be ready
 
 
 @dataclass(frozen=True)
 class Wire:
-    """How a system is asked for one text, and what it says.
+    """How a system is asked for one text, and what it says."""
 
-    Attributes:
-        path: that is asked.
-        body: of a text.
-        told: label and predictive entropy in the answer.
-    """
-
-    path: str
-    body: Callable[[Any], Any]
-    told: Callable[[Any], tuple[str, float]]
+    path: str  # that is asked
+    body: Callable[[Any], Any]  # of a text
+    told: Callable[[Any], tuple[str, float]]  # label and predictive entropy in the answer
 
 
 def _of_row(answer: Any) -> tuple[str, float]:
@@ -70,21 +63,13 @@ TRITON = Wire("/v2/models/served/infer", _tensors, _of_tensors)
 
 @dataclass
 class Service:
-    """A service in processes of its own.
+    """A service in processes of its own."""
 
-    Attributes:
-        process: the first of them.
-        port: that answers.
-        start_s: from the command until it is ready.
-        wire: how it is asked.
-        ready: what ``hydrant serve`` prints once it is.
-    """
-
-    process: Any
-    port: int
-    start_s: float
-    wire: Wire = PLAIN
-    ready: Any = None
+    process: Any  # the first of them
+    port: int  # that answers
+    start_s: float  # from the command until it is ready
+    wire: Wire = PLAIN  # how it is asked
+    ready: Any = None  # what ``hydrant serve`` prints once it is
 
     def cpu_s(self) -> float:
         """CPU seconds so far, of the process and all that it began."""

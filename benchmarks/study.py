@@ -43,40 +43,27 @@ class Data:
         return {name: len(examples) for name, examples in vars(self).items() if examples is not None}
 
 
-SPLITS = ("validation", "ood_validation", "test", "ood_test")
-"""Those that outputs are computed on."""
+SPLITS = ("validation", "ood_validation", "test", "ood_test")  # Those that outputs are computed on
 
-SETS = ("balanced", "all", "last")
-"""Of taps; *means* is the default of texts."""
+SETS = ("balanced", "all", "last")  # Of taps; *means* is the default of texts
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Members that prune from one layer on.
+    """Members that prune from one layer on."""
 
-    Attributes:
-        layer: first layer in which heads are pruned.
-        keep: heads kept there and in every later layer.
-        method: how they are chosen.
-        members: M.
-    """
-
-    layer: int
-    keep: int
-    method: str = "random"
-    members: int = 3
+    layer: int  # first layer in which heads are pruned
+    keep: int  # heads kept there and in every later layer
+    method: str = "random"  # how they are chosen
+    members: int = 3  # M
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a bundle says of every split.
+    """What a bundle says of every split."""
 
-    Attributes:
-        logits: split → member logits [N, M, C], before any temperature.
-        distances: set of taps (``calib.taps``) → split → distance [N], standardised on the validation split.
-    """
-
-    logits: Mapping[str, np.ndarray]
+    logits: Mapping[str, np.ndarray]  # split → member logits [N, M, C], before any temperature
+    # set of taps (``calib.taps``) → split → distance [N], standardised on the validation split
     distances: Mapping[str, Mapping[str, np.ndarray]]
 
 

@@ -31,8 +31,7 @@ from hydrant.runtime.backends.backend_registry import open_backend
 from hydrant.runtime.backends.protocol import Backend
 from study import Data, Outputs
 
-FALSE_ALARM = 0.05
-"""Share of in-distribution inputs that may be flagged."""
+FALSE_ALARM = 0.05  # Share of in-distribution inputs that may be flagged
 
 Scores = dict[str, np.ndarray]
 

@@ -22,34 +22,23 @@ SINGLE, CONTROL, DROPOUT, RANK_ONE = "single", "single, tuned", "MC dropout", "B
 TAYLOR, CIRCUITS, AVERAGE = "Hydra Taylor", "Hydra Circ", "CircAvg"
 LORA, DEEP, PACKED = "LoRA-Ensemble", "Deep Ensemble", "Packed-Ensemble"
 
-TUNED = ", tuned"
-"""End of the name of a row that is another one, tuned."""
+TUNED = ", tuned"  # End of the name of a row that is another one, tuned
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What was chosen on the validation splits, and how often it is made.
+    """What was chosen on the validation splits, and how often it is made."""
 
-    Attributes:
-        forks: late forks, by the most operations that they may take, those of the plain single model being 1.
-        keep: heads that members which prune from layer 0 keep in each.
-        tune: of every tuned row: a ``hydrant.Jointly`` and the examples of an update.
-        rank_one: of the row BatchEnsemble, a ``hydrant.BatchEnsemble``.
-        circuit: of the circuits, for ``hydrant.Circuit``.
-        passes: of MC dropout.
-        members: M, but of forks that say another.
-        seeds: of plans and tuning.
-    """
-
+    # late forks, by the most operations that they may take, those of the plain single model being 1
     forks: Mapping[float, Fork]
-    keep: int
-    tune: Jointly
+    keep: int  # heads that members which prune from layer 0 keep in each
+    tune: Jointly  # of every tuned row: a ``hydrant.Jointly`` and the examples of an update
     batch_size: int
-    rank_one: BatchEnsemble
-    circuit: Mapping[str, Any] = field(default_factory=dict)
-    passes: int = 10
-    members: int = 3
-    seeds: tuple[int, ...] = (0, 1, 2)
+    rank_one: BatchEnsemble  # of the row BatchEnsemble, a ``hydrant.BatchEnsemble``
+    circuit: Mapping[str, Any] = field(default_factory=dict)  # of the circuits, for ``hydrant.Circuit``
+    passes: int = 10  # of MC dropout
+    members: int = 3  # M, but of forks that say another
+    seeds: tuple[int, ...] = (0, 1, 2)  # of plans and tuning
 
     def as_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(asdict(self), default=str))
@@ -223,29 +212,17 @@ def results(rows: Rows, names: Sequence[str], references: Sequence[str], resampl
 
 
 class Subject:
-    """Data, the single model, and what is trained to compare with; a subclass sets them.
+    """Data, the single model, and what is trained to compare with; a subclass sets them."""
 
-    Attributes:
-        name: of the study; its tables are in benchmarks/results/NAME-tables.md.
-        title: of its pictures.
-        settings: of its rows.
-        taps: set by whose distance its rows are compared.
-        dropout: whether the checkpoint has dropout.
-        data: its splits.
-        members: what is trained.
-        single: the checkpoint.
-        bundles: that are made and kept.
-    """
-
-    name: str
-    title: str
-    settings: Settings
-    taps: str
-    dropout: bool = True
-    data: Data
-    members: Any
-    single: Path
-    bundles: Bundles
+    name: str  # of the study; its tables are in benchmarks/results/NAME-tables.md
+    title: str  # of its pictures
+    settings: Settings  # of its rows
+    taps: str  # set by whose distance its rows are compared
+    dropout: bool = True  # whether the checkpoint has dropout
+    data: Data  # its splits
+    members: Any  # what is trained
+    single: Path  # the checkpoint
+    bundles: Bundles  # that are made and kept
 
     def rows(self, *, deep: bool = True, lora: bool = True) -> Rows:
         """All rows; members of the Deep Ensemble and adapters are trained if asked for."""

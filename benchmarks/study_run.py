@@ -21,8 +21,8 @@ import study_table as tables
 from harness import ROOT
 from hydrant.metrics.timing import Rules
 from study_clinc150 import Clinc150
-from study_picture import draw_rows
 from study_rows import CONTROL, DEEP, DROPOUT, LORA, SINGLE, Rows, Subject, results
+from study_table import draw_rows
 from study_vision import Vision
 
 KINDS: dict[str, type[Subject]] = {"clinc150": Clinc150, "vision": Vision}

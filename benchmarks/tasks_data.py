@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from clinc150_domains import DOMAIN_OF, DOMAINS
 from hydrant.data.examples import Examples
 from hydrant.data.label_encoding import IGNORED
 from hydrant.tasks import TaskName
@@ -23,26 +22,18 @@ from study import Data
 
 SPLITS = ("train", "validation", "calibration", "test", "ood_test")
 
-Query = tuple[str, str]
-"""A text and its intent."""
+Query = tuple[str, str]  # A text and its intent
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a task is learned from, and measured on.
+    """What a task is learned from, and measured on."""
 
-    Attributes:
-        task: of the model.
-        data: the splits; the epochs of a tuning are judged on ``validation``, and nothing is chosen on
-            out-of-distribution data.
-        calibration: examples that thresholds and temperatures are fitted on.
-        labels: names of the model's outputs, in their order.
-    """
-
-    task: TaskName
+    task: TaskName  # of the model
+    # the splits; the epochs of a tuning are judged on ``validation``, and nothing is chosen on out-of-distribution data
     data: Data
-    calibration: Examples
-    labels: tuple[str, ...]
+    calibration: Examples  # examples that thresholds and temperatures are fitted on
+    labels: tuple[str, ...]  # names of the model's outputs, in their order
 
 
 @dataclass(frozen=True)
@@ -105,8 +96,7 @@ def _joined(queries: Sequence[Query], count: int, rng: np.random.Generator, apar
     return Examples(texts, labels if apart else None, source)
 
 
-Mix = tuple[int, int, int]
-"""Documents of a query: of its intent, of other intents of its domain, and of other domains."""
+Mix = tuple[int, int, int]  # Documents of a query: of its intent, of other intents of its domain, and of other domains
 
 LEARNED, RANKED = (1, 2, 1), (2, 5, 3)
 
@@ -175,11 +165,9 @@ class _Index:
 KNOWN = ("AddToPlaylist", "BookRestaurant", "GetWeather", "PlayMusic", "SearchScreeningEvent")
 """Intents of SNIPS that the tagger learns the slots of."""
 
-STRANGE = ("RateBook", "SearchCreativeWork")
-"""Intents that it never sees: out of distribution."""
+STRANGE = ("RateBook", "SearchCreativeWork")  # Intents that it never sees: out of distribution
 
-Sentence = tuple[list[str], list[str]]
-"""Words and their tags."""
+Sentence = tuple[list[str], list[str]]  # Words and their tags
 
 
 def slots(folder: Path, sizes: Sizes, seed: int = 0) -> TaskData:
@@ -248,3 +236,34 @@ def _tagged(sentences: Sequence[Sentence], names: Sequence[str], source: str) ->
 def _task_data(task: TaskName, found: Mapping[str, Examples], labels: Sequence[str]) -> TaskData:
     data = Data(found["train"], found["validation"], None, found["test"], found["ood_test"])
     return TaskData(task, data, found["calibration"], tuple(labels))
+
+
+_INTENTS = {
+    "auto and commute": "current_location directions distance gas gas_type jump_start last_maintenance mpg "
+    "oil_change_how oil_change_when schedule_maintenance tire_change tire_pressure traffic uber",
+    "banking": "account_blocked balance bill_balance bill_due freeze_account interest_rate min_payment order_checks "
+    "pay_bill pin_change report_fraud routing spending_history transactions transfer",
+    "credit cards": "application_status apr card_declined credit_limit credit_limit_change credit_score damaged_card "
+    "expiration_date improve_credit_score international_fees new_card redeem_rewards replacement_card_duration "
+    "report_lost_card rewards_balance",
+    "home": "calendar calendar_update next_song order order_status play_music reminder reminder_update shopping_list "
+    "shopping_list_update smart_home todo_list todo_list_update update_playlist what_song",
+    "kitchen and dining": "accept_reservations calories cancel_reservation confirm_reservation cook_time food_last "
+    "how_busy ingredient_substitution ingredients_list meal_suggestion nutrition_info recipe restaurant_reservation "
+    "restaurant_reviews restaurant_suggestion",
+    "meta": "cancel change_accent change_ai_name change_language change_speed change_user_name change_volume maybe no "
+    "repeat reset_settings sync_device user_name whisper_mode yes",
+    "small talk": "are_you_a_bot do_you_have_pets fun_fact goodbye greeting how_old_are_you meaning_of_life tell_joke "
+    "thank_you what_are_your_hobbies what_can_i_ask_you what_is_your_name where_are_you_from who_do_you_work_for "
+    "who_made_you",
+    "travel": "book_flight book_hotel car_rental carry_on exchange_rate flight_status international_visa lost_luggage "
+    "plug_type timezone translate travel_alert travel_notification travel_suggestion vaccines",
+    "utility": "alarm calculator date definition find_phone flip_coin make_call measurement_conversion roll_dice "
+    "share_location spelling text time timer weather",
+    "work": "direct_deposit income insurance insurance_change meeting_schedule next_holiday payday pto_balance "
+    "pto_request pto_request_status pto_used rollover_401k schedule_meeting taxes w2",
+}
+
+DOMAINS = tuple(_INTENTS)
+
+DOMAIN_OF = {intent: domain for domain, intents in _INTENTS.items() for intent in intents.split()}  # Intent → domain

@@ -36,26 +36,18 @@ FORKS = {FIRST: Fork(4, 2), SECOND: Fork(5, 4, "taylor")}
 NAMES = (SINGLE, CONTROL, *(name + end for name in FORKS for end in ("", TUNED)), DEEP)
 """All rows, in the order of the tables."""
 
-TUNE = Jointly(epochs=2, learning_rate=1e-4)
-"""Likewise."""
+TUNE = Jointly(epochs=2, learning_rate=1e-4)  # Likewise
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How rows are made; nothing of it was chosen on the data of a task.
+    """How rows are made; nothing of it was chosen on the data of a task."""
 
-    Attributes:
-        recipes: of a checkpoint, by the task's name; the seed is that of the member.
-        tune: of every tuned row.
-        batch_size: examples of an update when tuning.
-        fitted: training examples that the distance is fitted on.
-        seeds: of everything: seed s starts from checkpoint 3s, and its Deep Ensemble is of 3s, 3s + 1 and 3s + 2.
-    """
-
-    recipes: Mapping[str, Recipe]
-    tune: Jointly = TUNE
-    batch_size: int = 64
-    fitted: int = 2000
+    recipes: Mapping[str, Recipe]  # of a checkpoint, by the task's name; the seed is that of the member
+    tune: Jointly = TUNE  # of every tuned row
+    batch_size: int = 64  # examples of an update when tuning
+    fitted: int = 2000  # training examples that the distance is fitted on
+    # of everything: seed s starts from checkpoint 3s, and its Deep Ensemble is of 3s, 3s + 1 and 3s + 2
     seeds: tuple[int, ...] = (0, 1, 2)
 
 

@@ -180,19 +180,12 @@ def as_json(recipe: Recipe, **more: Any) -> dict[str, Any]:
 
 
 class Members:
-    """Trains members from base weights on the training split, and keeps them in ``work``; a subclass knows the model.
+    """Trains members from base weights on the training split, and keeps them in ``work``; subclasses know the model."""
 
-    Attributes:
-        recipe: of a checkpoint like the reference, whose seed is 0.
-        lora: of an adapter.
-        adapter_config: of PEFT, which gets a copy, for it adds to the lists.
-        base_name: of the base weights.
-    """
-
-    recipe: Recipe
-    lora: Recipe
-    adapter_config: ClassVar[dict[str, Any]]
-    base_name: str
+    recipe: Recipe  # of a checkpoint like the reference, whose seed is 0
+    lora: Recipe  # of an adapter
+    adapter_config: ClassVar[dict[str, Any]]  # of PEFT, which gets a copy, for it adds to the lists
+    base_name: str  # of the base weights
 
     def __init__(self, reference: Path, processor: Any, examples: Examples, work: Path, jobs: int) -> None:
         self.reference, self.processor, self.examples, self.work, self.jobs = reference, processor, examples, work, jobs

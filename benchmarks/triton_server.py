@@ -25,8 +25,7 @@ from hydrant.data.examples import read_examples
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
 
-Fields = dict[str, list[Any]]
-"""An answer to one text, flat."""
+Fields = dict[str, list[Any]]  # An answer to one text, flat
 
 
 def main() -> int:

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from cpp import refused, run
 from hydrant import Bundle, HydrantError, load
 from hydrant.bundle import staging
 from hydrant.bundle.manifest import is_portable, same_place, stays_inside
@@ -139,16 +136,6 @@ def test_manifests_that_other_systems_read_otherwise_are_refused(
 ) -> None:
     with pytest.raises(HydrantError, match=words):
         Bundle.open(listed(made(tmp_path / "out"), *names))
-
-
-@pytest.mark.parametrize(("names", "words"), REFUSED)
-def test_the_cpp_runner_refuses_the_same_manifests(
-    names: tuple[str, ...], words: str, runner: Path, tmp_path: Path
-) -> None:
-    np.savez(tmp_path / "x.npz", input_ids=np.ones((1, 3), np.int64))
-    done = run(runner, listed(made(tmp_path / "out"), *names), "--input", tmp_path / "x.npz")
-    refused(done, "")
-    assert re.search(words, done.stderr), done.stderr
 
 
 def test_files_that_would_be_one_elsewhere_are_not_written(tmp_path: Path) -> None:

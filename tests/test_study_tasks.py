@@ -15,10 +15,9 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import study_tasks
 import tasks_data
 import tasks_rows
-from clinc150_domains import DOMAIN_OF
 from study_rows import DEEP
 from support import make_model
-from tasks_data import Sizes
+from tasks_data import DOMAIN_OF, Sizes
 
 SIZES = Sizes(train=40, validation=20, calibration=20, test=30, ood_test=12)
 

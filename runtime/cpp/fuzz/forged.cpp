@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "../src/files.h"
-#include "../src/sha256.h"
 
 namespace fs = std::filesystem;
 

@@ -12,18 +12,16 @@
 #include <stdexcept>
 #include <variant>
 
-#include "../program/picture_size.h"
 #include "../program/protocol.h"
 #include "../src/architecture.h"
+#include "../src/bundle.h"
 #include "../src/calibration.h"
 #include "../src/engine_file.h"
 #include "../src/engine_profiles.h"
 #include "../src/files.h"
-#include "../src/graph_metadata.h"
+#include "../src/graph.h"
 #include "../src/image.h"
 #include "../src/json.h"
-#include "../src/microbatch.h"
-#include "../src/orientation.h"
 #include "../src/pixels.h"
 #include "../src/signature.h"
 #include "../src/view.h"

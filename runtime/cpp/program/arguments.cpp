@@ -12,39 +12,39 @@ namespace {
 
 constexpr std::size_t kLargestBatch = 4096, kLongest = 1U << 20U, kLongestTime = 86400;  // the last in seconds
 
-InputError out_of_range(const std::string& name, const std::string& value, const std::string& expected) {
-  return InputError(name + " is " + cut(value) + "; expected " + expected);
-}
+// An option as it was given.
+struct Value {
+  const std::string& name;
+  const std::string text;
 
-std::size_t whole(const std::string& name, const std::string& value, std::size_t least, std::size_t most) {
-  std::size_t number = 0;
-  const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (failed != std::errc() || end != value.data() + value.size() || number < least || number > most) {
-    throw out_of_range(name, value, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  template <typename Number>
+  Number number(Number least, Number most, const std::string& expected) const {
+    Number found{};
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), found);
+    if (failed == std::errc() && end == text.data() + text.size() && found >= least && found <= most) return found;
+    throw InputError(name + " is " + cut(text) + "; expected " + expected);
   }
-  return number;
-}
 
-// Numbers with commas between them, each once.
-std::vector<std::size_t> numbers(const std::string& name, const std::string& value, std::size_t most) {
-  std::vector<std::size_t> found;
-  for (std::size_t start = 0; start <= value.size();) {
-    const std::size_t end = std::min(value.find(',', start), value.size());
-    const std::size_t number = whole(name, value.substr(start, end - start), 1, most);
-    if (std::find(found.begin(), found.end(), number) == found.end()) found.push_back(number);
-    start = end + 1;
+  std::size_t whole(std::size_t least, std::size_t most) const {
+    return number(least, most, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
   }
-  return found;
-}
 
-double seconds(const std::string& name, const std::string& value) {
-  double number = 0;
-  const auto [end, failed] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (failed != std::errc() || end != value.data() + value.size() || !(number >= 0) || number > kLongestTime) {
-    throw out_of_range(name, value, "a number of seconds from 0 to " + std::to_string(kLongestTime));
+  double seconds() const {
+    return number<double>(0, kLongestTime, "a number of seconds from 0 to " + std::to_string(kLongestTime));
   }
-  return number;
-}
+
+  // Numbers with commas between them, each once.
+  std::vector<std::size_t> numbers(std::size_t most) const {
+    std::vector<std::size_t> found;
+    for (std::size_t start = 0; start <= text.size();) {
+      const std::size_t end = std::min(text.find(',', start), text.size());
+      const std::size_t each = Value{name, text.substr(start, end - start)}.whole(1, most);
+      if (std::find(found.begin(), found.end(), each) == found.end()) found.push_back(each);
+      start = end + 1;
+    }
+    return found;
+  }
+};
 
 constexpr std::size_t kShortestToken = 8, kLongestToken = 4096;
 
@@ -69,7 +69,7 @@ std::string token_in(const std::string& file) {
   return token;
 }
 
-using Set = void (*)(Arguments& arguments, const std::string& name, const std::string& value);
+using Set = void (*)(Arguments& arguments, const Value& value);
 
 struct Option {
   const char* name;
@@ -85,88 +85,65 @@ constexpr Option kOptions[] = {
      "File of tensors or uint8 images (.npz, .npy), a JPEG or PNG image, or a text on each line (- for standard "
      "input); "
      "may be repeated",
-     [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back({v, std::nullopt, true}); }},
+     [](auto& a, auto& v) { a.inputs.push_back({v.text, std::nullopt, true}); }},
     {"--pair", "TEXT TEXT", "Pair of texts, for a model that reads pairs; once for each",
-     [](Arguments& a, const std::string&, const std::string& v) { a.inputs.push_back({v, "", false}); }},
+     [](auto& a, auto& v) { a.inputs.push_back({v.text, "", false}); }},
     {"--backend", "NAME", "Backend that runs the bundle: auto (the first that can run), or one of --list-backends",
-     [](Arguments& a, const std::string&, const std::string& v) { a.options.backend = v; }},
+     [](auto& a, auto& v) { a.options.backend = v.text; }},
     {"--precision", "KIND", "Precision to run: fp32, fp16, bf16 or int8; without it the backend chooses",
-     [](Arguments& a, const std::string&, const std::string& v) { a.options.precision = v; }},
+     [](auto& a, auto& v) { a.options.precision = v.text; }},
     {"--threads", "N", "Threads within one run; without it the backend's default",
-     [](Arguments& a, const std::string& n, const std::string& v) {
-       a.options.threads = static_cast<int>(whole(n, v, 1, 65536));
-     }},
+     [](auto& a, auto& v) { a.options.threads = static_cast<int>(v.whole(1, 65536)); }},
     {"--batch-size", "N", "Most inputs in one run; memory grows with it (32)",
-     [](Arguments& a, const std::string& n, const std::string& v) {
-       a.options.batch_size = whole(n, v, 1, kLargestBatch);
-     },
-     nullptr, "--profile"},
+     [](auto& a, auto& v) { a.options.batch_size = v.whole(1, kLargestBatch); }, nullptr, "--profile"},
     {"--provider-library", "FILE", "Plug-in of ONNX Runtime with which tensorrt-rtx runs the graph, without an engine",
-     [](Arguments& a, const std::string&, const std::string& v) { a.options.provider_library = v; }},
+     [](auto& a, auto& v) { a.options.provider_library = v.text; }},
     {"--trust", "FILE", "PEM file of the public key, or of the issuers, that the bundle must be signed by",
-     [](Arguments& a, const std::string&, const std::string& v) { a.options.trust = v; }},
+     [](auto& a, auto& v) { a.options.trust = v.text; }},
     {"--probabilities", nullptr, "Also print the probability of every class",
-     [](Arguments& a, const std::string&, const std::string&) { a.telling.probabilities = true; }, nullptr,
-     "--profile --serve"},
+     [](auto& a, auto&) { a.telling.probabilities = true; }, nullptr, "--profile --serve"},
     {"--aggregation", "KIND",
      "What a word takes of its tokens, of a model that tags tokens: first, mean or max (first)",
-     [](Arguments& a, const std::string&, const std::string& v) { a.telling.aggregation = aggregation_of(v); }, nullptr,
-     "--profile --serve"},
-    {"--json", nullptr, "Print one JSON object",
-     [](Arguments& a, const std::string&, const std::string&) { a.json = true; }, nullptr, "--serve"},
+     [](auto& a, auto& v) { a.telling.aggregation = aggregation_of(v.text); }, nullptr, "--profile --serve"},
+    {"--json", nullptr, "Print one JSON object", [](auto& a, auto&) { a.json = true; }, nullptr, "--serve"},
     {"--list-backends", nullptr, "List the backends, and why some cannot run on this machine",
-     [](Arguments& a, const std::string&, const std::string&) { a.list_backends = true; }},
+     [](auto& a, auto&) { a.list_backends = true; }},
     {"--profile", nullptr, "Measure latency and throughput on synthetic inputs",
-     [](Arguments& a, const std::string&, const std::string&) { a.profile = true; }},
-    {"--batch", "N,N", "Batch sizes to profile (1,8)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.batches = numbers(n, v, kLargestBatch); },
+     [](auto& a, auto&) { a.profile = true; }},
+    {"--batch", "N,N", "Batch sizes to profile (1,8)", [](auto& a, auto& v) { a.batches = v.numbers(kLargestBatch); },
      "--profile"},
     {"--sequence", "N,N", "Lengths of texts to profile, in tokens (128, or the most that the model reads)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.sequences = numbers(n, v, kLongest); },
-     "--profile"},
+     [](auto& a, auto& v) { a.sequences = v.numbers(kLongest); }, "--profile"},
     {"--seconds", "S", "Seconds for which each case is profiled, at least (3)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.seconds = seconds(n, v); }, "--profile"},
+     [](auto& a, auto& v) { a.seconds = v.seconds(); }, "--profile"},
     {"--iterations", "N", "Repetitions of each profiled case, at least (30)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.iterations = whole(n, v, 1, 1U << 20U); },
-     "--profile"},
+     [](auto& a, auto& v) { a.iterations = v.whole(1, 1U << 20U); }, "--profile"},
     {"--seed", "N", "Seed for the inputs that are profiled (0)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.seed = whole(n, v, 0, SIZE_MAX); }, "--profile"},
+     [](auto& a, auto& v) { a.seed = v.whole(0, SIZE_MAX); }, "--profile"},
     {"--serve", nullptr, "Answer over HTTP (Open Inference Protocol, and /predict) until SIGTERM",
-     [](Arguments& a, const std::string&, const std::string&) { a.serve = true; }},
+     [](auto& a, auto&) { a.serve = true; }},
     {"--host", "HOST", "Address to listen on; 0.0.0.0 for all (127.0.0.1)",
-     [](Arguments& a, const std::string&, const std::string& v) { a.serving.host = v; }, "--serve"},
+     [](auto& a, auto& v) { a.serving.host = v.text; }, "--serve"},
     {"--port", "N", "Port to listen on; 0 for one of the system's choice (8000)",
-     [](Arguments& a, const std::string& n, const std::string& v) {
-       a.serving.port = static_cast<std::uint16_t>(whole(n, v, 0, 65535));
-     },
-     "--serve"},
+     [](auto& a, auto& v) { a.serving.port = static_cast<std::uint16_t>(v.whole(0, 65535)); }, "--serve"},
     {"--workers", "N", "Requests that are worked on at once; memory grows with it (2)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.workers = whole(n, v, 1, 256); },
-     "--serve"},
+     [](auto& a, auto& v) { a.serving.workers = v.whole(1, 256); }, "--serve"},
     {"--queue", "N", "Most requests that wait; a further one is answered with 503 (64)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.queue = whole(n, v, 1, 65536); },
-     "--serve"},
+     [](auto& a, auto& v) { a.serving.queue = v.whole(1, 65536); }, "--serve"},
     {"--max-bytes", "N", "Largest body of a request, in bytes; a larger one is answered with 413 (8388608)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.body = whole(n, v, 1, 1U << 30U); },
-     "--serve"},
+     [](auto& a, auto& v) { a.serving.body = v.whole(1, 1U << 30U); }, "--serve"},
     {"--max-inputs", "N", "Most inputs of a request; one of more is answered with 413 (1024)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.inputs = whole(n, v, 1, 1U << 30U); },
-     "--serve"},
+     [](auto& a, auto& v) { a.serving.inputs = v.whole(1, 1U << 30U); }, "--serve"},
     {"--max-pixels", "N", "Most pixels of all pictures of a request; one of more is answered with 413 (33554432)",
-     [](Arguments& a, const std::string& n, const std::string& v) { a.serving.pixels = whole(n, v, 1, 1ULL << 40U); },
-     "--serve"},
+     [](auto& a, auto& v) { a.serving.pixels = v.whole(1, 1ULL << 40U); }, "--serve"},
     {"--transfer-timeout", "S", "Seconds that a request may take to come, and its answer to go (60)",
-     [](Arguments& a, const std::string& n, const std::string& v) {
-       a.serving.transfer = std::chrono::seconds(whole(n, v, 1, kLongestTime));
-     },
-     "--serve"},
+     [](auto& a, auto& v) { a.serving.transfer = std::chrono::seconds(v.whole(1, kLongestTime)); }, "--serve"},
     {"--token-file", "FILE", "File with a secret that clients send as Authorization: Bearer SECRET",
-     [](Arguments& a, const std::string&, const std::string& v) { a.serving.token = token_in(v); }, "--serve"},
+     [](auto& a, auto& v) { a.serving.token = token_in(v.text); }, "--serve"},
     {"--verbose", nullptr, "Print to standard error which backend runs, and why others were skipped",
-     [](Arguments& a, const std::string&, const std::string&) { a.verbose = true; }},
-    {"--version", nullptr, "Print the version",
-     [](Arguments& a, const std::string&, const std::string&) { a.version = true; }},
-    {"--help", nullptr, "Print this help", [](Arguments& a, const std::string&, const std::string&) { a.help = true; }},
+     [](auto& a, auto&) { a.verbose = true; }},
+    {"--version", nullptr, "Print the version", [](auto& a, auto&) { a.version = true; }},
+    {"--help", nullptr, "Print this help", [](auto& a, auto&) { a.help = true; }},
 };
 
 const Option& option_of(const std::string& name) {
@@ -233,7 +210,7 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
       throw InputError(name + " takes no value; leave " + cut(word.substr(equals)) + " out");
     if (option.value != nullptr && !attached && i + 1 == words.size())
       throw InputError(name + " lacks its value; expected " + name + " " + option.value);
-    option.set(arguments, name, option.value == nullptr ? "" : attached ? word.substr(equals + 1) : words[++i]);
+    option.set(arguments, {name, option.value == nullptr ? "" : attached ? word.substr(equals + 1) : words[++i]});
     if (option.name == std::string("--pair")) {
       if (attached || i + 1 == words.size())
         throw InputError("--pair lacks a text; expected --pair TEXT TEXT, each a word of its own to the shell");

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "http.h"
 #include "hydrant/hydrant.h"
-#include "limits.h"
 #include "rows.h"
 
 namespace hydrant {

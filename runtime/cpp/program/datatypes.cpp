@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "../src/bytes.h"
-#include "../src/half.h"
 #include "../src/messages.h"
 
 namespace hydrant {
@@ -70,13 +69,6 @@ std::vector<Value> from_json(const GivenTensor& given, const Convert& convert) {
   return found;
 }
 
-// The number that bytes stand for, the lowest first.
-std::uint64_t bits_of(std::string_view bytes) {
-  std::uint64_t bits = 0;
-  for (std::size_t i = 0; i < bytes.size(); ++i) bits |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
-  return bits;
-}
-
 // All values of `width` bytes each, each made by `convert` of its bits.
 template <typename Value, typename Convert>
 std::vector<Value> from_bytes(const GivenTensor& given, std::size_t width, const Convert& convert) {
@@ -89,7 +81,7 @@ std::vector<Value> from_bytes(const GivenTensor& given, std::size_t width, const
   std::vector<Value> found;
   found.reserve(given.bytes.size() / width);
   for (std::size_t place = 0; place < given.bytes.size(); place += width)
-    found.push_back(convert(bits_of(given.bytes.substr(place, width))));
+    found.push_back(convert(number_at(given.bytes, place, width, false)));
   return found;
 }
 
@@ -109,7 +101,7 @@ std::vector<std::string> strings_in(const GivenTensor& given) {
       throw InputError(what + " ends before element " + std::to_string(i) + " of " + std::to_string(count) +
                        "; expected the 4 bytes of its length");
     }
-    const std::uint64_t size = bits_of(rest.substr(0, kLengthBytes));
+    const std::uint64_t size = number_at(rest, 0, kLengthBytes, false);
     rest.remove_prefix(kLengthBytes);
     if (size > rest.size()) {
       throw InputError("element " + std::to_string(i) + " of " + what + " should have " + std::to_string(size) +

@@ -1,5 +1,4 @@
-// The datatypes of the Open Inference Protocol: the values of a request's tensor, in JSON or as bytes → what a model
-// reads.
+// The datatypes of the Open Inference Protocol: a request's tensor, in JSON or as bytes → what a model reads.
 #pragma once
 
 #include <string>
@@ -20,8 +19,7 @@ struct GivenTensor {
   std::string_view bytes;      // row-major and little-endian; each element of BYTES behind its length in four bytes
 };
 
-// All of these throw InputError: the datatype is another one, or the values are too many, too few, of another kind or
-// out of its range. Nothing is allocated that the request does not fill.
+// Both throw InputError for another datatype or wrong values. Nothing is allocated that the request does not fill.
 
 // Whole numbers and BOOL as int64, other numbers as float.
 Tensor numbers_of(const GivenTensor& given);

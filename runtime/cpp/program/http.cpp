@@ -19,13 +19,16 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "../src/messages.h"
-#include "framing.h"
+#include "ascii.h"
 #include "hydrant/hydrant.h"
 #include "rows.h"
 
@@ -69,13 +72,59 @@ int socket_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
 
-// Whether a header went on in the next line. libmicrohttpd reads a header where it came, its value behind its name and
-// what stands in the colon's place; the next line it glues to the name, whatever that becomes then ("Content-Length48",
-// or Content-Length of "Content-" and " Length"), and keeps that elsewhere. Both lie in the memory of the connection.
+// Whether a header continued on the next line. libmicrohttpd leaves name and value where they came, but copies those
+// of a folded header elsewhere; both lie in the memory of the connection.
 bool is_folded(const char* name_end, const char* value) {
   const std::less<> before;
   if (!before(name_end, value) || value - name_end > static_cast<std::ptrdiff_t>(kHeaderBytes)) return true;
   return !std::all_of(name_end, value, [](char each) { return each == '\0' || each == ' ' || each == '\t'; });
+}
+
+// A character that names of headers consist of (RFC 9110, 5.6.2).
+bool is_of_name(char each) {
+  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  const char low = lowered(each);
+  return (low >= 'a' && low <= 'z') || (low >= '0' && low <= '9') || kMarks.find(each) != std::string_view::npos;
+}
+
+// Checks that a request's headers give its length and host once, so that a proxy cannot read it as two requests.
+class Framing {
+ public:
+  // A header, whose bytes outlive this; `folded`: it continues on the next line.
+  void add(std::string_view name, std::string_view value, bool folded) noexcept;
+
+  // The first error, or nothing; `named`: HTTP/1.1, which requires a Host.
+  std::optional<std::string> wrong(bool named) const;
+
+ private:
+  std::optional<std::string_view> odd_;     // the first name that is none
+  std::optional<std::string_view> folded_;  // the first that goes on
+  std::string_view coding_;                 // of the body
+  std::size_t hosts_ = 0, lengths_ = 0, codings_ = 0;
+};
+
+void Framing::add(std::string_view name, std::string_view value, bool folded) noexcept {
+  if (!odd_ && (name.empty() || !std::all_of(name.begin(), name.end(), is_of_name))) odd_ = name;
+  if (!folded_ && folded) folded_ = name;
+  if (is_alike(name, "Host")) ++hosts_;
+  if (is_alike(name, "Content-Length")) ++lengths_;
+  if (is_alike(name, "Transfer-Encoding")) {
+    ++codings_;
+    coding_ = value;
+  }
+}
+
+std::optional<std::string> Framing::wrong(bool named) const {
+  if (folded_) return "the header " + cut(*folded_) + " goes on in the next line; expected each header on one line";
+  if (odd_)
+    return "a header is called " + cut(*odd_) + "; expected a name of letters, digits and marks, without spaces";
+  if (named && hosts_ == 0) return "the request has no header called Host; expected one";
+  if (hosts_ > 1) return "the request has " + std::to_string(hosts_) + " headers called Host; expected one";
+  if (lengths_ + codings_ > 1)
+    return "the request says more than once how long it is; expected Content-Length, or Transfer-Encoding, once";
+  if (codings_ == 1 && !is_alike(coding_, "chunked"))
+    return "the request has Transfer-Encoding " + cut(coding_) + "; expected chunked, or Content-Length instead";
+  return std::nullopt;
 }
 
 struct FreeAddresses {
@@ -207,8 +256,7 @@ struct HttpServer::State {
     }
   }
 
-  // Whether an answer may wait for its client: one that is no more than a connection's share always does, and so does
-  // one when no other long one is here, for each has to be had somehow.
+  // Whether an answer may wait for its client: a short one always, a long one within the limit or alone.
   bool has_room(Exchange& exchange, std::size_t bytes) {
     const std::uint64_t most = kHeld * limits.body;
     if (bytes <= most / limits.connections) return true;
@@ -276,8 +324,7 @@ struct HttpServer::State {
     return queued;
   }
 
-  // The headers are there. A body that is said to be far too large is refused before it is read; that of a request
-  // which is refused for its headers is thrown away.
+  // The headers have arrived. A body that is far too large is refused before it is read.
   MHD_Result begin(Exchange& exchange) {
     exchange.began = true;
     exchange.request.encoding = optional_header(exchange.connection, MHD_HTTP_HEADER_CONTENT_ENCODING);

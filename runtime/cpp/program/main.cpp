@@ -16,9 +16,8 @@
 #include "../src/messages.h"
 #include "arguments.h"
 #include "ascii.h"
-#include "profile.h"
+#include "commands.h"
 #include "rows.h"
-#include "serve.h"
 
 namespace hydrant {
 namespace {
@@ -76,8 +75,7 @@ Predicted predict_arrays(const Predictor& predictor, const std::string& file, st
 constexpr std::size_t kLongestLine = 1U << 24U;
 constexpr std::string_view kMark = "\xEF\xBB\xBF";  // with which some programs begin a file of UTF-8
 
-// A line without its end, which may be any of \n, \r\n and more \r; nothing at the end of the stream. Throws
-// InputError: it is too long.
+// A line without its end (\n, \r\n and more \r); nothing at the end of the stream.
 std::optional<std::string> next_line(std::istream& stream, const std::string& name) {
   std::string line;
   for (int each = stream.get(); each != '\n'; each = stream.get()) {
@@ -123,8 +121,7 @@ class Results {
 
 Predicted predict_texts(const Predictor& predictor, const std::vector<Text>& texts, std::size_t first) {
   Predicted found{predictor.predict_texts(texts, first), {}};
-  for (const Text& text : texts)
-    found.names.push_back(text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text));
+  for (const Text& text : texts) found.names.push_back(name_of(text));
   return found;
 }
 

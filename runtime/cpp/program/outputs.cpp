@@ -98,6 +98,7 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   const std::size_t longest = longest_of(p);
   std::vector<Output> all;
   const auto add = [&](const char* name, auto& values, std::vector<std::int64_t> shape) {
+    if (values.empty()) return;  // no field of this task
     if (p.tokens > 0) {
       const auto tokens = shape.begin() + static_cast<std::ptrdiff_t>(token_axis(name));
       const std::int64_t width = std::accumulate(tokens, shape.end(), std::int64_t{1}, std::multiplies<>());
@@ -109,44 +110,35 @@ std::vector<Output> outputs_of(const Predictor& predictor, Prediction p) {
   const auto add_if = [&](const char* name, auto& values, std::vector<std::int64_t> shape) {
     if (values) add(name, *values, std::move(shape));
   };
+  std::vector<std::string> names;
+  for (const std::int64_t label : p.label)
+    names.push_back(label < 0 ? "" : predictor.labels()[static_cast<std::size_t>(label)]);
   // in the order of the fields of Python's Prediction
-  const bool scores = predictor.gives_scores(), labels = predictor.gives_labels();
-  if (!scores) add("probabilities", p.probabilities, {batch, classes});
-  if (!scores && !labels) {
-    std::vector<std::string> names;
-    for (const std::int64_t label : p.label)
-      names.push_back(label < 0 ? "" : predictor.labels()[static_cast<std::size_t>(label)]);
-    add("label", names, {batch});
-    add("confidence", p.confidence, {batch});
-  }
-  if (!scores) {
-    add("predictive_entropy", p.predictive_entropy, {batch});
-    add("expected_entropy", p.expected_entropy, {batch});
-    add("mutual_information", p.mutual_information, {batch});
-    if (!labels) add("disagreement", p.disagreement, {batch});
-  }
+  add("probabilities", p.probabilities, {batch, classes});
+  add("label", names, {batch});
+  add("confidence", p.confidence, {batch});
+  add("predictive_entropy", p.predictive_entropy, {batch});
+  add("expected_entropy", p.expected_entropy, {batch});
+  add("mutual_information", p.mutual_information, {batch});
+  add("disagreement", p.disagreement, {batch});
   add_if("energy", p.energy, {batch});
   add_if("distance", p.distance, {batch});
   add_if("abstain", p.abstain, {batch});
   add_if("out_of_distribution", p.out_of_distribution, {batch});
   add_if("member_probabilities", p.member_probabilities, {batch, members, classes});
   add_if("prediction_set", p.prediction_set, {batch, classes});
-  if (scores) {
-    add("score", p.score, {batch});
-    add("score_variance", p.score_variance, {batch});
-  }
+  add("score", p.score, {batch});
+  add("score_variance", p.score_variance, {batch});
   add_if("interval_low", p.interval_low, {batch});
   add_if("interval_high", p.interval_high, {batch});
   add_if("member_scores", p.member_scores, {batch, members});
   add_if("mask", p.mask, {batch});
   add_if("words", p.words, {batch});
   add_if("offsets", p.offsets, {batch, 2});
-  if (labels) {
-    add_if("assigned", p.assigned, {batch, classes});
-    add("label_entropy", p.label_entropy, {batch, classes});
-    add("label_mutual_information", p.label_mutual_information, {batch, classes});
-  }
-  if (!scores && !labels) add("label_index", p.label, {batch});
+  add_if("assigned", p.assigned, {batch, classes});
+  add("label_entropy", p.label_entropy, {batch, classes});
+  add("label_mutual_information", p.label_mutual_information, {batch, classes});
+  add("label_index", p.label, {batch});
   return all;
 }
 

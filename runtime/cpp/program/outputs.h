@@ -21,8 +21,7 @@ struct Output {
   const char* datatype() const;  // "FP32", "INT64", "BOOL" or "BYTES"
 };
 
-// Every field of a prediction as a tensor, named as in Python's `Prediction`; `label` is the name of the class, and
-// `label_index` its number. Of tokens, those behind the longest text are left out.
+// Every field of a prediction as a tensor, named as in Python's `Prediction`; tokens are cut to the longest text.
 std::vector<Output> outputs_of(const Predictor& predictor, Prediction prediction);
 
 // Which axis of an output of a model that tags tokens is that of the tokens.

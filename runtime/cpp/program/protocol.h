@@ -1,7 +1,7 @@
-// The Open Inference Protocol (version 2, REST) and `/predict`: bodies of requests → inputs. Tensors stand in JSON, or
-// in binary form behind it: Triton's extension, by which a header gives the length of the JSON.
+// The Open Inference Protocol (version 2, REST, with Triton's binary tensors) and `/predict`: request bodies → inputs.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -38,11 +38,9 @@ class TooMuch : public InputError {
   using InputError::InputError;
 };
 
-// All of these throw InputError where the client is wrong; those that take `most` TooMuch where it sends more inputs
-// than that. A small body may hold them by the million, so that they are counted before anything is made of each.
+// All of these throw InputError where the client is wrong, and TooMuch for more inputs than `most`, counted first.
 
-// The body of `…/infer`.
-//   header_length  the header Inference-Header-Content-Length: bytes of JSON, behind which binary tensors stand
+// The body of `…/infer`; `header_length` is the header with the bytes of JSON, behind which binary tensors follow.
 InferRequest read_infer(std::string_view body, const std::optional<std::string>& header_length, std::size_t most);
 
 // What a model reads, by which inputs are understood: texts and pairs, images, or texts and lists of words.
@@ -62,5 +60,12 @@ OrderedJson inputs_metadata(const Predictor& predictor);
 
 // The bytes that base64 stands for. Throws InputError.
 std::string from_base64(const std::string& given, const std::string& what);
+
+struct PictureSize {
+  std::uint64_t width = 0, height = 0;
+};
+
+// Of a JPEG or PNG file, found as libjpeg and libpng find it; of 0 pixels where it says nothing that these would take.
+PictureSize picture_size(std::string_view file);
 
 }  // namespace hydrant

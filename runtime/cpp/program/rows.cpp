@@ -9,6 +9,11 @@
 
 namespace hydrant {
 
+OrderedJson name_of(const Text& text) {
+  if (text.words) return *text.words;
+  return text.pair ? OrderedJson::array({text.text, *text.pair}) : OrderedJson(text.text);
+}
+
 double shortest(float value) {
   std::array<char, 32> text{};
   const auto [end, failed] = std::to_chars(text.data(), text.data() + text.size(), value);
@@ -123,9 +128,7 @@ std::string part_of(const std::string& text, std::int64_t start, std::int64_t en
 // The text of an input, which may be a list of its words.
 std::string text_of(const OrderedJson& input) {
   if (!input.is_array()) return input.get<std::string>();
-  std::string text;
-  for (const OrderedJson& word : input) text += (text.empty() ? "" : " ") + word.get<std::string>();
-  return text;
+  return join(input.get<std::vector<std::string>>(), " ");
 }
 
 OrderedJson words_json(const Predictor& predictor, const Words& words, const std::string& text,

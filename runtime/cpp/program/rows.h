@@ -21,14 +21,14 @@ struct Telling {
 // An aggregation by its name: first, mean or max. Throws InputError.
 Aggregation aggregation_of(const std::string& name);
 
-// One object for each input; of a model that tags tokens with its words and spans, or of ready tensors with one for
-// each token, but for padding.
-//   inputs  what stands for each
-//   first   index of the first input
-// Throws InputError: an aggregation is asked for where there are no words.
+// One object for each input; for a model that tags tokens with its words and spans, or its tokens for ready tensors.
+// `inputs` names each, `first` is the index of the first.
 std::vector<OrderedJson> prediction_rows(const Predictor& predictor, const Prediction& prediction,
                                          const std::vector<OrderedJson>& inputs, std::size_t first,
                                          const Telling& telling);
+
+// What stands for a text in its row: the text, both of a pair, or its words.
+OrderedJson name_of(const Text& text);
 
 // The double with the shortest decimal that stands for a float32.
 double shortest(float value);

@@ -1,5 +1,3 @@
-#include "serve.h"
-
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -7,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "commands.h"
 #include "http.h"
 #include "service.h"
 

@@ -1,5 +1,5 @@
 // In place of serve.cpp where the build found no HTTP library.
-#include "serve.h"
+#include "commands.h"
 
 namespace hydrant {
 

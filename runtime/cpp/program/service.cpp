@@ -7,7 +7,6 @@
 #include "../src/messages.h"
 #include "ascii.h"
 #include "outputs.h"
-#include "picture_size.h"
 #include "protocol.h"
 
 namespace hydrant {
@@ -70,8 +69,7 @@ std::size_t length_of(const Text& text) {
   return length;
 }
 
-// Refuses pictures that take too much memory, or time. A side longer than a JPEG can have is that of a strip, for each
-// of whose pixels the resizing would keep several numbers.
+// Refuses pictures that take too much memory or time, very long strips among them.
 std::optional<HttpReply> too_many_pixels(const std::vector<std::string>& files, std::uint64_t most) {
   constexpr std::uint64_t kLongestSide = 65535;
   std::uint64_t left = most;
@@ -181,17 +179,15 @@ HttpReply Service::ready(OrderedJson body) const {
   return ok(body);
 }
 
-// Refuses a name that is not this machine's where nobody else is served: any site may let its own name lead here, and
-// its pages then ask as those of one site, without an origin where they only read. They have no token.
+// Refuses another host name for a local service without a token (DNS rebinding).
 std::optional<HttpReply> Service::renamed(const HttpRequest& request) const {
   if (!local_ || token_ || !request.host || is_loopback(*request.host)) return std::nullopt;
   return http_error(403, "the host " + cut(*request.host) +
                              " is not this machine; ask at 127.0.0.1, or start the server with --token-file");
 }
 
-// Refuses what a page of another site makes a browser send. A browser names the page's origin; programs send none. It
-// must be the host that is asked, by itself or through a proxy with TLS; for a service of this machine alone, which
-// asks for no token, it must be named as this machine: any site may let its own name lead here.
+// Refuses requests that a page of another site makes a browser send: the origin must be the host that is asked, and
+// for a local service without a token also this machine (against DNS rebinding).
 std::optional<HttpReply> Service::foreign(const HttpRequest& request) const {
   if (!request.origin) return std::nullopt;
   const std::string host = request.host.value_or("");
@@ -242,8 +238,7 @@ HttpReply Service::of_model(const HttpRequest& request, const std::string& rest)
   return unknown(request);
 }
 
-// Refuses what the model does not read, and what would take too much memory: a text while it is cut into tokens, and
-// pictures, of which a few bytes may stand for millions of pixels.
+// Refuses what the model does not read, and texts and pictures that would take too much memory.
 std::optional<HttpReply> Service::unfit(const Asked& asked) const {
   const bool texts = !asked.texts.empty() && !reads_texts_, images = !asked.images.empty() && !prepares_images_;
   if (texts || images) {

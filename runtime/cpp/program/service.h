@@ -19,15 +19,12 @@ bool is_loopback(const std::string& host);
 
 class Service {
  public:
-  // Predicts once, so that the first request finds everything ready, and learns which outputs there are.
-  //   local   whether only this machine can reach it
-  //   limits  of which it keeps the token, without which anyone who reaches it may ask, and how much a request holds
+  // Predicts once, to warm up and to learn the outputs; `local`: only this machine can reach it.
   Service(const Predictor& predictor, std::string name, bool local, const HttpLimits& limits);
 
   const std::string& name() const { return name_; }
 
-  // Refuses a request for its headers: a page of another site, no token, a compressed body. Safe to call from many
-  // threads, as is what comes next.
+  // Refuses by the headers: a page of another site, no token, a compressed body. Safe to call from many threads.
   std::optional<HttpReply> refused(const HttpRequest& request) const;
 
   // The answer to a request that was not refused.

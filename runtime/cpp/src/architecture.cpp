@@ -36,32 +36,37 @@ constexpr Number kNumbers[] = {
     {"prefix_tokens", &Architecture::prefix_tokens, 0, 0},
 };
 
-// Keys of what the graph was made from; a runtime does not read it.
-constexpr const char* kOthers[] = {
-    "family",
-    "modality",
-    "heads",
-    "head_width",
-    "width",
-    "mlp_width",
-    "activation",
-    "pre_norm",
-    "norm_eps",
-    "qkv_bias",
-    "pooling",
-    "hidden_dropout",
-    "attention_dropout",
-    "classifier_dropout",
-    "position_padding",
-    "patch_bias",
-    "patch_norm",
-    "pooled_width",
-};
-
-// Likewise, of which a bundle has those that its model or its task needs.
-constexpr const char* kAdded[] = {"token_pooling", "final_norm",      "embedding_width", "registers",  "rotary",
-                                  "windows",       "gated_mlp",       "bias_free",       "first_norm", "pooler_norm",
-                                  "task",          "score_activation"};
+// Keys of what the graph was made from, which a runtime does not read.
+constexpr const char* kOthers[] = {"family",
+                                   "modality",
+                                   "heads",
+                                   "head_width",
+                                   "width",
+                                   "mlp_width",
+                                   "activation",
+                                   "pre_norm",
+                                   "norm_eps",
+                                   "qkv_bias",
+                                   "pooling",
+                                   "hidden_dropout",
+                                   "attention_dropout",
+                                   "classifier_dropout",
+                                   "position_padding",
+                                   "patch_bias",
+                                   "patch_norm",
+                                   "pooled_width",
+                                   "token_pooling",
+                                   "final_norm",
+                                   "embedding_width",
+                                   "registers",
+                                   "rotary",
+                                   "windows",
+                                   "gated_mlp",
+                                   "bias_free",
+                                   "first_norm",
+                                   "pooler_norm",
+                                   "task",
+                                   "score_activation"};
 
 std::vector<Field> fields_of(bool image) {
   std::vector<Field> fields;
@@ -69,8 +74,7 @@ std::vector<Field> fields_of(bool image) {
     const std::int64_t least = image ? number.least_of_image : number.least_of_text;
     fields.push_back({number.key, Is::whole, true, static_cast<double>(least), static_cast<double>(kMost)});
   }
-  for (const char* key : kOthers) fields.push_back({key, Is::any});
-  for (const char* key : kAdded) fields.push_back({key, Is::any, false});
+  for (const char* key : kOthers) fields.push_back({key, Is::any, false});
   return fields;
 }
 
@@ -91,13 +95,13 @@ Architecture Architecture::of(const Bundle& bundle) {
         "(hydrant predict, hydrant.load)");
   }
   const auto malformed = [&](const char* key, const std::string& expected) {
-    return BundleError(std::string("the bundle's config.json has ") + key + " = " + shown(data[key]) + "; expected " +
-                       expected + "; " + kFuseAgain);
+    return BundleError(std::string("the bundle's config.json has ") + key + " = " + shown(member(data, key)) +
+                       "; expected " + expected + "; " + kFuseAgain);
   };
   Architecture found;
   found.image = member(data, "modality") == "image";
   check_fields(data, fields_of(found.image), "the bundle's config.json", kFuseAgain);
-  if (!found.image && data["modality"] != "text") throw malformed("modality", "text or image");
+  if (!found.image && member(data, "modality") != "text") throw malformed("modality", "text or image");
   for (const Number& number : kNumbers) found.*number.field = data[number.key].get<std::int64_t>();
   found.score = task == "score";
   found.multi_label = task == "multi_label";
@@ -105,15 +109,15 @@ Architecture Architecture::of(const Bundle& bundle) {
   if (found.score != (found.classes == 1)) throw malformed("classes", "1 for a score, and otherwise 2 or more");
   if (found.tokens) {
     constexpr const char* kDense[] = {"none", "tanh", "relu", "gelu"};
-    const auto is_pooling = [&](const char* known) { return data["pooling"] == known; };
+    const auto is_pooling = [&](const char* known) { return member(data, "pooling") == known; };
     if (found.image) throw malformed("modality", "text of task tokens");
     if (std::none_of(std::begin(kDense), std::end(kDense), is_pooling))
       throw malformed("pooling", "none, tanh, relu, gelu of task tokens");
     if (data.contains("token_pooling") && data["token_pooling"] != "first")
       throw malformed("token_pooling", "first of task tokens");
   }
-  if (!data["position_padding"].is_null()) {
-    found.position_padding = integer(data["position_padding"], 0, kMost);
+  if (const Json& padding = member(data, "position_padding"); !padding.is_null()) {
+    found.position_padding = integer(padding, 0, kMost);
     if (!found.position_padding) throw malformed("position_padding", "a token id or null");
   }
   if (found.max_sequence() < 1) throw malformed("positions", "room for one token at least");

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "engine.h"
-#include "gpu.h"
 #include "graph.h"
+#include "library.h"
 #include "messages.h"
 
 namespace hydrant {

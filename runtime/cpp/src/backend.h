@@ -41,9 +41,8 @@ class Backend {
   std::string precision_;
 };
 
-// The backend asked for, or with "auto" the first that can run; those that were skipped go to `fallbacks`.
-// Only absence makes "auto" go on; a file that was altered is an error.
-// Throws BackendError: unknown, or none can run; BundleError: a file is altered or malformed.
+// The backend asked for, or with "auto" the first that can run; skipped ones go to `fallbacks`.
+// Only absence makes "auto" go on; an altered file is a BundleError.
 std::unique_ptr<const Backend> open_backend(const Bundle& bundle, const Architecture& architecture,
                                             const Options& options, std::vector<Fallback>& fallbacks);
 

@@ -18,8 +18,7 @@ std::string onnx_name(const std::string& precision);
 
 class Bundle {
  public:
-  // Reads and validates the manifest; other files are checked when they are used.
-  // Throws BundleError: it is not a bundle, or its manifest is malformed, too new or unsafe.
+  // Reads and validates the manifest; other files are checked when they are used. Throws BundleError.
   static Bundle open(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
@@ -63,7 +62,6 @@ class Bundle {
   };
 
   void read_manifest(const Json& manifest);
-  void read_fusion(const Json& fusion);
   void read_files(const Json& files);
   const Entry& entry(const std::string& name) const;
   std::filesystem::path place(const std::string& name) const;
@@ -78,5 +76,12 @@ class Bundle {
   std::set<std::string> adapted_;
   std::map<std::string, Entry> files_;
 };
+
+// Compares the entries `hydrant.*` of a graph with the bundle; missing ones and unreadable files pass. Throws
+// BundleError: the first entry that differs, with both values.
+void check_graph(const Bundle& bundle, const std::string& name);
+
+// The same for every graph of the bundle, also those that do not run.
+void check_all_graphs(const Bundle& bundle);
 
 }  // namespace hydrant

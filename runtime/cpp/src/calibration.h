@@ -1,5 +1,4 @@
-// `calibration.json`, and what follows from it for a prediction: whether to abstain, whether the input is out of
-// distribution, and a set of classes.
+// `calibration.json`, and the decisions on a prediction that follow from it.
 #pragma once
 
 #include <optional>
@@ -19,8 +18,7 @@ struct Threshold {
   bool below = false;                                     // the uncertain side
   float value = 0;                                        // nats, or a probability for `confidence`
 
-  // Which inputs lie on the uncertain side, [B]; of tokens [B, T], and no padding. Throws BackendError: the graph does
-  // not give the score.
+  // Which inputs lie on the uncertain side, [B] (tokens: [B, T]). Throws BackendError: the graph lacks the score.
   std::vector<bool> beyond(const Prediction& prediction) const;
 };
 
@@ -60,12 +58,10 @@ struct Calibration {
   std::optional<Intervals> intervals;
   std::optional<LabelThresholds> labels;
 
-  // Reads and validates the calibration of a bundle; its temperature is in the graph.
-  // Throws BundleError: missing, altered, malformed or too new.
+  // Reads and validates the calibration of a bundle; its temperature is in the graph. Throws BundleError.
   static Calibration of(const Bundle& bundle);
 
-  // Fills `abstain`, `out_of_distribution`, `prediction_set` and the interval, where the calibration has what they
-  // need.
+  // Fills every decision that the calibration provides.
   void decide(Prediction& prediction) const;
 };
 

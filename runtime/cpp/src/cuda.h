@@ -52,8 +52,7 @@ class Cuda {
   decltype(&cudaGetErrorString) text_;
 };
 
-// Makes the first GPU this thread's; when it is destroyed, the thread has its program's choice again. Where that fails,
-// the calls in between fail, too, and say so.
+// Makes the first GPU this thread's while it lives; failures show in the calls in between.
 class OnFirstGpu {
  public:
   explicit OnFirstGpu(const Cuda& cuda) noexcept;

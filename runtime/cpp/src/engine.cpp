@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "engine_lane.h"
-#include "gpu.h"
+#include "library.h"
 
 namespace hydrant {
 namespace {
@@ -40,12 +40,7 @@ class EngineBackend : public Backend {
     const OnFirstGpu here(cuda_);
     std::unique_ptr<Lane> lane = taken();  // after a failure it is not used again
     Outputs joined;
-    for (const Part& part : parts) {
-      for (auto& [name, values] : lane->run(inputs, part, padding_token_)) {
-        auto& whole = joined[name];
-        whole.insert(whole.end(), values.begin(), values.end());
-      }
-    }
+    for (const Part& part : parts) extend(joined, lane->run(inputs, part, padding_token_));
     const std::lock_guard<std::mutex> held(lock_);
     idle_.push_back(std::move(lane));
     return joined;

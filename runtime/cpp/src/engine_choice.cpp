@@ -6,11 +6,11 @@
 #include <iterator>
 #include <tuple>
 
-#include "gpu.h"
-#include "graph_metadata.h"
+#include "bundle.h"
+#include "files.h"
 #include "hydrant/hydrant.h"
+#include "library.h"
 #include "messages.h"
-#include "sha256.h"
 
 namespace hydrant {
 namespace {
@@ -86,8 +86,7 @@ std::ptrdiff_t rank_of(const Bundle& bundle, const Chosen& engine) {
                     command_text(build_command(bundle, engine.facts.library, precisions().front())) + "`");
 }
 
-// What engines are sorted by, the least first: precision, then the longest text (none for images) and the largest batch
-// of any profile.
+// Sort key of engines: precision, longest text (none for images), largest batch.
 std::tuple<std::ptrdiff_t, std::int64_t, std::int64_t> order_of(const Bundle& bundle, const Chosen& engine) {
   std::int64_t tokens = 0, rows = 0;
   for (const Profile& profile : engine.facts.profiles) {
@@ -194,16 +193,12 @@ Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::op
   }
   const std::string first = precision.value_or(precisions().front());
   check_target(bundle, machine, first);
-  std::vector<Chosen> asked;
+  std::vector<std::pair<decltype(order_of(bundle, Chosen())), Chosen>> fitting;
   for (const std::string& name : engine_names(bundle)) {
     Chosen engine{name, EngineFile::read(bundle, name), {}};
     if (engine.facts.library != machine.library || engine.facts.precision != precision.value_or(engine.facts.precision))
       continue;
     engine.rebuild = rebuild_command(bundle, name, engine.facts);
-    asked.push_back(std::move(engine));
-  }
-  std::vector<std::pair<decltype(order_of(bundle, asked.front())), Chosen>> fitting;
-  for (Chosen& engine : asked) {
     const auto order = order_of(bundle, engine);
     fitting.emplace_back(order, std::move(engine));
   }

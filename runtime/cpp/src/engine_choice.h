@@ -25,14 +25,11 @@ struct Chosen {
   std::vector<std::string> rebuild;  // words of the command that builds it again
 };
 
-// The first engine that fits: FP16 before BF16 before FP32; of one precision the one that takes the longest text, then
-// the largest batch, then the first by name. Only metadata is read here.
-// Throws BackendError: there is no such engine, or none fits; the reason and the command that builds one are given.
-// BundleError: metadata was altered or is malformed.
+// The first engine that fits: FP16 before BF16 before FP32, then the longest text, the largest batch, the name.
+// Only metadata is read. Throws BackendError with the command that builds one, or BundleError.
 Chosen choose_engine(const Bundle& bundle, const Machine& machine, const std::optional<std::string>& precision);
 
-// The bytes of an engine, after they were compared with the manifest and the metadata. Throws BundleError: missing or
-// altered.
+// The bytes of an engine, compared with the manifest and the metadata. Throws BundleError.
 std::string read_engine(const Bundle& bundle, const Chosen& chosen);
 
 // The words of a command as a shell takes them.

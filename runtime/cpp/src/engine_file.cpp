@@ -14,25 +14,23 @@ constexpr const char* kBuildAgain = "build the engine again with `hydrant build`
 constexpr const char* kFolder = "engines/";
 constexpr const char* kEnding = ".engine";
 
-constexpr Field kEngineFields[] = {
-    {"schema", Is::any},
-    {"library", Is::text},
-    {"version", Is::text},
-    {"precision", Is::text},
-    {"profiles", Is::list},
-    {"compute_capabilities", Is::texts},
-    {"platform", Is::text},
-    {"onnx", Is::text},
-    {"onnx_sha256", Is::text},
-    {"engine_sha256", Is::text},
-    {"version_compatible", Is::flag},
-    {"hardware_compatibility", Is::text},
-    {"stripped", Is::flag},
-    {"refittable", Is::flag},
-    {"attention_blocks", Is::whole},
-    {"fused", Is::list},
-    {"layers", Is::list},
-};
+constexpr Field kEngineFields[] = {{"schema", Is::any},
+                                   {"library", Is::text},
+                                   {"version", Is::text},
+                                   {"precision", Is::text},
+                                   {"profiles", Is::list},
+                                   {"compute_capabilities", Is::texts},
+                                   {"platform", Is::text},
+                                   {"onnx", Is::text},
+                                   {"onnx_sha256", Is::text},
+                                   {"engine_sha256", Is::text},
+                                   {"version_compatible", Is::flag},
+                                   {"hardware_compatibility", Is::text},
+                                   {"stripped", Is::flag},
+                                   {"refittable", Is::flag},
+                                   {"attention_blocks", Is::whole},
+                                   {"fused", Is::list},
+                                   {"layers", Is::list}};
 
 // A shape of positive sizes; empty for anything else.
 Shape shape_of(const Json& sizes) {

@@ -37,12 +37,10 @@ struct EngineFile {
   bool stripped = false;               // holds no weights
   bool refittable = false;
 
-  // The metadata of an engine, after its digest was checked.
-  // Throws BundleError: the file is missing, altered or malformed.
+  // The metadata of an engine. Throws BundleError: the file is missing, altered or malformed.
   static EngineFile read(const Bundle& bundle, const std::string& name);
 
-  // The same from decoded JSON; `file` names it in messages. Throws BundleError: keys are missing, unknown or of the
-  // wrong kind.
+  // The same from decoded JSON; `file` names it in messages.
   static EngineFile of(const Json& data, const std::string& file);
 };
 

@@ -8,9 +8,6 @@
 namespace hydrant {
 namespace {
 
-// Values of an output for each input.
-std::size_t width_of(const Shape& shape) { return count_of({shape.begin() + 1, shape.end()}); }
-
 nvinfer1::Dims dims_of(const Shape& shape) {
   nvinfer1::Dims sizes{};
   sizes.nbDims = static_cast<int32_t>(shape.size());

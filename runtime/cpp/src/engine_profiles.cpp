@@ -156,7 +156,7 @@ BackendError Profiles::too_long(std::size_t tokens) const {
 }
 
 Shape fill(const View& view, const Part& part, std::int64_t padding, void* target) {
-  const std::size_t width = count_of({view.shape.begin() + 1, view.shape.end()});
+  const std::size_t width = width_of(view.shape);
   const std::size_t wide = part.tokens.value_or(width);
   std::visit(
       [&](const auto& values) {

@@ -43,8 +43,7 @@ struct Range {
 // The optimization profiles of an engine.
 class Profiles {
  public:
-  // `rebuild`: words of the command that builds the engine, for messages. Throws BackendError: the inputs of a profile
-  // do not share a range.
+  // `rebuild`: words of the command that builds the engine. Throws BackendError: inputs do not share a range.
   Profiles(std::vector<Profile> profiles, std::vector<std::string> rebuild);
 
   // Rows of the largest batch that any profile takes.
@@ -53,9 +52,8 @@ class Profiles {
   // Tokens of the longest text that any profile takes; nothing for images.
   std::optional<std::size_t> longest() const;
 
-  // How a batch runs: whole where a profile takes it, else in parts of nearly equal size. Of the profiles that take a
-  // part, the one that pads it least is chosen, and of these the one with the fewest values at its largest.
-  // Throws BackendError: the batch is empty, or the texts are longer than any profile takes.
+  // How a batch runs: whole where a profile takes it, else in parts of nearly equal size, each by the profile that pads
+  // it least. Throws BackendError: the batch is empty, or the texts are too long.
   std::vector<Part> parts(std::size_t rows, std::optional<std::size_t> tokens) const;
 
   // Most inputs of a batch that go into one run.
@@ -64,8 +62,7 @@ class Profiles {
   // Values in an input at its largest in any profile.
   std::size_t max_values(const std::string& input) const;
 
-  // Throws BackendError: the inputs have other names, types or fixed sizes than the engine's; `floats` says of each of
-  // those whether it is float32; otherwise it is int64.
+  // Throws BackendError: other names, types (`floats`: float32, else int64) or fixed sizes than the engine's.
   void check(const Views& inputs, const std::map<std::string, bool>& floats) const;
 
  private:
@@ -77,8 +74,7 @@ class Profiles {
   std::vector<std::string> rebuild_;
 };
 
-// Writes the rows of a part to `target`, filled up to what its profile takes: texts get `padding` at their end, missing
-// rows repeat the last one. Returns the shape that they then have.
+// Writes the rows of a part, padded to its profile (rows repeat the last one), to `target`; returns their shape.
 Shape fill(const View& view, const Part& part, std::int64_t padding, void* target);
 
 }  // namespace hydrant

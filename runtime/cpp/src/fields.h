@@ -46,16 +46,12 @@ struct Fields {
   std::size_t count;
 };
 
-// Refuses an object with a field that is missing, unknown (unless `open`) or of another kind; the first is named.
-//   where   the file, and what of it, for messages
-//   remedy  what to do, after a semicolon
-// Throws BundleError.
+// Refuses an object with a field that is missing, unknown (unless `open`) or of another kind; `where` and `remedy`
+// begin and end the message. Throws BundleError.
 void check_fields(const Json& value, Fields fields, const std::string& where, const std::string& remedy,
                   bool open = false);
 
-// Refuses a file of another schema.
-//   writer  version of hydrant that wrote it; null where the file does not say
-// Throws BundleError.
+// Refuses a file of another schema, which hydrant `writer` (or null) wrote. Throws BundleError.
 void check_schema(const Json& schema, const std::string& file, const Json& writer = nullptr);
 
 }  // namespace hydrant

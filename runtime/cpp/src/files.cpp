@@ -1,13 +1,56 @@
 #include "files.h"
 
+#include <openssl/evp.h>
+
 #include <array>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 #include <system_error>
+#include <vector>
+
+#include "hydrant/hydrant.h"
 
 namespace fs = std::filesystem;
 
 namespace hydrant {
+
+namespace {
+
+struct FreeContext {
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+};
+
+class Digest {
+ public:
+  Digest() : context_(EVP_MD_CTX_new()) {
+    check(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
+  }
+
+  void add(const void* bytes, std::size_t size) { check(EVP_DigestUpdate(context_.get(), bytes, size) == 1); }
+
+  std::string hex() {
+    std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
+    unsigned int size = 0;
+    check(EVP_DigestFinal_ex(context_.get(), bytes.data(), &size) == 1);
+    constexpr char kDigits[] = "0123456789abcdef";
+    std::string text;
+    for (unsigned int i = 0; i < size; ++i) {
+      text += kDigits[bytes[i] >> 4U];
+      text += kDigits[bytes[i] & 15U];
+    }
+    return text;
+  }
+
+ private:
+  static void check(bool done) {
+    if (!done) throw Error("OpenSSL cannot compute SHA-256 here; its provider of digests is missing, so reinstall it");
+  }
+
+  std::unique_ptr<EVP_MD_CTX, FreeContext> context_;
+};
+
+}  // namespace
 
 std::optional<std::string> bytes_of(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
@@ -29,6 +72,24 @@ std::uintmax_t size_of(const fs::path& file) {
   const std::uintmax_t size = fs::file_size(file, failed);
   if (failed) throw std::invalid_argument(failed.message());
   return size;
+}
+
+std::string sha256(std::string_view bytes) {
+  Digest digest;
+  digest.add(bytes.data(), bytes.size());
+  return digest.hex();
+}
+
+std::string sha256_of(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::vector<char> block(1U << 20U);
+  Digest digest;
+  while (stream) {
+    stream.read(block.data(), static_cast<std::streamsize>(block.size()));
+    digest.add(block.data(), static_cast<std::size_t>(stream.gcount()));
+  }
+  if (!stream.eof()) throw InputError("cannot read " + file.string() + "; check its permissions");
+  return digest.hex();
 }
 
 }  // namespace hydrant

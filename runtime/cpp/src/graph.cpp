@@ -1,18 +1,57 @@
 #include "graph.h"
 
-#include <algorithm>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "cache.h"
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "fields.h"
+#include "hydrant/hydrant.h"
 #include "messages.h"
+
+namespace fs = std::filesystem;
 
 namespace hydrant {
 namespace {
 
 using Precisions = std::vector<std::string>;
 
-// Largest batch of one run of the TensorRT provider, which compiles for a range of batches, and the length of texts
-// that its kernels are chosen for.
+// Ranges that the TensorRT provider compiles for.
 constexpr std::int64_t kTensorRtRows = 32, kTensorRtTokens = 64;
+
+fs::path cache_folder() {
+  const char* chosen = std::getenv("XDG_CACHE_HOME");  // NOLINT(concurrency-mt-unsafe): nothing here changes it
+  const char* home = std::getenv("HOME");              // NOLINT(concurrency-mt-unsafe): likewise
+  if (chosen != nullptr && fs::path(chosen).is_absolute()) return fs::path(chosen) / "hydrant";
+  return fs::path(home == nullptr ? "/nonexistent" : home) / ".cache" / "hydrant";
+}
+
+// A folder below ~/.cache/hydrant that only this user can write to; nothing where it cannot be made.
+std::optional<fs::path> private_folder(const std::vector<std::string>& names) {
+  fs::path folder = cache_folder();
+  std::error_code failed;
+  fs::create_directories(folder.parent_path(), failed);
+  for (std::size_t depth = 0; depth <= names.size(); ++depth) {
+    if (depth > 0) folder /= names[depth - 1];
+    struct stat status{};
+    mkdir(folder.c_str(), S_IRWXU);
+    if (stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return std::nullopt;
+    if (status.st_uid != getuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+      throw BackendError(folder.string() +
+                         " belongs to another user or lets others write to it, and engines in it are run; make it your "
+                         "own with chown and chmod 700, or set XDG_CACHE_HOME");
+    }
+  }
+  return folder;
+}
 
 // Precision of the graph to run. Throws BackendError: the backend does not run it, or the bundle has none.
 std::string choose_precision(const Bundle& bundle, const GraphKind& kind, const std::optional<std::string>& asked) {
@@ -75,6 +114,43 @@ Provider provider_of(const Bundle& bundle, const Architecture& architecture, con
   return provider;
 }
 
+// Rows (inputs × tokens × streams) of one run, about: measured by benchmarks/graph_latency.py.
+constexpr double kRows = 800;
+
+// Whether adapters change a module of a layer.
+bool is_adapted(const std::set<std::string>& modules, std::size_t layer) {
+  const std::string start = "layers." + std::to_string(layer) + ".";
+  const auto found = modules.lower_bound(start);
+  return found != modules.end() && found->compare(0, start.size(), start) == 0;
+}
+
+// First layer that differs between members, or the number of layers. Throws BundleError.
+std::size_t fork_of(const Json& plan, std::size_t layers, const std::set<std::string>& adapted,
+                    const std::string& file) {
+  static constexpr Field fields[] = {{"schema", Is::any},           {"family", Is::text},  {"layers", Is::whole},
+                                     {"heads", Is::whole},          {"members", Is::list}, {"method", Is::text},
+                                     {"provenance", Is::any, false}};
+  static constexpr Field member_fields[] = {{"keep", Is::list}};
+  if (plan.is_object()) check_schema(member(plan, "schema"), file);
+  check_fields(plan, fields, file, "make the bundle again");
+  const Json& members = plan["members"];
+  if (members.empty()) throw BundleError(file + " has no members; make the bundle again");
+  for (const Json& each : members) {
+    check_fields(each, member_fields, file + ": a member", "make the bundle again");
+    if (each["keep"].size() != layers) {
+      throw BundleError(file + " has a member with keep = " + shown(each["keep"]) + "; expected " +
+                        std::to_string(layers) + " lists of heads; make the bundle again");
+    }
+  }
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const Json& first = members[0]["keep"][layer];
+    const auto same = [&](const Json& each) { return each["keep"][layer] == first; };
+    if (!std::all_of(members.begin(), members.end(), same)) return layer;
+    if (members.size() > 1 && is_adapted(adapted, layer)) return layer;
+  }
+  return layers;
+}
+
 }  // namespace
 
 std::optional<std::string> why_no_provider(const GraphKind& kind, const Options& options) {
@@ -108,13 +184,27 @@ Outputs Graph::run(const Views& inputs) const {
   if (size <= most) return session_->run(inputs);
   const std::size_t pieces = (size + most - 1) / most, step = (size + pieces - 1) / pieces;
   Outputs joined;
-  for (std::size_t first = 0; first < size; first += step) {
-    for (auto& [name, values] : session_->run(rows_of(inputs, first, std::min(first + step, size)))) {
-      auto& whole = joined[name];
-      whole.insert(whole.end(), values.begin(), values.end());
-    }
-  }
+  for (std::size_t first = 0; first < size; first += step)
+    extend(joined, session_->run(rows_of(inputs, first, std::min(first + step, size))));
   return joined;
+}
+
+Microbatch Microbatch::of(const Bundle& bundle, const Architecture& architecture) {
+  const auto layers = static_cast<std::size_t>(architecture.layers);
+  const Json plan = bundle.read_json("plan.json");
+  const std::size_t fork = fork_of(plan, layers, bundle.adapted(), (bundle.path() / "plan.json").string());
+  const std::size_t trunk = bundle.checkpoints() == 1 ? fork : 0;
+  const std::size_t streams = trunk + (layers - trunk) * plan["members"].size();
+  Microbatch made;
+  made.image_tokens_ = architecture.image ? static_cast<std::size_t>(architecture.max_sequence()) : 0;
+  made.streams_ = static_cast<double>(streams) / static_cast<double>(layers);
+  return made;
+}
+
+std::size_t Microbatch::chunk(std::size_t tokens) const {
+  const std::size_t rows = image_tokens_ > 0 ? image_tokens_ : std::max<std::size_t>(tokens, 1);
+  const double inputs = std::nearbyint(kRows / (static_cast<double>(rows) * streams_));
+  return inputs < 1 ? 1 : static_cast<std::size_t>(inputs);
 }
 
 }  // namespace hydrant

@@ -1,5 +1,3 @@
-#include "graph_metadata.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +8,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "bundle.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
 
@@ -19,7 +18,7 @@ namespace {
 // Fields of ONNX's ModelProto and StringStringEntryProto.
 constexpr std::uint64_t kMetadata = 14, kKey = 1, kValue = 2;
 
-constexpr std::uint64_t kMostBytes = 16U << 20U;  // of an entry
+constexpr std::uint64_t kMostEntry = 16U << 20U;  // of an entry
 
 // A number of a protocol-buffer message: seven bits in each byte, the lowest first.
 std::uint64_t number(std::istream& stream) {
@@ -33,8 +32,7 @@ std::uint64_t number(std::istream& stream) {
   throw std::invalid_argument("a number without an end");
 }
 
-// Contents of a message's fields of one number, which hold bytes; others are skipped. Throws std::invalid_argument: the
-// bytes are not such a message.
+// Contents of a message's byte fields of one number. Throws std::invalid_argument: no such message.
 std::vector<std::string> fields(std::istream& stream, std::uint64_t size, std::uint64_t wanted) {
   std::vector<std::string> found;
   const auto at = [&] { return static_cast<std::uint64_t>(stream.tellg()); };
@@ -50,7 +48,7 @@ std::vector<std::string> fields(std::istream& stream, std::uint64_t size, std::u
       stream.seekg(static_cast<std::streamoff>(length), std::ios::cur);
       continue;
     }
-    if (length > kMostBytes) throw std::invalid_argument("an entry of more than 16 MiB");
+    if (length > kMostEntry) throw std::invalid_argument("an entry of more than 16 MiB");
     stream.read(found.emplace_back(length, '\0').data(), static_cast<std::streamsize>(length));
   }
   return found;
@@ -136,8 +134,7 @@ std::vector<Expected> expected_of(const Bundle& bundle) {
   return all;
 }
 
-// What a text of the metadata stands for: where a string is expected, itself; else its JSON, or itself if it is not
-// JSON.
+// The value of a metadata text: a string where one is expected, else its JSON, or itself if it is not JSON.
 Json decoded(const std::string& text, const Json& like) {
   if (like.is_string()) return text;
   try {

@@ -14,13 +14,11 @@
 #include <string>
 
 #include "image.h"
-#include "orientation.h"
 
 namespace hydrant {
 namespace {
 
-// A picture of some kilobytes may hold thousands of scans, each of which runs over all of its pixels. Programs write
-// a dozen.
+// A small file may hold thousands of scans, each over all of its pixels; programs write a dozen.
 constexpr int kMostScans = 100;
 constexpr int kExifMarker = JPEG_APP0 + 1;
 constexpr std::string_view kExifName{"Exif\0\0", 6}, kXmpName{"http://ns.adobe.com/xap/1.0/\0", 29};

@@ -11,8 +11,7 @@ namespace {
 
 constexpr int kDeepest = 100;
 
-// Whether brackets outside strings lie deeper than `most` within each other. The parser's own callback would tell, but
-// it looks at all of an array again for each object in it, which takes hours for a body of some megabytes.
+// Whether brackets outside strings are nested deeper than `most`. The parser's callback is quadratic in arrays.
 bool is_deeper(std::string_view text, int most) {
   int depth = 0;
   bool inside = false;

@@ -5,22 +5,6 @@ namespace {
 
 constexpr std::size_t kLongestName = 60;
 
-// Bytes of the UTF-8 character that `text` starts with; 0 where it starts with none.
-std::size_t character_size(std::string_view text) {
-  const auto first = static_cast<unsigned char>(text.front());
-  const std::size_t size = first < 0x80   ? 1
-                           : first < 0xC2 ? 0
-                           : first < 0xE0 ? 2
-                           : first < 0xF0 ? 3
-                           : first < 0xF5 ? 4
-                                          : 0;
-  if (size > text.size()) return 0;
-  for (std::size_t i = 1; i < size; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) return 0;
-  }
-  return size;
-}
-
 // A line of at most `limit` bytes, cut between UTF-8 characters.
 std::string shortened(const std::string& line, std::size_t limit) {
   if (line.size() <= limit) return line;
@@ -31,19 +15,35 @@ std::string shortened(const std::string& line, std::size_t limit) {
 
 }  // namespace
 
+std::int32_t next_character(std::string_view text, std::size_t& place) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const unsigned lead = byte(place);
+  const std::size_t more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2 : 3;
+  if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4) return -1;
+  unsigned found = more == 0 ? lead : lead & (0x3FU >> more);
+  for (std::size_t i = 1; i <= more; ++i) {
+    if ((byte(place + i) & 0xC0U) != 0x80U) return -1;
+    found = found << 6U | (byte(place + i) & 0x3FU);
+  }
+  constexpr unsigned kLeast[] = {0, 0x80, 0x800, 0x10000};
+  if (found < kLeast[more] || found > 0x10FFFF || (found >= 0xD800 && found < 0xE000)) return -1;
+  place += more + 1;
+  return static_cast<std::int32_t>(found);
+}
+
 std::string one_line(std::string_view text) {
   std::string line;
-  while (!text.empty()) {
-    const std::size_t size = character_size(text);
-    const auto first = static_cast<unsigned char>(text.front());
-    if (size == 0) {
+  for (std::size_t place = 0; place < text.size();) {
+    const std::size_t start = place;
+    const std::int32_t character = next_character(text, place);
+    if (character < 0) {
       line += '?';
-    } else if (first > ' ' && first != 0x7F) {
-      line += text.substr(0, size);
+      ++place;
+    } else if (character > ' ' && character != 0x7F) {
+      line += text.substr(start, place - start);
     } else if (!line.empty() && line.back() != ' ') {
       line += ' ';
     }
-    text.remove_prefix(size == 0 ? 1 : size);
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return line;

@@ -23,4 +23,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape);
 // `text` with every run of white space and control characters as one space, and "?" for bytes that are not UTF-8.
 std::string one_line(std::string_view text);
 
+// The next character of UTF-8 at `place`, which moves behind it; -1, and `place` stays, where there is none.
+std::int32_t next_character(std::string_view text, std::size_t& place);
+
 }  // namespace hydrant

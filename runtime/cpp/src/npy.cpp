@@ -3,16 +3,17 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <regex>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 #include <type_traits>
 
+#include "bytes.h"
 #include "files.h"
-#include "half.h"
 #include "hydrant/hydrant.h"
 #include "messages.h"
 #include "view.h"
@@ -29,7 +30,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::uintmax_t kMostBytes = 4ULL << 30U;
 constexpr std::size_t kMostValues = 1U << 29U;  // 4 GiB of int64, which small integers grow to
-constexpr std::size_t kMostRank = 8;
+constexpr std::size_t kMostRank = 8, kLongestHeader = 512;
 
 InputError unreadable(const std::string& where, const std::string& why) {
   return InputError("cannot read " + where + ": " + why + "; expected a .npy or .npz file written by NumPy");
@@ -41,74 +42,23 @@ struct Header {
   std::size_t values = 0;  // where the values start
 };
 
-// Reads a header's dictionary from left to right; NumPy fixes its form, so anything else is damage.
-class Dictionary {
- public:
-  Dictionary(std::string_view text, const std::string& where) : rest_(text), text_(text), where_(where) {}
-
-  // Whether a word comes next, after white space; if so, it is skipped.
-  bool take(std::string_view word) {
-    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) rest_.remove_prefix(1);
-    if (rest_.substr(0, word.size()) != word) return false;
-    rest_.remove_prefix(word.size());
-    return true;
-  }
-
-  void expect(std::string_view word) {
-    if (!take(word)) throw unreadable(where_, "its header is " + cut(text_));
-  }
-
-  // The text before a mark; both are skipped.
-  std::string before(char mark) {
-    const std::string found(rest_.substr(0, rest_.find(mark)));
-    rest_.remove_prefix(found.size());
-    expect({&mark, 1});
-    return found;
-  }
-
-  // A whole number, 0 or more.
-  std::int64_t whole() {
-    std::int64_t number = 0;
-    const auto [end, failed] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
-    if (failed != std::errc() || number < 0) throw unreadable(where_, "its header is " + cut(text_));
-    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
-    return number;
-  }
-
- private:
-  std::string_view rest_, text_;
-  const std::string& where_;
-};
-
-// The header: magic, version, length, and a dictionary.
+// The header: magic, version, length, and a dictionary, whose form NumPy fixes.
 Header read_header(std::string_view bytes, const std::string& where) {
   if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < 10) throw unreadable(where, "it has no .npy header");
   const std::size_t start = bytes[6] == 1 ? 10 : 12;  // later versions have four bytes of length
-  std::size_t length = 0;
-  for (std::size_t i = std::min(start, bytes.size()); i-- > 8;) {
-    length = (length << 8U) | static_cast<unsigned char>(bytes[i]);
-  }
+  const std::uint64_t length = number_at(bytes, 8, start - 8, false);
   if (bytes.size() < start || length > bytes.size() - start) throw unreadable(where, "its header is cut off");
-  Dictionary words(bytes.substr(start, length), where);
-  Header read;
-  read.values = start + length;
-  words.expect("{");
-  words.expect("'descr':");
-  words.expect("'");
-  read.type = words.before('\'');
-  words.expect(",");
-  words.expect("'fortran_order':");
-  const bool fortran = words.take("True");
-  if (!fortran) words.expect("False");
-  words.expect(",");
-  words.expect("'shape':");
-  words.expect("(");
-  while (!words.take(")")) {
-    if (read.shape.size() == kMostRank) throw unreadable(where, "it has more than 8 axes");
-    read.shape.push_back(words.whole());
-    words.take(",");
-  }
-  if (fortran && read.shape.size() > 1) {
+  static const std::regex form(
+      R"(\{'descr': *'([^']*)', *'fortran_order': *(True|False), *'shape': *\(((?:\d{1,18}, *)*\d{0,18})\),? *\}\s*)");
+  const std::string header(bytes.substr(start, static_cast<std::size_t>(length)));
+  std::smatch parts;
+  if (header.size() > kLongestHeader || !std::regex_match(header, parts, form))
+    throw unreadable(where, "its header is " + cut(header));
+  Header read{parts[1], {}, start + header.size()};
+  std::istringstream sizes(parts[3]);
+  for (std::int64_t size = 0; sizes >> size; sizes.ignore(1)) read.shape.push_back(size);
+  if (read.shape.size() > kMostRank) throw unreadable(where, "it has more than 8 axes");
+  if (parts[2] == "True" && read.shape.size() > 1) {
     throw unreadable(where, "it is in Fortran order; save numpy.ascontiguousarray of it");
   }
   return read;

@@ -1,32 +1,16 @@
-#include "orientation.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 
 #include "bytes.h"
+#include "image.h"
 
 namespace hydrant {
 namespace {
 
 constexpr std::uint64_t kOrientation = 0x0112;
 constexpr std::size_t kTiffHead = 8, kTiffEntry = 12;  // bytes of TIFF's head, and of an entry of its directory
-
-// Types of TIFF's values that are numbers.
-enum class TiffType : std::uint8_t {
-  whole16 = 3,
-  whole32 = 4,
-  rational = 5,
-  signed8 = 6,
-  signed16 = 8,
-  signed32 = 9,
-  signed_rational = 10,
-  real32 = 11,
-  real64 = 12,
-  directory = 13,
-  whole64 = 16
-};
 
 // Bytes of a value, by its type; 0 where there is no such type.
 constexpr std::array<std::size_t, 17> kSizes{0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
@@ -38,34 +22,20 @@ int known(double orientation) {
 }
 
 // The first value of an entry as an orientation, which bytes and texts are not.
-int orientation_at(std::string_view tiff, std::size_t at, TiffType type, bool big) {
-  const std::uint64_t bits = number_at(tiff, at, kSizes[static_cast<std::size_t>(type)], big);
-  switch (type) {
-    case TiffType::whole16:
-    case TiffType::whole32:
-    case TiffType::signed8:
-    case TiffType::signed16:
-    case TiffType::signed32:
-    case TiffType::directory:
-    case TiffType::whole64:
-      return known(static_cast<double>(bits));
-    case TiffType::rational:
-    case TiffType::signed_rational: {
-      const auto part = [&](std::size_t place) {
-        const auto found = static_cast<std::uint32_t>(number_at(tiff, place, 4, big));
-        return type == TiffType::rational ? static_cast<double>(found)
-                                          : static_cast<double>(static_cast<std::int32_t>(found));
-      };
-      const double below = part(at + 4);
-      return below == 0 ? 1 : known(part(at) / below);
-    }
-    case TiffType::real32:
-      return known(same_bits<float>(static_cast<std::uint32_t>(bits)));
-    case TiffType::real64:
-      return known(same_bits<double>(bits));
-    default:
-      return 1;
+int orientation_at(std::string_view tiff, std::size_t at, std::uint64_t type, bool big) {
+  constexpr std::uint64_t kShort = 3, kRational = 5, kUndefined = 7, kSignedRational = 10, kFloat = 11, kDouble = 12;
+  const std::uint64_t bits = number_at(tiff, at, kSizes[type], big);
+  if (type == kRational || type == kSignedRational) {
+    const auto part = [&](std::size_t place) {
+      const auto found = static_cast<std::uint32_t>(number_at(tiff, place, 4, big));
+      return type == kRational ? static_cast<double>(found) : static_cast<double>(static_cast<std::int32_t>(found));
+    };
+    const double below = part(at + 4);
+    return below == 0 ? 1 : known(part(at) / below);
   }
+  if (type == kFloat) return known(same_bits<float>(static_cast<std::uint32_t>(bits)));
+  if (type == kDouble) return known(same_bits<double>(bits));
+  return type < kShort || type == kUndefined ? 1 : known(static_cast<double>(bits));
 }
 
 // Whether EXIF begins as TIFF does; two forms are wrong, and common enough for Pillow to take them.
@@ -94,8 +64,7 @@ std::optional<int> exif_orientation(std::string_view exif) {
       place = number_at(exif, at + 8, 4, big);
       if (place > exif.size() || size > exif.size() - place) return std::nullopt;  // nor does Pillow read on
     }
-    if (size > 0 && number_at(exif, at, 2, big) == kOrientation)
-      return orientation_at(exif, place, static_cast<TiffType>(type), big);
+    if (size > 0 && number_at(exif, at, 2, big) == kOrientation) return orientation_at(exif, place, type, big);
   }
   return std::nullopt;
 }

@@ -7,14 +7,13 @@
 #include "architecture.h"
 #include "bundle.h"
 #include "hydrant/hydrant.h"
-#include "resample.h"
+#include "image.h"
 
 namespace hydrant {
 
 class ImageProcessor {
  public:
-  // Throws InputError: the configuration is missing, malformed, asks for a step that hydrant does not know, or gives
-  // pictures of another size than the model reads; BundleError: it was altered.
+  // Throws InputError: missing, malformed, unknown steps, another size than the model reads; BundleError: altered.
   ImageProcessor(const Bundle& bundle, const Architecture& architecture);
 
   // Adds what a picture becomes, [channels, height, width], to `values`. Throws InputError that names it by its index.

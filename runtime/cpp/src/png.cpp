@@ -9,7 +9,6 @@
 
 #include "bytes.h"
 #include "image.h"
-#include "orientation.h"
 
 namespace hydrant {
 namespace {
@@ -52,16 +51,14 @@ struct PngDecoder {
 // Texts that may tell an orientation.
 constexpr std::string_view kXmp = "XML:com.adobe.xmp", kProfile = "Raw profile type exif";
 
-// A file without what libpng would keep of it in vain, and what its last chunk of EXIF holds: libpng keeps the first,
-// and passes over some that Pillow reads.
+// A file without chunks that libpng keeps in vain, and its last chunk of EXIF (libpng keeps the first).
 struct Sifted {
   std::string bytes;
   std::optional<std::string_view> exif;
 };
 
-// Leaves out suggested palettes and texts, but for the last of each that may tell an orientation, which come at the
-// end: libpng keeps a thousand of them, each with all that it unpacks to, and drops those behind. Throws
-// std::invalid_argument where a chunk says that it has more bytes than there are, for which libpng would take memory.
+// Leaves out suggested palettes and texts, which libpng unpacks and keeps, but for the last that may give an
+// orientation. Throws std::invalid_argument where a chunk is longer than the file.
 Sifted sifted(std::string_view bytes) {
   constexpr std::size_t kSignature = 8, kHead = 8, kChecksum = 4;  // a chunk's head is its length and its name
   Sifted found{std::string(bytes.substr(0, kSignature)), std::nullopt};

@@ -9,7 +9,6 @@
 #include "backend.h"
 #include "bundle.h"
 #include "calibration.h"
-#include "graph_metadata.h"
 #include "hydrant/hydrant.h"
 #include "image.h"
 #include "messages.h"
@@ -55,59 +54,69 @@ std::vector<float> taken(Outputs& outputs, const std::string& name, std::size_t 
                      std::to_string(batch * width) + "; export it again with `hydrant export`");
 }
 
-// Adds an output that a graph may lack, with `width` values for each input.
-void append_further(std::optional<std::vector<float>>& values, Outputs& outputs, const char* name, std::size_t batch,
-                    std::size_t width) {
-  if (outputs.count(name) == 0) return;
-  if (!values) values.emplace();
-  extend(*values, taken(outputs, name, batch, width));
-}
+enum Task : unsigned { kClasses = 1, kLabels = 2, kScores = 4, kAll = 7 };  // of tokens: classes
 
-// Adds the outputs of one batch to a prediction of scores.
-void append_scores(Prediction& prediction, Outputs outputs, std::size_t batch) {
-  extend(prediction.score, taken(outputs, "score", batch, 1));
-  extend(prediction.score_variance, taken(outputs, "score_variance", batch, 1));
-  append_further(prediction.distance, outputs, "distance", batch, 1);
-  append_further(prediction.member_scores, outputs, "member_scores", batch, prediction.members);
-}
+// An output of the graph, and the field of a prediction that it fills; a graph may lack the optional ones.
+struct Field {
+  const char* name;
+  std::vector<float> Prediction::* always;
+  std::optional<std::vector<float>> Prediction::* perhaps;
+  unsigned tasks;
+  bool by_class = false, by_member = false;
 
-// Adds the outputs of one batch to a prediction of classes.
-void append_classes(Prediction& prediction, Outputs outputs, std::size_t batch) {
-  const std::size_t classes = prediction.classes;
-  const std::vector<float> probabilities = taken(outputs, "probabilities", batch, classes);
-  for (std::size_t row = 0; row < batch; ++row) {
-    const auto start = probabilities.begin() + static_cast<std::ptrdiff_t>(row * classes);
-    const auto best = std::max_element(start, start + static_cast<std::ptrdiff_t>(classes));
+  std::size_t width(const Prediction& p) const { return (by_class ? p.classes : 1) * (by_member ? p.members : 1); }
+};
+
+constexpr Field kFields[] = {
+    {"probabilities", &Prediction::probabilities, nullptr, kClasses | kLabels, true},
+    {"predictive_entropy", &Prediction::predictive_entropy, nullptr, kClasses | kLabels},
+    {"expected_entropy", &Prediction::expected_entropy, nullptr, kClasses | kLabels},
+    {"mutual_information", &Prediction::mutual_information, nullptr, kClasses | kLabels},
+    {"disagreement", &Prediction::disagreement, nullptr, kClasses},
+    {"label_entropy", &Prediction::label_entropy, nullptr, kLabels, true},
+    {"label_mutual_information", &Prediction::label_mutual_information, nullptr, kLabels, true},
+    {"score", &Prediction::score, nullptr, kScores},
+    {"score_variance", &Prediction::score_variance, nullptr, kScores},
+    {"energy", nullptr, &Prediction::energy, kClasses | kLabels},
+    {"distance", nullptr, &Prediction::distance, kAll},
+    {"member_probabilities", nullptr, &Prediction::member_probabilities, kClasses | kLabels, true, true},
+    {"member_scores", nullptr, &Prediction::member_scores, kScores, false, true},
+};
+
+// Adds the outputs of one batch to a prediction.
+void append(Prediction& prediction, Outputs outputs, std::size_t batch, Task task) {
+  for (const Field& field : kFields) {
+    if ((field.tasks & task) == 0 || (field.perhaps != nullptr && outputs.count(field.name) == 0)) continue;
+    const std::vector<float> values = taken(outputs, field.name, batch, field.width(prediction));
+    extend(field.perhaps == nullptr ? prediction.*field.always : (prediction.*field.perhaps).value(), values);
+  }
+  if (task != kClasses) return;
+  const auto classes = static_cast<std::ptrdiff_t>(prediction.classes);
+  const auto& all = prediction.probabilities;
+  for (auto start = all.end() - static_cast<std::ptrdiff_t>(batch) * classes; start != all.end(); start += classes) {
+    const auto best = std::max_element(start, start + classes);
     prediction.label.push_back(std::isnan(*start) ? -1 : best - start);
     prediction.confidence.push_back(*best);
   }
-  extend(prediction.probabilities, probabilities);
-  extend(prediction.predictive_entropy, taken(outputs, "predictive_entropy", batch, 1));
-  extend(prediction.expected_entropy, taken(outputs, "expected_entropy", batch, 1));
-  extend(prediction.mutual_information, taken(outputs, "mutual_information", batch, 1));
-  extend(prediction.disagreement, taken(outputs, "disagreement", batch, 1));
-  append_further(prediction.energy, outputs, "energy", batch, 1);
-  append_further(prediction.distance, outputs, "distance", batch, 1);
-  append_further(prediction.member_probabilities, outputs, "member_probabilities", batch, prediction.members * classes);
 }
 
-// Adds the outputs of one batch of texts to a prediction of tokens: those of real tokens at their places among T, and
-// NaN at the others. `mask` [B, t] tells them.
+// Adds the outputs of one batch of texts; tokens that `mask` [B, t] leaves out, and those up to T, become NaN.
 void append_tokens(Prediction& prediction, Outputs outputs, const View& mask) {
   const auto batch = static_cast<std::size_t>(mask.shape[0]), length = static_cast<std::size_t>(mask.shape[1]);
   const auto* const marks = std::get<const std::int64_t*>(mask.data);
   const std::size_t most = prediction.tokens;
-  for (auto& [name, values] : outputs) {
-    const bool of_members = name == "member_probabilities";
-    const std::size_t members = of_members ? prediction.members : 1;
-    const std::size_t width = of_members || name == "probabilities" ? prediction.classes : 1;
-    const std::vector<float> given = taken(outputs, name, batch, members * length * width);
-    values.assign(batch * members * most * width, std::numeric_limits<float>::quiet_NaN());
+  for (const Field& field : kFields) {
+    const auto found = outputs.find(field.name);
+    if (found == outputs.end()) continue;
+    const std::size_t members = field.by_member ? prediction.members : 1;
+    const std::size_t width = field.by_class ? prediction.classes : 1;
+    const std::vector<float> given = taken(outputs, field.name, batch, members * length * width);
+    found->second.assign(batch * members * most * width, std::numeric_limits<float>::quiet_NaN());
     for (std::size_t row = 0; row < batch * members; ++row) {
       for (std::size_t token = 0; token < length; ++token) {
         if (marks[row / members * length + token] == 0) continue;
         const auto from = given.begin() + static_cast<std::ptrdiff_t>((row * length + token) * width);
-        std::copy_n(from, width, values.begin() + static_cast<std::ptrdiff_t>((row * most + token) * width));
+        std::copy_n(from, width, found->second.begin() + static_cast<std::ptrdiff_t>((row * most + token) * width));
       }
     }
   }
@@ -115,29 +124,14 @@ void append_tokens(Prediction& prediction, Outputs outputs, const View& mask) {
     for (std::size_t token = 0; token < most; ++token)
       prediction.mask.value().push_back(token < length && marks[row * length + token] != 0);
   }
-  append_classes(prediction, std::move(outputs), batch * most);
-}
-
-// Adds the outputs of one batch to a prediction of labels.
-void append_labels(Prediction& prediction, Outputs outputs, std::size_t batch) {
-  const std::size_t classes = prediction.classes;
-  extend(prediction.probabilities, taken(outputs, "probabilities", batch, classes));
-  extend(prediction.label_entropy, taken(outputs, "label_entropy", batch, classes));
-  extend(prediction.label_mutual_information, taken(outputs, "label_mutual_information", batch, classes));
-  extend(prediction.predictive_entropy, taken(outputs, "predictive_entropy", batch, 1));
-  extend(prediction.expected_entropy, taken(outputs, "expected_entropy", batch, 1));
-  extend(prediction.mutual_information, taken(outputs, "mutual_information", batch, 1));
-  append_further(prediction.energy, outputs, "energy", batch, 1);
-  append_further(prediction.distance, outputs, "distance", batch, 1);
-  append_further(prediction.member_probabilities, outputs, "member_probabilities", batch, prediction.members * classes);
+  append(prediction, std::move(outputs), batch * most, kClasses);
 }
 
 // Refuses a calibration that speaks of what a model of this task does not give.
 void check_task(const Calibration& calibration, const Architecture& architecture, const std::string& bundle) {
   const char* found = nullptr;
-  if (architecture.score || architecture.multi_label || architecture.tokens) {
-    if (calibration.conformal) found = "prediction sets";
-  }
+  const bool classes = !architecture.score && !architecture.multi_label && !architecture.tokens;
+  if (!classes && calibration.conformal) found = "prediction sets";
   if (!architecture.score && calibration.intervals) found = "intervals";
   if (!architecture.multi_label && calibration.labels) found = "thresholds of labels";
   if (found == nullptr) return;
@@ -150,13 +144,12 @@ void check_task(const Calibration& calibration, const Architecture& architecture
 }
 
 void check_finite(const Outputs& outputs, const std::string& backend) {
-  for (const char* name :
-       {"probabilities", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement",
-        "label_entropy", "label_mutual_information", "score", "score_variance", "energy", "distance"}) {
-    const auto found = outputs.find(name);
+  for (const Field& field : kFields) {
+    const auto found = outputs.find(field.name);
     const auto finite = [](float value) { return std::isfinite(value); };
-    if (found == outputs.end() || std::all_of(found->second.begin(), found->second.end(), finite)) continue;
-    std::string words = name;
+    if (field.by_member || found == outputs.end() || std::all_of(found->second.begin(), found->second.end(), finite))
+      continue;
+    std::string words = field.name;
     std::replace(words.begin(), words.end(), '_', ' ');
     throw BackendError("backend " + backend + " gave values of " + words +
                        " that are not finite; check the inputs, or compare backends with `hydrant verify`");
@@ -178,7 +171,7 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
 
   State(const std::filesystem::path& folder, Options chosen)
       : bundle(Bundle::open(folder)), options(std::move(chosen)) {
-    if (!options.trust.empty()) check_signature(bundle, options.trust);
+    if (!options.trust.empty()) Trust(options.trust).check(bundle);
     architecture = Architecture::of(bundle);
     if (bundle.labels().size() != static_cast<std::size_t>(architecture.classes)) {
       throw BundleError("bundle " + folder.string() + " has " + std::to_string(bundle.labels().size()) +
@@ -197,6 +190,8 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     if (const auto longest = backend->longest()) architecture.limit(backend->name(), *longest);
   }
 
+  Task task() const { return architecture.score ? kScores : architecture.multi_label ? kLabels : kClasses; }
+
   // The prediction of no inputs, which has every field that predictions of some have.
   Prediction nothing() const {
     Prediction prediction;
@@ -204,10 +199,9 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     prediction.members = static_cast<std::size_t>(bundle.members());
     if (architecture.tokens) prediction.mask.emplace();
     for (const std::string& name : backend->outputs()) {
-      if (name == "distance") prediction.distance.emplace();
-      if (name == "energy" && !architecture.score) prediction.energy.emplace();
-      if (name == "member_probabilities" && !architecture.score) prediction.member_probabilities.emplace();
-      if (name == "member_scores" && architecture.score) prediction.member_scores.emplace();
+      for (const Field& field : kFields)
+        if (field.perhaps != nullptr && (field.tasks & task()) != 0 && name == field.name)
+          (prediction.*field.perhaps).emplace();
     }
     return prediction;
   }
@@ -222,12 +216,9 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
       check_finite(outputs, backend->name());
       if (architecture.tokens) {
         append_tokens(prediction, std::move(outputs), rows.at("attention_mask"));
-        continue;
+      } else {
+        append(prediction, std::move(outputs), last - first, task());
       }
-      const auto append = architecture.score         ? append_scores
-                          : architecture.multi_label ? append_labels
-                                                     : append_classes;
-      append(prediction, std::move(outputs), last - first);
     }
   }
 
@@ -235,10 +226,6 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
     Prediction prediction = nothing();
     if (architecture.tokens) prediction.tokens = tokens_of(inputs).value_or(0);
     run(inputs, prediction);
-    return finished(std::move(prediction));
-  }
-
-  Prediction finished(Prediction prediction) const {
     calibration.decide(prediction);
     return prediction;
   }
@@ -275,7 +262,8 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
       }
     }
     if (architecture.tokens) tag(std::move(batches), prediction);
-    return finished(std::move(prediction));
+    calibration.decide(prediction);
+    return prediction;
   }
 
   // Adds the predictions of texts that became these batches, each with its words and offsets.
@@ -310,7 +298,8 @@ struct [[gnu::visibility("hidden")]] Predictor::State {
       const Tensors pixels = prepared(first, std::min(first + options.batch_size, count), index, picture);
       run(views_of(pixels), prediction);
     }
-    return finished(std::move(prediction));
+    calibration.decide(prediction);
+    return prediction;
   }
 };
 

@@ -1,7 +1,7 @@
-#include "resample.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "image.h"
 
 namespace hydrant {
 namespace {
@@ -39,22 +39,8 @@ struct Kernel {
   double support;
 };
 
-Kernel kernel_of(Filter filter) {
-  switch (filter) {
-    case Filter::lanczos:
-      return {lanczos, 3};
-    case Filter::bilinear:
-      return {triangle, 1};
-    case Filter::bicubic:
-      return {cubic, 2};
-    case Filter::hamming:
-      return {hamming, 1};
-    case Filter::box:
-    case Filter::nearest:
-      break;
-  }
-  return {box, 0.5};
-}
+// By the number of the filter; nearest has none.
+constexpr Kernel kKernels[] = {{box, 0.5}, {lanczos, 3}, {triangle, 1}, {cubic, 2}, {box, 0.5}, {hamming, 1}};
 
 // Which input values make an output value, and their fixed-point weights.
 struct Window {
@@ -165,7 +151,7 @@ Image nearest(const Image& image, int height, int width) {
 
 Image resize(const Image& image, int height, int width, Filter filter) {
   if (filter == Filter::nearest) return nearest(image, height, width);
-  const Kernel kernel = kernel_of(filter);
+  const Kernel kernel = kKernels[static_cast<std::size_t>(filter)];
   const int shorter = image.height - height, narrower = image.width - width;
   if (shorter == 0 && narrower == 0) return image;
   if (shorter == 0) return resize_width(image, width, kernel);

@@ -10,16 +10,15 @@
 #include <mutex>
 #include <type_traits>
 
+#include "library.h"
 #include "messages.h"
-#include "plugins.h"
 
 namespace hydrant {
 namespace {
 
 constexpr const char* kCpu = "CPUExecutionProvider";
 
-// From 1.29 on, ONNX Runtime tells its makers of the machine and the models that it opens, unless this is set before
-// its environment is made. Whoever has set it is obeyed.
+// ONNX Runtime 1.29 and newer sends telemetry unless this is set before its environment is made.
 [[maybe_unused]] const bool kSilent =
     setenv("ORT_DISABLE_TELEMETRY", "1", 0) == 0;  // NOLINT(concurrency-mt-unsafe): a program that loads has no threads
 
@@ -33,22 +32,13 @@ void connect() {
                      "); install a newer library or build with its own headers");
 }
 
-// ONNX Runtime's environment, which all sessions share. It lives to the end of the process, and so do the plug-ins that
-// were registered with it, for what NVIDIA's libraries start cannot be stopped.
+// ONNX Runtime's environment, shared by all sessions and never destroyed: NVIDIA's libraries cannot be stopped.
 Ort::Env& environment() {
   static Ort::Env& shared = *new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "hydrant");  // failures are raised, and said once
   return shared;
 }
 
-struct ReleaseCuda {
-  void operator()(OrtCUDAProviderOptionsV2* options) const { Ort::GetApi().ReleaseCUDAProviderOptions(options); }
-};
-struct ReleaseTensorRt {
-  void operator()(OrtTensorRTProviderOptionsV2* options) const {
-    Ort::GetApi().ReleaseTensorRTProviderOptions(options);
-  }
-};
-
+// The keys and values of options as ONNX Runtime takes them.
 struct Keywords {
   std::vector<const char*> keys, values;
 
@@ -62,22 +52,24 @@ struct Keywords {
 
 void append_cuda(Ort::SessionOptions& settings, std::map<std::string, std::string> options) {
   options["use_tf32"] = "0";  // products of float32 in float32, which is not its default
+  const OrtApi& api = Ort::GetApi();
   OrtCUDAProviderOptionsV2* made = nullptr;
-  Ort::ThrowOnError(Ort::GetApi().CreateCUDAProviderOptions(&made));
-  const std::unique_ptr<OrtCUDAProviderOptionsV2, ReleaseCuda> owned(made);
+  Ort::ThrowOnError(api.CreateCUDAProviderOptions(&made));
+  const std::unique_ptr<OrtCUDAProviderOptionsV2, decltype(api.ReleaseCUDAProviderOptions)> owned(
+      made, api.ReleaseCUDAProviderOptions);
   const Keywords words(options);
-  Ort::ThrowOnError(
-      Ort::GetApi().UpdateCUDAProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
+  Ort::ThrowOnError(api.UpdateCUDAProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
   settings.AppendExecutionProvider_CUDA_V2(*made);
 }
 
 void append_tensorrt(Ort::SessionOptions& settings, const std::map<std::string, std::string>& options) {
+  const OrtApi& api = Ort::GetApi();
   OrtTensorRTProviderOptionsV2* made = nullptr;
-  Ort::ThrowOnError(Ort::GetApi().CreateTensorRTProviderOptions(&made));
-  const std::unique_ptr<OrtTensorRTProviderOptionsV2, ReleaseTensorRt> owned(made);
+  Ort::ThrowOnError(api.CreateTensorRTProviderOptions(&made));
+  const std::unique_ptr<OrtTensorRTProviderOptionsV2, decltype(api.ReleaseTensorRTProviderOptions)> owned(
+      made, api.ReleaseTensorRTProviderOptions);
   const Keywords words(options);
-  Ort::ThrowOnError(
-      Ort::GetApi().UpdateTensorRTProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
+  Ort::ThrowOnError(api.UpdateTensorRTProviderOptions(made, words.keys.data(), words.values.data(), words.keys.size()));
   settings.AppendExecutionProvider_TensorRT_V2(*made);
   append_cuda(settings, {{"device_id", options.at("device_id")}});  // for what TensorRT does not take
 }
@@ -107,10 +99,6 @@ void append_plugin(Ort::SessionOptions& settings, const Provider& provider) {
 
 void append(Ort::SessionOptions& settings, const Provider& provider) {
   if (!provider.library.empty()) return append_plugin(settings, provider);
-  if (!has_provider(provider.name)) {
-    throw BackendError("ONNX Runtime " + onnxruntime_version() + " has no " + provider.name +
-                       ": this library was built without it; link hydrant with a build of ONNX Runtime that has it");
-  }
   if (provider.name == kCpu) return;
   if (provider.name == "CUDAExecutionProvider") return append_cuda(settings, provider.options);
   if (provider.name == "TensorrtExecutionProvider") return append_tensorrt(settings, provider.options);
@@ -130,10 +118,38 @@ Ort::Value value_of(const View& view, const Ort::MemoryInfo& memory) {
 
 }  // namespace
 
-struct Session::State {
+// A graph in memory.
+struct Loaded {
   Ort::Session session{nullptr};
   std::vector<std::string> outputs;
+
+  void open(const std::filesystem::path& graph, const Ort::SessionOptions& settings) {
+    session = Ort::Session(environment(), graph.c_str(), settings);
+    const Ort::AllocatorWithDefaultOptions allocator;
+    for (std::size_t i = 0; i < session.GetOutputCount(); ++i)
+      outputs.emplace_back(session.GetOutputNameAllocated(i, allocator).get());
+  }
+
+  template <typename Value>
+  std::map<std::string, std::vector<Value>> run(const std::vector<const char*>& names,
+                                                const std::vector<Ort::Value>& values, const char* remedy) {
+    std::vector<const char*> wanted;
+    for (const std::string& name : outputs) wanted.push_back(name.c_str());
+    const std::vector<Ort::Value> found =
+        session.Run(Ort::RunOptions{nullptr}, names.data(), values.data(), values.size(), wanted.data(), wanted.size());
+    std::map<std::string, std::vector<Value>> results;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const auto facts = found[i].GetTensorTypeAndShapeInfo();
+      if (facts.GetElementType() != Ort::TypeToTensorType<Value>::type)
+        throw BackendError("the graph's output " + outputs[i] + " has another type than expected; " + remedy);
+      const auto* data = found[i].GetTensorData<Value>();
+      results[outputs[i]].assign(data, data + facts.GetElementCount());
+    }
+    return results;
+  }
 };
+
+struct Session::State : Loaded {};
 
 Session::Session(const std::filesystem::path& graph, const Provider& provider, std::optional<int> threads)
     : state_(std::make_unique<State>()) {
@@ -144,11 +160,7 @@ Session::Session(const std::filesystem::path& graph, const Provider& provider, s
     settings.AddConfigEntry("session.force_spinning_stop", "1");  // idle sessions leave the cores to others
     if (threads) settings.SetIntraOpNumThreads(*threads);
     append(settings, provider);
-    state_->session = Ort::Session(environment(), graph.c_str(), settings);
-    const Ort::AllocatorWithDefaultOptions allocator;
-    for (std::size_t i = 0; i < state_->session.GetOutputCount(); ++i) {
-      state_->outputs.emplace_back(state_->session.GetOutputNameAllocated(i, allocator).get());
-    }
+    state_->open(graph, settings);
   } catch (const Ort::Exception& error) {
     const std::string why = "ONNX Runtime " + onnxruntime_version() + " cannot ";
     if (provider.name == kCpu)
@@ -165,35 +177,20 @@ const std::vector<std::string>& Session::outputs() const { return state_->output
 Outputs Session::run(const Views& inputs) const {
   try {
     const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    std::vector<const char*> names, wanted;
+    std::vector<const char*> names;
     std::vector<Ort::Value> values;
     for (const auto& [name, view] : inputs) {
       names.push_back(name.c_str());
       values.push_back(value_of(view, memory));
     }
-    for (const std::string& name : state_->outputs) wanted.push_back(name.c_str());
-    const std::vector<Ort::Value> found = state_->session.Run(Ort::RunOptions{nullptr}, names.data(), values.data(),
-                                                              values.size(), wanted.data(), wanted.size());
-    Outputs outputs;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const auto facts = found[i].GetTensorTypeAndShapeInfo();
-      if (facts.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
-        throw BackendError("the graph's output " + state_->outputs[i] +
-                           " is not float32; export it again with `hydrant export`");
-      }
-      const auto* data = found[i].GetTensorData<float>();
-      outputs[state_->outputs[i]].assign(data, data + facts.GetElementCount());
-    }
-    return outputs;
+    return state_->run<float>(names, values, "export it again with `hydrant export`");
   } catch (const Ort::Exception& error) {
     throw BackendError("ONNX Runtime failed on inputs of shape " + shapes_text(inputs) + ": " + cut(error.what(), 200));
   }
 }
 
-struct TextSession::State {
-  Ort::Session session{nullptr};
+struct TextSession::State : Loaded {
   std::string input;
-  std::vector<std::string> outputs;
 };
 
 TextSession::TextSession(const std::filesystem::path& graph, const std::string& library)
@@ -215,11 +212,8 @@ TextSession::TextSession(const std::filesystem::path& graph, const std::string& 
                "library loaded first: LD_PRELOAD=libpython3.11.so.1.0, of the Python that it was made for"));
   }
   try {
-    state_->session = Ort::Session(environment(), graph.c_str(), settings);
-    const Ort::AllocatorWithDefaultOptions allocator;
-    state_->input = state_->session.GetInputNameAllocated(0, allocator).get();
-    for (std::size_t i = 0; i < state_->session.GetOutputCount(); ++i)
-      state_->outputs.emplace_back(state_->session.GetOutputNameAllocated(i, allocator).get());
+    state_->open(graph, settings);
+    state_->input = state_->session.GetInputNameAllocated(0, Ort::AllocatorWithDefaultOptions()).get();
   } catch (const Ort::Exception& error) {
     throw BundleError("ONNX Runtime " + onnxruntime_version() + " cannot load " + graph.string() + ": " +
                       cut(error.what(), 200) + "; make it again with `hydrant export --tokenizer`");
@@ -232,22 +226,10 @@ std::map<std::string, std::vector<std::int64_t>> TextSession::run(const std::vec
   try {
     const Ort::AllocatorWithDefaultOptions allocator;
     const auto count = static_cast<std::int64_t>(texts.size());
-    Ort::Value value = Ort::Value::CreateTensor(allocator, &count, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
-    for (std::size_t i = 0; i < texts.size(); ++i) value.FillStringTensorElement(texts[i].c_str(), i);
-    const char* name = state_->input.c_str();
-    std::vector<const char*> wanted;
-    for (const std::string& output : state_->outputs) wanted.push_back(output.c_str());
-    const std::vector<Ort::Value> found =
-        state_->session.Run(Ort::RunOptions{nullptr}, &name, &value, 1, wanted.data(), wanted.size());
-    std::map<std::string, std::vector<std::int64_t>> outputs;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const auto facts = found[i].GetTensorTypeAndShapeInfo();
-      if (facts.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64)
-        throw BackendError("the tokenizer's output " + state_->outputs[i] + " is not int64; make tokenizer.onnx again");
-      const auto* data = found[i].GetTensorData<std::int64_t>();
-      outputs[state_->outputs[i]].assign(data, data + facts.GetElementCount());
-    }
-    return outputs;
+    std::vector<Ort::Value> values;
+    values.push_back(Ort::Value::CreateTensor(allocator, &count, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING));
+    for (std::size_t i = 0; i < texts.size(); ++i) values[0].FillStringTensorElement(texts[i].c_str(), i);
+    return state_->run<std::int64_t>({state_->input.c_str()}, values, "make tokenizer.onnx again");
   } catch (const Ort::Exception& error) {
     throw BackendError("the tokenizer failed: " + cut(error.what(), 200));
   }

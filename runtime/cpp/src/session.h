@@ -21,17 +21,13 @@ struct Provider {
 
 class Session {
  public:
-  // Reads a graph. Throws BackendError: the provider is not there or cannot run it; BundleError: not even the CPU reads
-  // it.
+  // Reads a graph. Throws BackendError: the provider cannot run it; BundleError: not even the CPU reads it.
   Session(const std::filesystem::path& graph, const Provider& provider, std::optional<int> threads);
   ~Session();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
 
   const std::vector<std::string>& outputs() const;  // their names
 
-  // Outputs of one batch, each float32 in row-major order. Safe to call from many threads.
-  // Throws BackendError: ONNX Runtime failed, or an output has another type.
+  // Outputs of one batch, float32 in row-major order. Safe to call from many threads. Throws BackendError.
   Outputs run(const Views& inputs) const;
 
  private:
@@ -45,11 +41,8 @@ class TextSession {
   // Throws BackendError: the library cannot be loaded; BundleError: the graph cannot.
   TextSession(const std::filesystem::path& graph, const std::string& library);
   ~TextSession();
-  TextSession(const TextSession&) = delete;
-  TextSession& operator=(const TextSession&) = delete;
 
-  // Every output by its name, int64, for an input of strings [n]. Safe to call from many threads.
-  // Throws BackendError: ONNX Runtime failed, or an output has another type.
+  // Every output, int64, for strings [n]. Safe to call from many threads. Throws BackendError.
   std::map<std::string, std::vector<std::int64_t>> run(const std::vector<std::string>& texts) const;
 
   // What the graph's metadata say under a key; empty without it.

@@ -21,7 +21,6 @@
 #include "hydrant/hydrant.h"
 #include "json.h"
 #include "messages.h"
-#include "sha256.h"
 
 namespace fs = std::filesystem;
 
@@ -156,51 +155,8 @@ Key certified_key(const Json& chain, X509_STORE* store) {
   return Key(X509_get_pubkey(signer.get()));
 }
 
-}  // namespace
-
-struct Trust::Known {
-  std::shared_ptr<EVP_PKEY> key;
-  std::shared_ptr<X509_STORE> issuers;
-};
-
-namespace {
-
-using Trusted = Trust::Known;
-
-Trusted read_trusted(const fs::path& file) {
-  std::error_code failed;
-  if (!fs::is_regular_file(file, failed)) throw InputError(cut(file.string()) + " is not a file; expected a PEM file");
-  if (fs::file_size(file, failed) > kMostPemBytes || failed) {
-    throw InputError(file.string() + " is larger than " + std::to_string(kMostPemBytes) +
-                     " bytes; expected a PEM file");
-  }
-  const auto bytes = bytes_of(file);
-  if (!bytes) throw InputError("cannot read " + file.string() + "; check its permissions");
-  const ErrorsCleared at_the_end;
-  Trusted trusted;
-  const auto source = [&] { return Bio(BIO_new_mem_buf(bytes->data(), static_cast<int>(bytes->size()))); };
-  if (bytes->find("PUBLIC KEY-----") != std::string::npos) {
-    trusted.key.reset(PEM_read_bio_PUBKEY(source().get(), nullptr, nullptr, nullptr), EVP_PKEY_free);
-    if (digest_for(trusted.key.get()) == nullptr)
-      throw InputError(file.string() + " cannot be used; expected a key of the curves P-256, P-384 or P-521");
-    return trusted;
-  }
-  trusted.issuers.reset(X509_STORE_new(), X509_STORE_free);
-  const Bio certificates = source();
-  std::size_t count = 0;
-  while (trusted.issuers && certificates) {
-    const Certificate next(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr));
-    if (!next) break;
-    count += X509_STORE_add_cert(trusted.issuers.get(), next.get()) == 1 ? 1U : 0U;
-  }
-  if (count == 0) {
-    throw InputError(file.string() + " holds no PEM block of a public key or certificate; expected one");
-  }
-  return trusted;
-}
-
 // What was signed, once the signature over it was checked. Throws Refused.
-std::string signed_payload(const Json& found, const Trusted& trusted) {
+std::string signed_payload(const Json& found, EVP_PKEY* trusted, X509_STORE* issuers) {
   const Json& envelope = member(found, "dsseEnvelope");
   const std::string payload = decoded(text_of(envelope, "payload"));
   const std::string& kind = text_of(envelope, "payloadType");
@@ -209,8 +165,8 @@ std::string signed_payload(const Json& found, const Trusted& trusted) {
   if (!signatures.is_array() || signatures.empty()) throw Refused("it has no signatures");
   const std::string signature = decoded(text_of(signatures[0], "sig"));
   const Json& chain = member(member(member(found, "verificationMaterial"), "x509CertificateChain"), "certificates");
-  const Key certified = trusted.key ? nullptr : certified_key(chain, trusted.issuers.get());
-  EVP_PKEY* key = trusted.key ? trusted.key.get() : certified.get();
+  const Key certified = trusted != nullptr ? nullptr : certified_key(chain, issuers);
+  EVP_PKEY* key = trusted != nullptr ? trusted : certified.get();
   const EVP_MD* digest = digest_for(key);
   if (digest == nullptr) throw Refused("its key is of no curve among P-256, P-384 and P-521");
   // DSSE: what is signed tells its type and its lengths.
@@ -260,11 +216,11 @@ void check_files(const Bundle& bundle) {
   }
 }
 
-void check(const Bundle& bundle, const fs::path& place, const Trusted& trusted) {
+void check_signed(const Bundle& bundle, const fs::path& place, EVP_PKEY* key, X509_STORE* issuers) {
   const ErrorsCleared at_the_end;
   const auto bytes = bytes_of(place);
   if (!bytes) throw Refused("it cannot be read");
-  const auto digests = digests_of(parse_json(signed_payload(parse_json(*bytes), trusted)));
+  const auto digests = digests_of(parse_json(signed_payload(parse_json(*bytes), key, issuers)));
   const auto signed_as = [&](const std::string& name, const std::string& digest) {
     const auto found = digests.find(name);
     return found != digests.end() && found->second == digest;
@@ -282,9 +238,35 @@ void check(const Bundle& bundle, const fs::path& place, const Trusted& trusted) 
 
 }  // namespace
 
-Trust::Trust(fs::path file) : file_(std::move(file)), known_(std::make_unique<Known>(read_trusted(file_))) {}
-
-Trust::~Trust() = default;
+Trust::Trust(const fs::path& file) : file_(file) {
+  std::error_code failed;
+  if (!fs::is_regular_file(file, failed)) throw InputError(cut(file.string()) + " is not a file; expected a PEM file");
+  if (fs::file_size(file, failed) > kMostPemBytes || failed) {
+    throw InputError(file.string() + " is larger than " + std::to_string(kMostPemBytes) +
+                     " bytes; expected a PEM file");
+  }
+  const auto bytes = bytes_of(file);
+  if (!bytes) throw InputError("cannot read " + file.string() + "; check its permissions");
+  const ErrorsCleared at_the_end;
+  const auto source = [&] { return Bio(BIO_new_mem_buf(bytes->data(), static_cast<int>(bytes->size()))); };
+  if (bytes->find("PUBLIC KEY-----") != std::string::npos) {
+    key_.reset(PEM_read_bio_PUBKEY(source().get(), nullptr, nullptr, nullptr), EVP_PKEY_free);
+    if (digest_for(key_.get()) == nullptr)
+      throw InputError(file.string() + " cannot be used; expected a key of the curves P-256, P-384 or P-521");
+    return;
+  }
+  issuers_.reset(X509_STORE_new(), X509_STORE_free);
+  const Bio certificates = source();
+  std::size_t count = 0;
+  while (issuers_ && certificates) {
+    const Certificate next(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr));
+    if (!next) break;
+    count += X509_STORE_add_cert(issuers_.get(), next.get()) == 1 ? 1U : 0U;
+  }
+  if (count == 0) {
+    throw InputError(file.string() + " holds no PEM block of a public key or certificate; expected one");
+  }
+}
 
 void Trust::check(const Bundle& bundle) const {
   const fs::path place = bundle.path() / kSignature;
@@ -299,7 +281,7 @@ void Trust::check(const Bundle& bundle) const {
   }
   std::string why;
   try {
-    hydrant::check(bundle, place, *known_);
+    check_signed(bundle, place, key_.get(), issuers_.get());
     return;
   } catch (const Refused& error) {
     why = error.what();
@@ -312,7 +294,5 @@ void Trust::check(const Bundle& bundle) const {
                     why +
                     "); get it again from its maker, or sign it again with `hydrant sign` where the change is yours");
 }
-
-void check_signature(const Bundle& bundle, const fs::path& trust) { Trust(trust).check(bundle); }
 
 }  // namespace hydrant

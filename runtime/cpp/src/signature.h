@@ -6,30 +6,24 @@
 
 #include "bundle.h"
 
+struct evp_pkey_st;    // OpenSSL's key
+struct x509_store_st;  // and its certificates
+
 namespace hydrant {
 
 // Who is trusted: the owner of a key, or issuers of certificates.
 class Trust {
  public:
-  // `file`: PEM file with the signer's public key (ECDSA over P-256, P-384 or P-521), or with the certificates of the
-  // issuers that are trusted. Throws InputError: it cannot be used.
-  explicit Trust(std::filesystem::path file);
-  ~Trust();
-  Trust(const Trust&) = delete;
-  Trust& operator=(const Trust&) = delete;
+  // `file`: PEM file with an ECDSA public key (P-256, P-384, P-521) or trusted issuers. Throws InputError.
+  explicit Trust(const std::filesystem::path& file);
 
-  // Refuses a bundle that they did not sign as it is now: the manifest's bytes, those of every file that it lists, and
-  // no file beside them. Throws BundleError: not signed, by another, or altered since.
+  // Refuses a bundle that differs in any file from what they signed. Throws BundleError.
   void check(const Bundle& bundle) const;
-
-  struct Known;
 
  private:
   std::filesystem::path file_;
-  std::unique_ptr<Known> known_;
+  std::shared_ptr<evp_pkey_st> key_;
+  std::shared_ptr<x509_store_st> issuers_;
 };
-
-// Trust::check by a PEM file. Throws as both of its steps do.
-void check_signature(const Bundle& bundle, const std::filesystem::path& trust);
 
 }  // namespace hydrant

@@ -76,9 +76,8 @@ std::string NativeLog::last() {
   return cut(said.empty() ? "no reason given" : join(said, "; "), 300);
 }
 
-// A class of the library is a table of functions whose order is fixed for a major version. In TensorRT-RTX 1.7 the
-// functions called here stand where TensorRT 11 has them, as its own Python binding calls them; TensorRT 10 has others
-// between them.
+// A class is a table of functions, fixed for a major version. TensorRT-RTX 1.7 has those of TensorRT 11 that are called
+// here; TensorRT 10 differs.
 std::optional<std::string> TensorRt::file_of(const std::string& library) {
 #if defined(TRT_MAJOR_RTX)
   if (library == "tensorrt-rtx") return "libtensorrt_rtx.so." + std::to_string(TRT_MAJOR_RTX);

@@ -1,5 +1,4 @@
-// TensorRT or TensorRT-RTX, looked for when the program runs, and the engine that it makes from bytes. Only this file,
-// tensorrt.cpp and the lanes know the library.
+// TensorRT or TensorRT-RTX, loaded at run time, and its engines; only tensorrt.cpp and the lanes know it, too.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -36,8 +35,7 @@ class NativeLog : public nvinfer1::ILogger {
 
 class TensorRt {
  public:
-  // The file that holds "tensorrt" or "tensorrt-rtx", of the version whose interface the headers describe; nothing
-  // where they describe it for neither.
+  // The library file of "tensorrt" or "tensorrt-rtx" that the headers describe, or nothing.
   static std::optional<std::string> file_of(const std::string& library);
 
   // What the headers describe, such as "TensorRT 11.1".
@@ -60,8 +58,7 @@ class TensorRt {
 // An engine in memory.
 class Engine {
  public:
-  // Deserialises bytes whose digest was checked; engine host code is not allowed.
-  // Throws BackendError: the library refused them; BundleError: they are not what the metadata says.
+  // Deserialises bytes, without engine host code. Throws BackendError or, where the metadata differs, BundleError.
   Engine(const TensorRt& library, const std::string& data, const Chosen& chosen);
 
   const std::map<std::string, bool>& inputs() const { return inputs_; }     // name → whether it is float32, else int64

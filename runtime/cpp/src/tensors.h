@@ -15,8 +15,7 @@ struct Checked {
   Views views;
 };
 
-// The model's inputs, complete, of the right kind, and within range. `token_type_ids` may be left out (zeros); for a
-// family without token types they are accepted when all are zero. Throws InputError: a name, shape, type or value.
+// The model's inputs, complete and within range; `token_type_ids` may be left out (zeros). Throws InputError.
 Checked checked_tensors(const Tensors& inputs, const Architecture& architecture);
 
 // `pixel_values` of the right kind, shape and range. Throws InputError.

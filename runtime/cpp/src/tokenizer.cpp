@@ -14,23 +14,6 @@ constexpr const char* kVariable = "ORTEXTENSIONS_LIBRARY";
 constexpr const char* kIds =
     "or give token ids, in Python: numpy.savez(\"x.npz\", **tokenizer(texts, padding=True, return_tensors=\"np\"))";
 
-// The next character of UTF-8 at `place`, which moves behind it; -1 where there is none.
-std::int32_t next_character(const std::string& text, std::size_t& place) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const unsigned lead = byte(place);
-  const std::size_t more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2 : 3;
-  if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4) return -1;
-  unsigned found = more == 0 ? lead : lead & (0x3FU >> more);
-  for (std::size_t i = 1; i <= more; ++i) {
-    if ((byte(place + i) & 0xC0U) != 0x80U) return -1;
-    found = found << 6U | (byte(place + i) & 0x3FU);
-  }
-  constexpr unsigned kLeast[] = {0, 0x80, 0x800, 0x10000};
-  if (found < kLeast[more] || found > 0x10FFFF || (found >= 0xD800 && found < 0xE000)) return -1;
-  place += more + 1;
-  return static_cast<std::int32_t>(found);
-}
-
 // As Python's str.isspace has it.
 bool is_space(std::int32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||

@@ -13,15 +13,12 @@ namespace hydrant {
 
 class Tokenizer {
  public:
-  // Finds the library that ORTEXTENSIONS_LIBRARY names, or libortextensions.so where the system looks for libraries.
-  // Throws InputError: the bundle has no tokenizer.onnx, or the library is not there; BundleError: it is altered, or
-  // was made from another tokenizer than the bundle holds.
+  // Loads the library of ORTEXTENSIONS_LIBRARY, or libortextensions.so. Throws InputError: no tokenizer.onnx or
+  // library; BundleError: it is altered, or made from another tokenizer.
   Tokenizer(const Bundle& bundle, const Architecture& architecture);
 
-  // The model's inputs for texts [first, last), padded to the longest of them; of a model that tags tokens also their
-  // `words` and `offsets`, −1 at padding. The first text of all has this index in messages. Safe to call from many
-  // threads. Throws InputError: a text is empty, no UTF-8, has no token, is none that the model reads,
-  // or has more tokens than an engine takes.
+  // The model's inputs for texts [first, last), padded; for token tagging also `words` and `offsets`, −1 at padding.
+  // `index` counts from the first text of all. Safe to call from many threads. Throws InputError.
   Tensors encode(const std::vector<Text>& texts, std::size_t first, std::size_t last, std::size_t index) const;
 
  private:

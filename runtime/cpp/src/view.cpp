@@ -5,13 +5,6 @@
 #include "messages.h"
 
 namespace hydrant {
-namespace {
-
-// Values of one row.
-std::size_t width_of(const Shape& shape) { return count_of({shape.begin() + 1, shape.end()}); }
-
-}  // namespace
-
 View view_of(const Tensor& tensor) {
   return std::visit([&](const auto& values) -> View { return {tensor.shape, values.data()}; }, tensor.data);
 }
@@ -64,6 +57,12 @@ std::size_t count_of(const Shape& shape) {
     count *= static_cast<std::size_t>(size);
   }
   return count;
+}
+
+std::size_t width_of(const Shape& shape) { return count_of({shape.begin() + 1, shape.end()}); }
+
+void extend(Outputs& whole, const Outputs& part) {
+  for (const auto& [name, values] : part) whole[name].insert(whole[name].end(), values.begin(), values.end());
 }
 
 std::string described(const View& view) {

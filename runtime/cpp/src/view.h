@@ -14,8 +14,7 @@ namespace hydrant {
 
 using Shape = std::vector<std::int64_t>;
 
-// Values in row-major order that another object owns and keeps for as long as the view is used. The types are those of
-// `Tensor`, in the same order.
+// Values in row-major order that another object owns; the types are those of `Tensor`, in the same order.
 struct View {
   Shape shape;
   std::variant<const float*, const std::int64_t*, const std::uint8_t*> data;
@@ -46,6 +45,12 @@ std::optional<std::size_t> tokens_of(const Views& inputs);
 
 // Number of values of a shape; SIZE_MAX, which no tensor has, where no memory could hold them or a size is negative.
 std::size_t count_of(const Shape& shape);
+
+// Values of one row.
+std::size_t width_of(const Shape& shape);
+
+// Adds the outputs of further rows.
+void extend(Outputs& whole, const Outputs& part);
 
 // The type and shape in words, such as "float32 [2, 3]".
 std::string described(const View& view);

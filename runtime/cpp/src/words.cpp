@@ -74,8 +74,7 @@ Words words_in(const Prediction& all, std::size_t row, Aggregation aggregation) 
   return found;
 }
 
-// Letters of all schemes, and for each that of IOBES which means the same; the first four also stand alone, others may
-// be names.
+// Letters of all schemes, and their meaning in IOBES; the first four also stand alone.
 constexpr std::string_view kLetters = "BIESLUM", kMeaning = "BIESESI";
 constexpr std::size_t kAlone = 4;
 

@@ -9,8 +9,7 @@
 
 namespace hydrant {
 
-// The words of every text; the calibration decides anew of each. Throws InputError: a prediction of whole inputs, or of
-// ready tensors.
+// The words of every text, with their own decisions. Throws InputError: whole inputs, or ready tensors.
 std::vector<Words> words_of(const Prediction& prediction, Aggregation aggregation, const Calibration& calibration);
 
 // The spans of one text.

@@ -1,6 +1,4 @@
 // A plug-in is registered once, however many sessions and threads use it.
-#include "../src/plugins.h"
-
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -8,6 +6,7 @@
 #include <iostream>
 #include <thread>
 
+#include "../src/library.h"
 #include "../src/session.h"
 #include "check.h"
 

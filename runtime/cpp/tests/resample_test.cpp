@@ -1,8 +1,7 @@
 // Resizing by hand-worked examples; the golden pictures hold it to Pillow.
-#include "../src/resample.h"
-
 #include <cmath>
 
+#include "../src/image.h"
 #include "check.h"
 
 namespace hydrant::tests {
