@@ -22,9 +22,8 @@ from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..models.plan_cost import Cost, cost_of
 from ..progress import Progress, no_progress
 from ..runtime.backends.backend_registry import open_backend
-from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
-from ..runtime.backends.protocol import Backend
+from ..runtime.backends.protocol import Backend, graph_file
 from .latency_plot import draw_latency
 from .operator_times import Breakdown, break_down
 from .profile_report import (

@@ -19,9 +19,7 @@ from .prediction import Prediction, decided, shortest
 Aggregation = Literal["first", "mean", "max"]
 
 AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
-
 UNCERTAINTIES = (*SCORES, *FURTHER_SCORES)
-"""Scores of a word; of a span the largest of each."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,21 @@ def words_of(
 
 def spans_of(words: Words, labels: Sequence[str]) -> list[Span]:
     """The spans of one text, as seqeval reads the tags of its words (``metrics.spans``)."""
-    found = words.prediction
-    tags = [labels[label] for label in found.label]
-    return [_span(words, *entity) for entity in find_spans(tags)]
+    spans = []
+    for label, first, last in find_spans([labels[label] for label in words.prediction.label]):
+        found, part = words.prediction, slice(first, last + 1)
+        spans.append(
+            Span(
+                label,
+                int(words.start[first]),
+                int(words.end[last]),
+                int(words.index[first]),
+                int(words.index[last]),
+                float(found.confidence[part].min()),
+                **worst(found, part),
+            )
+        )
+    return spans
 
 
 def token_rows(
@@ -113,14 +123,14 @@ def token_rows(
     rows = []
     for place, words in enumerate(words_of(prediction, aggregation, calibration)):
         row: dict[str, Any] = {"index": first + place}
-        given = None if inputs is None else inputs[place]
-        if given is not None:
-            row["input"] = list(given) if is_words(given) else str(given)
+        text = None if inputs is None else inputs[place]
+        if text is not None:
+            row["input"] = list(text) if is_words(text) else str(text)
+            text = " ".join(text) if is_words(text) else text
         rows.append(row)
         if prediction.error is not None and prediction.error[place] is not None:
             row["error"] = prediction.error[place]
             continue
-        text = " ".join(row["input"]) if is_words(given) else given
         row["words"] = [_word_row(words, at, text, labels, probabilities) for at in range(len(words))]
         row["spans"] = [_row(span, text) for span in spans_of(words, labels)]
     return rows
@@ -160,19 +170,15 @@ def flat(prediction: Prediction, row: int) -> Prediction:
 
 
 _OF_TOKENS = ("mask", "words", "offsets", "error")
-"""Fields that words do not have."""
 
 
 def _mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
     """Each unit's mean probabilities and scores, summed in float64; its label is the class of the largest mean."""
-    names = ("probabilities", *UNCERTAINTIES, "member_probabilities")
-    means = {
-        name: np.array([array[of].mean(axis=0, dtype=np.float64) for of in tokens], np.float32).reshape(
-            len(tokens), *array.shape[1:]
-        )
-        for name, array in flat.to_dict().items()
-        if name in names
-    }
+    means = {}
+    for name, array in flat.to_dict().items():
+        if name in ("probabilities", *UNCERTAINTIES, "member_probabilities"):
+            each = [array[of].mean(axis=0, dtype=np.float64) for of in tokens]
+            means[name] = np.array(each, np.float32).reshape(len(tokens), *array.shape[1:])
     return Prediction.from_outputs(means)
 
 
@@ -186,29 +192,10 @@ def worst(found: Prediction, places: slice | list[int]) -> dict[str, Any]:
     }
 
 
-def _span(words: Words, label: str, first: int, last: int) -> Span:
-    found, part = words.prediction, slice(first, last + 1)
-    return Span(
-        label,
-        int(words.start[first]),
-        int(words.end[last]),
-        int(words.index[first]),
-        int(words.index[last]),
-        float(found.confidence[part].min()),
-        **worst(found, part),
-    )
-
-
 def _word_row(words: Words, at: int, text: str | None, labels: Sequence[str], probabilities: bool) -> dict[str, Any]:
     found, start, end = words.prediction, int(words.start[at]), int(words.end[at])
     said = {} if text is None else {"text": text[start:end]}
-    row: dict[str, Any] = {
-        "word": int(words.index[at]),
-        **said,
-        "start": start,
-        "end": end,
-        "label": labels[found.label[at]],
-    }
+    row = {"word": int(words.index[at]), **said, "start": start, "end": end, "label": labels[found.label[at]]}
     for name in ("confidence", *UNCERTAINTIES):
         if (scores := getattr(found, name)) is not None:
             row[name] = shortest(scores[at])
