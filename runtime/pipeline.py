@@ -322,7 +322,7 @@ class TokenPipeline(_Pipeline):
         texts = [list(text) if is_words(text) else text for text in inputs]
         prediction = self.predictor.predict(texts, batch_size=size, first=first, on_error="row")
         blank = [isinstance(text, str) and not text.strip() for text in texts]
-        errors = [] if prediction.error is None else prediction.error
+        errors: Sequence[str | None] = [] if prediction.error is None else prediction.error.tolist()
         for error, is_blank in zip(errors, blank, strict=False):
             if error is not None and not is_blank:
                 raise InputError(error)

@@ -268,9 +268,9 @@ def prediction_rows(
     """One JSON object for each input; that of an input that failed holds the ``error`` instead of a prediction."""
     rows = []
     for index in range(len(prediction)):
+        item: Any = None if inputs is None else inputs[index]
         row: dict[str, Any] = {"index": first + index}
-        if inputs is not None:
-            row["input"] = list(inputs[index]) if is_pair(inputs[index]) else str(inputs[index])
+        row |= {} if inputs is None else {"input": list(item) if is_pair(item) else str(item)}
         rows.append(row)
         if prediction.error is not None and prediction.error[index] is not None:
             row["error"] = prediction.error[index]

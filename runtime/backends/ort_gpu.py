@@ -127,10 +127,7 @@ class OnnxRuntimeCudaBackend(Backend):
 
 
 class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
-    """One of the bundle's graphs in ONNX Runtime's TensorRT execution provider, whose engines are cached.
-
-    ONNX Runtime reads those engines unchecked, so the folder must be the user's own.
-    """
+    """One of the bundle's graphs in ONNX Runtime's TensorRT execution provider, with its engines in a private folder."""
 
     name = "onnxruntime-tensorrt"
     provider: ClassVar[str] = "TensorrtExecutionProvider"

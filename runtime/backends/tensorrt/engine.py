@@ -17,11 +17,11 @@ from ....engines.metadata import MODULES
 from ....errors import BackendError, HydrantError, InputError, MissingExtraError, cut, require
 from ..dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from ..kernel_cache import KernelCache
-from ..protocol import Backend
+from ..protocol import Backend, joined
 from .choose import Chosen, Loaded, Machine, choose_engine, load_engine, read_engine
 from .cuda import Cuda
 from .lane import Lane
-from .profiles import Part, Profiles, checked_inputs, output_bytes, padded, run_parts
+from .profiles import Profiles, padded
 
 
 class EngineBackend(Backend):
@@ -40,7 +40,7 @@ class EngineBackend(Backend):
         device, absent = None, None
         try:
             device = open_device(library)
-        except (BackendError, MissingExtraError) as error:  # what else is wrong with the engine is reported first
+        except (BackendError, MissingExtraError) as error:  # an engine that does not fit is reported first
             absent = error
         capability = device.compute_capability() if device else None
         chosen = choose_engine(bundle, Machine(library, str(trt.__version__), capability), precision)
@@ -49,10 +49,9 @@ class EngineBackend(Backend):
             raise absent or BackendError("no GPU")
         self._device, self._memory_kind = device, memory_kind
         self._padding = bundle.architecture().padding_token
-        self._profiles = Profiles(chosen.facts.profiles, chosen.rebuild)
         loaded = load_engine(trt, data, chosen, _weights(bundle, chosen))
+        self._profiles = Profiles(loaded.profiles, chosen.rebuild)
         self._contexts = _Contexts(loaded, chosen)
-        self._first = chosen.facts.profiles[0]
         self._lock = threading.Lock()
         self._idle: list[Lane] = []
         super().__init__(library, chosen.facts.precision, loaded.outputs, self._profiles.longest)
@@ -69,10 +68,9 @@ class EngineBackend(Backend):
             check_borrowed(tensors, loaded.inputs)
             shapes = {name: each.shape for name, each in tensors.items()}
             if (profile := self._profiles.exact(shapes)) is None:
-                found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
                 raise InputError(
-                    f"no profile of the engine takes {found} as they are; "
-                    "`run` pads and splits NumPy arrays, or rebuild the engine for these shapes with `hydrant build`"
+                    f"no profile of the engine takes inputs of shape {shapes}; give NumPy arrays to `predict`, which "
+                    "pads and splits them, or rebuild the engine for these shapes with `hydrant build`"
                 )
             outputs = {}
             for name, shape in lane.output_shapes(next(iter(shapes.values()))[0]).items():
@@ -99,18 +97,15 @@ class EngineBackend(Backend):
 
     def _timed(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """The outputs of a batch, padded or split to what a profile takes, and the milliseconds of its parts."""
-        arrays, rows, tokens = checked_inputs(inputs, self._contexts.loaded.inputs, self._first)
-        parts = self._profiles.parts(rows, tokens)
-        spent = dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
+        first = next(iter(inputs.values()))
+        parts = self._profiles.parts(len(first), first.shape[1] if first.ndim == 2 else None)
+        outputs, spent = [], dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
         with self._lane() as (lane, _):
-
-            def run(part: Part) -> dict[str, np.ndarray]:
-                outputs, times = lane.run(part.profile, padded(arrays, part, self._padding))
-                for name, milliseconds in times.items():
-                    spent[name] += milliseconds
-                return outputs
-
-            return run_parts(parts, run), spent
+            for part in parts:
+                arrays, times = lane.run(part.profile, padded(inputs, part, self._padding))
+                outputs.append({name: array[: part.stop - part.start] for name, array in arrays.items()})
+                spent = {name: spent[name] + milliseconds for name, milliseconds in times.items()}
+        return joined(outputs), spent
 
     @contextmanager
     def _lane(self) -> Iterator[tuple[Lane, Loaded]]:
@@ -130,19 +125,14 @@ class EngineBackend(Backend):
         self._idle.append(lane)
 
     def _new_lane(self) -> Lane:
-        loaded = self._contexts.loaded
-        return Lane(
-            loaded,
-            self._device,
-            self._profiles.input_bytes(loaded.inputs),
-            {name: output_bytes(shape, self._profiles.rows) for name, shape in loaded.outputs.items()},
-            self._contexts.new,
-            captures=self._contexts.captures,
-        )
+        loaded, contexts, rows = self._contexts.loaded, self._contexts, self._profiles.rows
+        inputs = self._profiles.input_bytes(loaded.inputs)
+        outputs = {name: rows * math.prod(shape[1:]) * 4 for name, shape in loaded.outputs.items()}  # float32
+        return Lane(loaded, self._device, inputs, outputs, contexts.new, captures=contexts.captures)
 
 
 class _Contexts:
-    """Makes execution contexts of an engine, and outlives them; TensorRT-RTX caches kernels and captures graphs."""
+    """Execution contexts of an engine, which this object outlives; TensorRT-RTX caches kernels and captures graphs."""
 
     def __init__(self, loaded: Loaded, chosen: Chosen) -> None:
         self.loaded = loaded
