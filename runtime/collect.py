@@ -84,8 +84,8 @@ def visit_words(
     title: str = "predicting",
 ) -> Iterator[WordOutputs]:
     """Run a model that tags tokens, batch by batch, and keep nothing: outputs at the first token of each word."""
-    for places, items, tokens, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
-        starts = word_starts(items, tokens)
+    for places, items, tensors, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
+        starts = word_starts(items, tensors["input_ids"].shape[1])
         rows, columns = np.nonzero(starts != NO_WORD)
         yield WordOutputs(places[rows], starts[rows, columns], at_tokens(outputs, starts != NO_WORD))
 
@@ -119,8 +119,8 @@ def _runs(
     batch_size: int,
     progress: Progress,
     title: str,
-) -> Iterator[tuple[np.ndarray, list[Any], int, Arrays]]:
-    """Batch by batch: places [B] in ``inputs``, prepared texts, length of the sequence (0: there is none), outputs."""
+) -> Iterator[tuple[np.ndarray, list[Any], Arrays, Arrays]]:
+    """Batch by batch: places [B] in ``inputs``, prepared items, tensors and outputs."""
     size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
     starts = range(0, len(inputs), size)
     for start in progress(starts, len(starts), title):
@@ -129,8 +129,7 @@ def _runs(
             outputs = model.run(tensors)
             if name := next((name for name, array in outputs.items() if not np.isfinite(array).all()), None):
                 raise BackendError(
-                    f"{model.name} gave {name.replace('_', ' ')} that are not finite (NaN or infinity); check the "
-                    "weights and the inputs, or compare backends with `hydrant verify`"
+                    f"{model.name} gave {name.replace('_', ' ')} that are not finite; check weights and inputs, or "
+                    "compare backends with `hydrant verify`"
                 )
-            tokens = tensors["input_ids"].shape[1] if "input_ids" in tensors else 0
-            yield places + start, items, tokens, outputs
+            yield places + start, items, tensors, outputs

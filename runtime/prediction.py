@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
-from ..data.raw_inputs import is_pair
+from ..data.raw_inputs import is_pair, is_words
 from ..errors import BackendError, InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval
@@ -258,6 +258,18 @@ def _filler(name: str, like: np.ndarray) -> Any:
     return {"f": np.nan, "i": -1, "b": name == "abstain", "O": None}[like.dtype.kind]
 
 
+def started_rows(prediction: Prediction, inputs: Sequence[Any] | None, first: int) -> list[dict[str, Any]]:
+    """For each input a row with its index, the input where it is given, and the error where it failed."""
+    rows: list[dict[str, Any]] = [{"index": first + index} for index in range(len(prediction))]
+    for index, row in enumerate(rows):
+        if inputs is not None:
+            item = inputs[index]
+            row["input"] = list(item) if is_pair(item) or is_words(item) else str(item)
+        if prediction.error is not None and prediction.error[index] is not None:
+            row["error"] = prediction.error[index]
+    return rows
+
+
 def prediction_rows(
     prediction: Prediction,
     inputs: Sequence[Any] | None,
@@ -266,14 +278,9 @@ def prediction_rows(
     probabilities: bool = False,
 ) -> list[dict[str, Any]]:
     """One JSON object for each input; that of an input that failed holds the ``error`` instead of a prediction."""
-    rows = []
-    for index in range(len(prediction)):
-        item: Any = None if inputs is None else inputs[index]
-        row: dict[str, Any] = {"index": first + index}
-        row |= {} if inputs is None else {"input": list(item) if is_pair(item) else str(item)}
-        rows.append(row)
-        if prediction.error is not None and prediction.error[index] is not None:
-            row["error"] = prediction.error[index]
+    rows = started_rows(prediction, inputs, first)
+    for index, row in enumerate(rows):
+        if "error" in row:
             continue
         if prediction.label is not None:
             row["label"] = labels[prediction.label[index]]

@@ -9,12 +9,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..bundle.calibration import Calibration
-from ..data.raw_inputs import is_words
 from ..data.words import NO_WORD
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans
-from .prediction import Prediction, decided, shortest
+from .prediction import Prediction, decided, shortest, started_rows
 
 Aggregation = Literal["first", "mean", "max"]
 
@@ -120,19 +119,13 @@ def token_rows(
     calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
     """One JSON object for each text: its words and spans, or the ``error`` of an input that failed."""
-    rows = []
-    for place, words in enumerate(words_of(prediction, aggregation, calibration)):
-        row: dict[str, Any] = {"index": first + place}
-        text = None if inputs is None else inputs[place]
-        if text is not None:
-            row["input"] = list(text) if is_words(text) else str(text)
-            text = " ".join(text) if is_words(text) else text
-        rows.append(row)
-        if prediction.error is not None and prediction.error[place] is not None:
-            row["error"] = prediction.error[place]
-            continue
-        row["words"] = [_word_row(words, at, text, labels, probabilities) for at in range(len(words))]
-        row["spans"] = [_row(span, text) for span in spans_of(words, labels)]
+    rows = started_rows(prediction, inputs, first)
+    for row, words in zip(rows, words_of(prediction, aggregation, calibration), strict=True):
+        if "error" not in row:
+            text = row.get("input")
+            text = " ".join(text) if isinstance(text, list) else text
+            row["words"] = [_word_row(words, at, text, labels, probabilities) for at in range(len(words))]
+            row["spans"] = [_row(span, text) for span in spans_of(words, labels)]
     return rows
 
 

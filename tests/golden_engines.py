@@ -75,16 +75,7 @@ def plan(
     metadata: Callable[[dict[str, Any]], Any] = lambda data: None,
     **changes: Any,
 ) -> Change:
-    """Adds a stand-in for an engine, and its metadata.
-
-    Args:
-        name: of the engine.
-        fault: that it shows when it is loaded or run.
-        header: its profiles, if they are not those of the metadata.
-        magic: what it begins with.
-        metadata: changes what is written.
-        changes: of the metadata's facts.
-    """
+    """Adds a stand-in for an engine, and its metadata; ``header`` holds other profiles than the metadata."""
 
     def add(bundle: Bundle) -> None:
         profiles = changes.get("profiles", [SMALL, LARGE])
@@ -138,9 +129,7 @@ BUNDLES: dict[str, tuple[Change, ...]] = {
     "stripped": (plan(stripped=True),),
     "stripped and whole": (plan("a", stripped=True), plan("b")),
     "digest": (plan(engine_sha256="0" * 64),),
-    "graph": (plan(onnx="model.onnx"),),
     "contradiction": (other_members, plan()),
-    "precision": (plan(precision="fp8", onnx="model.fp8.onnx"),),
     "schema": (plan(metadata=lambda data: data.update(schema=2)),),
     "keys": (plan(metadata=lambda data: (data.pop("version"), data.update(extra=1, stripped="no"))),),
     "library": (plan(library="tensorflow"),),
@@ -159,17 +148,14 @@ def with_engine(case: Path, name: str, *changes: Change) -> Path:
 
 
 def choice(path: Path, machine: Machine, precision: str | None) -> dict[str, Any]:
-    """What Python chooses, or says; the bundle's folder is written ``{bundle}``."""
+    """Python's choice, or its kind of error; the bundle's folder is written ``{bundle}``."""
     asked = {"bundle": path.name, **vars(machine), "precision": precision}
     bundle = Bundle.open(path)
     try:
         chosen = choose_engine(bundle, machine, precision)
         read_engine(bundle, chosen)
     except HydrantError as error:
-        kind = type(error).__name__
-        text = str(error).replace(shlex.quote(str(path)), "{bundle}").replace(str(path), "{bundle}")
-        newest = "install the newest hydrant-uq", "build the newest C++ runner"
-        return asked | {"error": kind, "text": text.replace(*newest)}
+        return asked | {"error": type(error).__name__}
     return asked | {"name": chosen.name, "rebuild": chosen.rebuild.replace(shlex.quote(str(path)), "{bundle}")}
 
 

@@ -59,14 +59,6 @@ def test_bilou_and_bmes_are_read_as_the_letters_that_mean_the_same(tags: list[st
         assert find_spans(other) == find_spans(tags)
 
 
-def test_neighbours_of_one_type_stay_two_spans() -> None:
-    """Which seqeval's default mode makes one, or loses."""
-    assert find_spans(["B-AGE", "I-AGE", "L-AGE", "O", "U-AGE"]) == [("AGE", 0, 2), ("AGE", 4, 4)]
-    assert find_spans(["U-AGE", "B-AGE", "L-AGE", "U-AGE"]) == [("AGE", 0, 0), ("AGE", 1, 2), ("AGE", 3, 3)]
-    assert find_spans(["B-N", "M-N", "E-N"]) == [("N", 0, 2)]
-    assert find_spans(["B", "I", "E", "S"]) == [("_", 0, 2), ("_", 3, 3)]
-
-
 def test_spans_do_not_run_on_from_text_to_text() -> None:
     texts, tags = np.array([0, 0, 2, 2]), ["O", "B-PER", "I-PER", "O"]
     found = [(span.text, span.kind, span.first, span.last) for span in spans_in(texts, tags)]

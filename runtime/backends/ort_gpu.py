@@ -127,7 +127,7 @@ class OnnxRuntimeCudaBackend(Backend):
 
 
 class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
-    """One of the bundle's graphs in ONNX Runtime's TensorRT execution provider, with its engines in a private folder."""
+    """One of the bundle's graphs in ONNX Runtime's TensorRT provider, with its engines in a private folder."""
 
     name = "onnxruntime-tensorrt"
     provider: ClassVar[str] = "TensorrtExecutionProvider"

@@ -94,8 +94,7 @@ class TorchBackend(TorchModule):
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         if precision not in (None, self.precision):
             raise BackendError(
-                f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}, or a backend "
-                "that runs graphs, such as onnxruntime (--backend)"
+                f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
             )
         torch = require("torch", "fuse", "run the PyTorch reference")
         from ...fusion import load_reference

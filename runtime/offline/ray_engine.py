@@ -1,4 +1,4 @@
-"""Chunks by the actors of Ray Data, each with its own predictor; every machine has bundle and data at the same paths."""
+"""Chunks by actors of Ray Data, each with its own predictor; every machine has bundle and data at the same paths."""
 
 from __future__ import annotations
 

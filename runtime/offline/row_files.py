@@ -206,9 +206,7 @@ def _cell(value: Any) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    if isinstance(value, list | dict):
-        value = json.dumps(value, ensure_ascii=False)
-    return None if value is None else str(value).encode(errors="backslashreplace").decode()
+    return None if value is None else str(_cell(value)).encode(errors="backslashreplace").decode()
 
 
 def _arrow_type(arrow: Any, name: str, value: Any) -> Any:

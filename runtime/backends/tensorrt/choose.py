@@ -148,7 +148,7 @@ def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None
         if graph is not None:
             _refit(trt, engine, logger, graph, chosen, messages)
         inputs, outputs = _tensors(trt, engine)
-        profiles: list[Profile] = [
+        profiles: list[Any] = [
             {name: tuple(map(tuple, engine.get_tensor_profile_shape(name, index))) for name in inputs}
             for index in range(engine.num_optimization_profiles)
         ]

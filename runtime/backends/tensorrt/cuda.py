@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -103,8 +103,7 @@ class Holdings:
     """Resources of a device: all are given back by ``close`` or on collection, the last taken first."""
 
     def __init__(self, device: Cuda) -> None:
-        self._device = device
-        self._returns: list[tuple[Callable[[int], object], int]] = []
+        self._device, self._returns = device, ExitStack()
         weakref.finalize(self, _give_back, self._returns).atexit = False
 
     def memory(self, size: int) -> int:
@@ -122,12 +121,10 @@ class Holdings:
 
     def taken(self, handle: int, give_back: Callable[[int], object]) -> int:
         """Hold a resource."""
-        self._returns.append((give_back, handle))
+        self._returns.callback(give_back, handle)
         return handle
 
 
-def _give_back(returns: list[tuple[Callable[[int], object], int]]) -> None:
-    while returns:
-        give_back, handle = returns.pop()
-        with suppress(BackendError):
-            give_back(handle)
+def _give_back(returns: ExitStack) -> None:
+    with suppress(BackendError):
+        returns.close()

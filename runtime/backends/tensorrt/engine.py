@@ -7,17 +7,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ....bundle.store import Bundle, onnx_name
+from ....bundle.store import Bundle
 from ....engines.metadata import MODULES
 from ....errors import BackendError, HydrantError, InputError, MissingExtraError, cut, require
 from ..dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from ..kernel_cache import KernelCache
-from ..protocol import Backend, joined
+from ..protocol import Backend, graph_file, joined
 from .choose import Chosen, Loaded, Machine, choose_engine, load_engine, read_engine
 from .cuda import Cuda
 from .lane import Lane
@@ -49,7 +48,10 @@ class EngineBackend(Backend):
             raise absent or BackendError("no GPU")
         self._device, self._memory_kind = device, memory_kind
         self._padding = bundle.architecture().padding_token
-        loaded = load_engine(trt, data, chosen, _weights(bundle, chosen))
+        weights = None
+        if chosen.facts.stripped:  # its weights are in the graph
+            weights, _ = graph_file(bundle, library, (chosen.facts.precision,), chosen.facts.precision)
+        loaded = load_engine(trt, data, chosen, weights)
         self._profiles = Profiles(loaded.profiles, chosen.rebuild)
         self._contexts = _Contexts(loaded, chosen)
         self._lock = threading.Lock()
@@ -169,13 +171,3 @@ class _Contexts:
         """Keep the kernels for the next process."""
         if self._cache is not None:
             self._cache.save()
-
-
-def _weights(bundle: Bundle, chosen: Chosen) -> Path | None:
-    """The graph that a stripped engine takes its weights from, after its digest was checked."""
-    if not chosen.facts.stripped:
-        return None
-    name = onnx_name(chosen.facts.precision)
-    if bundle.has(f"{name}.data"):
-        bundle.file(f"{name}.data")
-    return bundle.file(name)
