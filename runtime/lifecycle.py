@@ -26,8 +26,7 @@ class Closable(ABC):
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled."""
         raise InputError(
-            f"{self._described} cannot be sent to another process: it holds open libraries; send the path of the "
-            "bundle, and load it there with hydrant.load"
+            f"{self._described} cannot be sent to another process; send the path of the bundle and load it there"
         )
 
     def close(self) -> None:

@@ -81,12 +81,9 @@ def words_of(
     """The words of every input; of one that failed none."""
     if aggregation not in AGGREGATIONS:
         raise InputError(f"aggregation is {cut(aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
-    if prediction.mask is None:
-        raise InputError("this prediction is of whole inputs, without words; expected one of a model that tags tokens")
     if prediction.words is None or prediction.offsets is None:
-        raise InputError(
-            "this prediction was made of ready tensors, whose words are not known; predict texts, or lists of words"
-        )
+        made = "by a model that tags no tokens" if prediction.mask is None else "of ready tensors"
+        raise InputError(f"this prediction was made {made}, so its words are not known; tag texts, or lists of words")
     return [_words(prediction, row, aggregation, calibration) for row in range(len(prediction))]
 
 

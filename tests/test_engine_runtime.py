@@ -256,7 +256,7 @@ def test_a_damaged_file_never_reaches_the_library(file: str, path: Path, librari
 MISFITS = [
     ({"version": "10.12.0"}, "was built with tensorrt '10.12.0' and 10.13.2 is installed"),
     ({"platform": "windows-amd64"}, "was built on 'windows-amd64'"),
-    ({"compute_capabilities": ("8.0", "8.6")}, "compiled for compute capability 8.0, 8.6 and this GPU has 8.9"),
+    ({"compute_capabilities": ("8.0", "8.6")}, "built for compute capability 8.0, 8.6 and this GPU has 8.9"),
     ({"onnx_sha256": "0" * 64}, r"model\.fp32\.onnx has changed since engine tensorrt-fp32 was built from it"),
 ]
 
@@ -302,7 +302,7 @@ def test_the_preferred_precision_that_fits(path: Path) -> None:
     assert choose_engine(bundle, here).name == "b", "the FP16 engine is for another GPU"
     assert choose_engine(bundle, Machine("tensorrt", "10.13.2", "12.0")).name == "a"
     assert choose_engine(bundle, Machine("tensorrt", "10.13.2", None)).name == "a", "without a GPU, all else is judged"
-    with pytest.raises(BackendError, match=r"compiled for compute capability 12\.0"):
+    with pytest.raises(BackendError, match=r"built for compute capability 12\.0"):
         choose_engine(bundle, here, "fp16")
 
 

@@ -112,14 +112,10 @@ def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None
     reasons = []
     for name, facts in sorted(fitting, key=lambda each: _order(*each)):
         rebuild = rebuild_command(bundle, name, facts)
-        try:
-            _check_graph(bundle, name, facts, rebuild)
-            _check_machine(name, facts, machine, rebuild)
-        except BackendError as error:
-            reasons.append(error)
-        else:
+        if not (reason := _misfit(bundle, name, facts, machine)):
             return Chosen(name, facts, rebuild)
-    raise reasons[0]
+        reasons.append(f"{reason}; rebuild it with `{rebuild}`")
+    raise BackendError(reasons[0])
 
 
 def read_engine(bundle: Bundle, chosen: Chosen) -> bytes:
@@ -141,22 +137,17 @@ def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None
             runtime.engine_host_code_allowed = False
         engine = runtime.deserialize_cuda_engine(data)
         if engine is None:
-            raise BackendError(
-                f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {messages.last()}; rebuild it "
-                f"with `{chosen.rebuild}`"
-            )
+            raise BackendError(messages.last())
         if graph is not None:
-            _refit(trt, engine, logger, graph, chosen, messages)
+            _refit(trt, engine, logger, graph, messages)
         inputs, outputs = _tensors(trt, engine)
         profiles: list[Any] = [
             {name: tuple(map(tuple, engine.get_tensor_profile_shape(name, index))) for name in inputs}
             for index in range(engine.num_optimization_profiles)
         ]
-    except (BackendError, BundleError):
-        raise
     except Exception as error:  # whatever the library's binding raises
         raise BackendError(
-            f"{trt.__name__} {trt.__version__} failed on engine {chosen.name}: {cut(error, 200)}; rebuild it with "
+            f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {cut(error, 300)}; rebuild it with "
             f"`{chosen.rebuild}`"
         ) from error
     return Loaded(trt, engine, inputs, outputs, profiles, messages, (runtime, logger))
@@ -210,54 +201,36 @@ def _order(name: str, facts: EngineFile) -> tuple[int, int, int, str]:
     return PRECISIONS.index(facts.precision), -tokens, -rows, name
 
 
-def _check_graph(bundle: Bundle, name: str, facts: EngineFile, rebuild: str) -> None:
-    """The engine must come from the graph that the bundle holds now."""
-    graph = onnx_name(facts.precision)
+def _misfit(bundle: Bundle, name: str, facts: EngineFile, machine: Machine) -> str:
+    """The reason why an engine does not fit the bundle's graph or this machine; empty if it fits."""
+    graph, built = onnx_name(facts.precision), f"engine {name} was built"
     if not bundle.has(graph):
-        raise BackendError(
-            f"engine {name} was built from {graph}, which the bundle no longer has; make it with `hydrant export "
-            f"{bundle.path} --precision {facts.precision}`, then rebuild the engine with `{rebuild}`"
-        )
+        export = f"hydrant export {bundle.path} --precision {facts.precision}"
+        return f"{built} from {graph}, which the bundle no longer has; make it with `{export}`"
     if facts.onnx_sha256 != graph_digest(bundle, graph):
-        raise BackendError(f"{graph} has changed since engine {name} was built from it; rebuild it with `{rebuild}`")
+        return f"{graph} has changed since {built} from it"
     check_graph(bundle, graph)
-
-
-def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str) -> None:
-    """The engine must have been built for this system, library and GPU."""
     if facts.platform != platform_name():
-        raise BackendError(
-            f"engine {name} was built on {cut(facts.platform)} and this machine is {platform_name()}; rebuild it here "
-            f"with `{rebuild}`"
-        )
+        return f"{built} on {cut(facts.platform)} and this machine is {platform_name()}"
     if facts.version != machine.version:  # a version-compatible engine needs the lean runtime, which is not loaded
-        raise BackendError(
-            f"engine {name} was built with {machine.library} {cut(facts.version)} and {machine.version} is installed; "
-            f"rebuild it with `{rebuild}`"
-        )
+        return f"{built} with {machine.library} {cut(facts.version)} and {machine.version} is installed"
+    targets, level = listing(facts.compute_capabilities), ""
     if facts.hardware_compatibility == "ampere+":
-        fits = float(machine.capability or 8) >= 8
+        fits, level = float(machine.capability or 8) >= 8, " (Ampere or newer)"
     else:  # an engine whose builder did not know its GPU is left to the library to judge
         fits = not facts.compute_capabilities or machine.capability in (None, *facts.compute_capabilities)
-    if not fits:
-        target = f" --compute-capability {machine.capability}" if machine.library == "tensorrt-rtx" else ""
-        level = " (Ampere or newer)" if facts.hardware_compatibility == "ampere+" else ""
-        raise BackendError(
-            f"engine {name} was compiled for compute capability {listing(facts.compute_capabilities)}{level} and this "
-            f"GPU has {machine.capability}; rebuild it with `{rebuild}{target}`"
-        )
+    here = f"{built} for compute capability {targets}{level} and this GPU has {machine.capability}"
+    add = f"; add --compute-capability {machine.capability}" if machine.library == "tensorrt-rtx" else ""
+    return "" if fits else here + add
 
 
-def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, chosen: Chosen, messages: NativeLog) -> None:
+def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, messages: NativeLog) -> None:
     """Give a stripped engine the weights of its graph."""
     refitter = trt.Refitter(engine, logger)
     parser = trt.OnnxParserRefitter(refitter, logger)
     if not parser.refit_from_file(str(graph)) or not refitter.refit_cuda_engine():
         errors = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
-        raise BackendError(
-            f"{trt.__name__} cannot put the weights of {graph.name} into engine {chosen.name}: "
-            f"{cut(errors, 200) if errors else messages.last()}; rebuild it with `{chosen.rebuild}`"
-        )
+        raise BackendError(f"it does not take the weights of {graph.name}: {errors or messages.last()}")
 
 
 def _tensors(trt: ModuleType, engine: Any) -> tuple[dict[str, np.dtype[Any]], dict[str, Shape]]:

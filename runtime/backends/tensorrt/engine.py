@@ -36,16 +36,16 @@ class EngineBackend(Backend):
         memory_kind: int = CUDA,
     ) -> None:
         trt = require(MODULES[library], library, "run engines")
-        device, absent = None, None
+        device: Cuda | HydrantError
         try:
             device = open_device(library)
         except (BackendError, MissingExtraError) as error:  # an engine that does not fit is reported first
-            absent = error
-        capability = device.compute_capability() if device else None
+            device = error
+        capability = None if isinstance(device, HydrantError) else device.compute_capability()
         chosen = choose_engine(bundle, Machine(library, str(trt.__version__), capability), precision)
         data = read_engine(bundle, chosen)
-        if device is None:
-            raise absent or BackendError("no GPU")
+        if isinstance(device, HydrantError):
+            raise device
         self._device, self._memory_kind = device, memory_kind
         self._padding = bundle.architecture().padding_token
         weights = None
@@ -92,7 +92,8 @@ class EngineBackend(Backend):
         return self._timed(inputs)[0]
 
     def _release(self) -> None:
-        self._contexts.save()
+        if self._contexts.cache is not None:
+            self._contexts.cache.save()
         for lane in self._idle:
             lane.close()
         del self._contexts, self._idle
@@ -140,7 +141,7 @@ class _Contexts:
         self.loaded = loaded
         self._plain: Any = None
         self._capturing: Any = None
-        self._cache: KernelCache | None = None
+        self.cache: KernelCache | None = None
         self._lock = threading.Lock()
         try:
             if hasattr(loaded.engine, "create_runtime_config"):
@@ -152,7 +153,7 @@ class _Contexts:
                 self._plain.cuda_graph_strategy = strategies.DISABLED
                 self._capturing.cuda_graph_strategy = strategies.WHOLE_GRAPH_CAPTURE
             if hasattr(self._plain, "create_runtime_cache"):
-                self._cache = KernelCache(chosen.facts.engine_sha256, self._plain, self._capturing)
+                self.cache = KernelCache(chosen.facts.engine_sha256, self._plain, self._capturing)
         except Exception as error:  # whatever the library's binding raises
             raise BackendError(
                 f"{loaded.trt.__name__} cannot prepare engine {chosen.name}: {cut(error, 200)}; rebuild it with "
@@ -166,8 +167,3 @@ class _Contexts:
             if self._plain is None:
                 return engine.create_execution_context()
             return engine.create_execution_context(self._capturing if captures else self._plain)
-
-    def save(self) -> None:
-        """Keep the kernels for the next process."""
-        if self._cache is not None:
-            self._cache.save()
