@@ -6,7 +6,6 @@ the C++ tests' own stand-in for TensorRT runs; ``choices.json`` and ``parts.json
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import shlex
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from fake_tensorrt import MAGIC, text_profile
+from fake_tensorrt import MAGIC, put_engine, text_profile
 from hydrant import Bundle, HydrantError
-from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.engines.gpu import platform_name
-from hydrant.engines.metadata import EngineFile, Profile, engine_path, graph_digest, metadata_path
+from hydrant.engines.metadata import Profile
 from hydrant.runtime.backends.tensorrt.choose import Machine, choose_engine, read_engine
 from hydrant.runtime.backends.tensorrt.profiles import Profiles
 from onnx import helper
@@ -81,20 +78,8 @@ def plan(
         profiles = changes.get("profiles", [SMALL, LARGE])
         first = json.dumps({"profiles": header or profiles, "fault": fault}).encode()
         engine = magic + first + b"\n" + (bundle.path / GRAPH).read_bytes()
-        facts: dict[str, Any] = {
-            "library": "tensorrt",
-            "version": VERSION,
-            "precision": "fp32",
-            "profiles": profiles,
-            "compute_capabilities": ("8.9",),
-            "platform": platform_name(),
-            "onnx": GRAPH,
-            "onnx_sha256": graph_digest(bundle, GRAPH),
-            "engine_sha256": hashlib.sha256(engine).hexdigest(),
-        }
-        data = EngineFile(**{**facts, **changes}).to_json()
-        metadata(data)
-        bundle.add({engine_path(name): engine, metadata_path(name): to_json_bytes(data)})
+        facts = {"version": VERSION, "profiles": profiles, **changes}
+        put_engine(bundle, name, engine, GRAPH, facts, metadata)
 
     return add
 

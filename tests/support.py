@@ -51,7 +51,8 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     return zero_shot(model.eval(), list(PROMPTS)) if family == "clip" else model.eval()
 
 
-def _plain_model(family: str, settings: dict[str, Any]) -> Any:
+def kind_of(family: str) -> tuple[str, dict[str, Any]]:
+    """Name of a family's classes, and the configuration of a tiny one."""
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, "num_labels": CLASSES}
     shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
     image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
@@ -74,7 +75,11 @@ def _plain_model(family: str, settings: dict[str, Any]) -> Any:
         "clip-classifier": ("CLIP", {**shape, "image_size": 12, "patch_size": 4}),
         "siglip": ("Siglip", {**shape, "image_size": 12, "patch_size": 4}),
     }
-    name, usual = kinds[family]
+    return kinds[family]
+
+
+def _plain_model(family: str, settings: dict[str, Any]) -> Any:
+    name, usual = kind_of(family)
     options = {**usual, **settings}
     if family in ("clip-classifier", "siglip"):
         options = {"vision_config": options, "num_labels": CLASSES}

@@ -79,9 +79,6 @@ def assert_same(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray
         np.testing.assert_allclose(got[name], array, atol=1e-5, err_msg=name)
 
 
-# ---------------------------------------------------------------- host logic without a library
-
-
 CHOICES = [
     (1, 8, [Part(0, 0, 1, 1, 8)]),
     (1, 2, [Part(0, 0, 1, 1, 4)]),
@@ -119,9 +116,6 @@ def test_every_row_runs_once_within_a_profile(rows: int, tokens: int, sizes: lis
         assert least[1] <= part.tokens <= most[1]
         assert part.rows >= part.stop - part.start
         assert part.tokens >= tokens
-
-
-# ---------------------------------------------------------------- running
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 2), (5, 24), (20, 9)])
@@ -191,9 +185,6 @@ def test_a_failure_of_the_engine_is_told_and_its_lane_not_used_again(path: Path,
     assert device.live == {}
 
 
-# ---------------------------------------------------------------- tensors that stay on the GPU
-
-
 def test_tensors_on_the_device_are_not_copied(path: Path) -> None:
     import torch
 
@@ -237,9 +228,6 @@ def test_tensors_that_cannot_stay_on_the_device(path: Path) -> None:
         with pytest.raises(InputError, match=message):
             backend.run_device({**inputs, **change})
     assert len(backend._idle) == 1, "bad tensors do not cost the lane"
-
-
-# ---------------------------------------------------------------- what may be loaded
 
 
 @pytest.mark.parametrize("file", [engine_path("tensorrt-fp32"), metadata_path("tensorrt-fp32")])
@@ -320,9 +308,6 @@ def test_a_stripped_engine_takes_its_weights_from_the_graph(path: Path, librarie
     with pytest.raises(BundleError, match="was altered"):
         open_engine(path)
     assert libraries["tensorrt"].loads == loads
-
-
-# ---------------------------------------------------------------- TensorRT-RTX
 
 
 def test_rtx_captures_by_itself_and_keeps_its_kernels(path: Path, libraries: dict[str, Any], tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import onnxruntime
@@ -49,9 +49,6 @@ def inputs() -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in make_inputs("bert").items()}
 
 
-# ---------------------------------------------------------------- the chain
-
-
 @without_gpu
 def test_without_a_gpu_its_backends_are_not_tried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ON_GPU:
@@ -79,61 +76,28 @@ def test_with_a_gpu_every_reason_is_recorded(
     assert all("\n" not in reason for reason in why.values())
 
 
-# ---------------------------------------------------------------- CUDA
-
-
-class Bindings(ModuleType):
-    """Records calls; each gives what ``results`` holds, or success and a number."""
-
-    def __init__(self) -> None:
-        super().__init__("cuda.bindings.runtime")
-        self.calls: list[tuple[Any, ...]] = []
-        self.results: dict[str, tuple[Any, ...]] = {"cudaGetDeviceCount": (0, 1)}
-        vars(self).update(
-            cudaDeviceAttr=SimpleNamespace(cudaDevAttrComputeCapabilityMajor=1, cudaDevAttrComputeCapabilityMinor=2),
-            cudaMemcpyKind=SimpleNamespace(cudaMemcpyHostToDevice="up", cudaMemcpyDeviceToHost="down"),
-            cudaStreamCaptureMode=SimpleNamespace(cudaStreamCaptureModeThreadLocal="thread"),
-            cudaStreamNonBlocking=1,
-            cudaHostAllocDefault=0,
-        )
-
-    def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
-        if not name.startswith("cuda"):
-            raise AttributeError(name)
-
-        def call(*arguments: Any) -> tuple[Any, ...]:
-            self.calls.append((name, *arguments))
-            if name == "cudaGetErrorString":
-                return 0, b"out of memory" if arguments[0] == 2 else b"a fault"
-            return self.results.get(name, (0, len(self.calls)))
-
-        return call
-
-
-@pytest.fixture
-def bindings(monkeypatch: pytest.MonkeyPatch) -> Bindings:
-    made = Bindings()
-    monkeypatch.setattr(cuda, "require", lambda *_: made)
-    return made
-
-
-def test_calls_of_the_device(bindings: Bindings) -> None:
+def test_calls_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    bindings: Any = MagicMock()
+    monkeypatch.setattr(cuda, "require", lambda *_: bindings)
+    results = {"GetDeviceCount": 1, "DeviceGetAttribute": 8, "HostAlloc": 77, "EventElapsedTime": 1.5, "MemcpyAsync": 0,
+               "StreamBeginCapture": 0, "StreamEndCapture": 55, "GraphInstantiate": 99, "GraphDestroy": 0}  # fmt: skip
+    bindings.configure_mock(**{f"cuda{name}.return_value": (0, result) for name, result in results.items()})
+    bindings.cudaSetDevice.return_value = (0,)
     device = cuda.Cuda()
-    bindings.results["cudaDeviceGetAttribute"] = (0, 8)
     assert device.compute_capability() == "8.8"
-    bindings.results |= {"cudaHostAlloc": (0, 77), "cudaEventElapsedTime": (0, 1.5), "cudaGraphInstantiate": (0, 99)}
     assert device.allocate_host(16) == 77
     assert device.elapsed_ms(1, 2) == 1.5
     device.upload(1, 2, 3, 4)
+    bindings.cudaMemcpyAsync.assert_called_with(1, 2, 3, bindings.cudaMemcpyKind.cudaMemcpyHostToDevice, 4)
     device.download(1, 2, 3, 4)
-    assert bindings.calls[-2:] == [("cudaMemcpyAsync", 1, 2, 3, "up", 4), ("cudaMemcpyAsync", 1, 2, 3, "down", 4)]
-    bindings.results["cudaStreamEndCapture"] = (0, 55)
-    bindings.calls.clear()
-    assert device.capture(bindings.cudaWork, 4) == 99
-    assert bindings.calls == [
-        ("cudaStreamBeginCapture", 4, "thread"), ("cudaWork",), ("cudaStreamEndCapture", 4),
-        ("cudaGraphInstantiate", 55, 0), ("cudaGraphDestroy", 55),
-    ]  # fmt: skip
+    bindings.cudaMemcpyAsync.assert_called_with(1, 2, 3, bindings.cudaMemcpyKind.cudaMemcpyDeviceToHost, 4)
+    bindings.reset_mock()
+    assert device.capture(bindings.work, 4) == 99
+    steps = ["cudaStreamBeginCapture", "work", "cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphDestroy"]
+    assert [name for name, *_ in bindings.mock_calls] == steps
+    bindings.cudaMalloc.return_value, bindings.cudaGetErrorString.return_value = (2, None), (0, b"out of memory")
+    with pytest.raises(BackendError, match=r"cudaMalloc: .*out of memory.*smaller batches"):
+        device.allocate(1)
 
 
 def test_cuda_bindings_have_what_is_called() -> None:
@@ -145,13 +109,8 @@ def test_cuda_bindings_have_what_is_called() -> None:
         assert hasattr(library, "".join(name)), name
 
 
-# ---------------------------------------------------------------- TensorRT-RTX as it is installed
-
-
 @without_gpu
 def test_the_installed_library_refuses_on_a_machine_without_a_gpu(path: Path, tmp_path: Path) -> None:
-    import shutil
-
     pytest.importorskip("tensorrt_rtx")
     from hydrant.build import build_engine
 
@@ -186,9 +145,6 @@ def test_the_installed_library_has_what_is_used() -> None:
     for name, attributes in used.items():
         for attribute in attributes:
             assert hasattr(getattr(trt, name), attribute), f"{name}.{attribute}"
-
-
-# ---------------------------------------------------------------- ONNX Runtime
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
@@ -298,13 +254,9 @@ def test_a_cache_that_others_may_write_to_is_not_used(path: Path, tmp_path: Path
 
 
 def test_texts_are_cut_to_what_the_engine_takes(
-    bert_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    text_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from hydrant.models.checkpoint import load_processor
-
-    out = tmp_path / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 2)), out, load_processor(bert_checkpoint, "text"))
-    export_onnx(out)
+    out = Path(shutil.copytree(text_bundle, tmp_path / "bundle"))
     add_engine(out, (PROFILE,))
     monkeypatch.setitem(sys.modules, "tensorrt", make_library("tensorrt"))
     monkeypatch.setitem(OPENERS, "tensorrt", lambda bundle, *_: EngineBackend(

@@ -23,9 +23,8 @@ from hydrant.data.data_sources import check_named, hub_name, named_rows, shown
 from hydrant.data.examples import read_examples
 from hydrant.data.python_inputs import given_inputs
 from hydrant.errors import InputError, MissingExtraError
-from hydrant.models.checkpoint import load_processor
 from PIL import Image
-from support import make_model, random_plan
+from support import make_model
 
 LABELS = list("abcde")
 ROWS = [{"text": "hello world", "label": "a"}, {"text": "the money", "label": "c"}]
@@ -50,9 +49,6 @@ class Listed(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.items[index]
-
-
-# In Python
 
 
 @pytest.mark.parametrize(
@@ -106,24 +102,6 @@ def test_wrong_names_are_answered_with_those_that_are_there(
 ) -> None:
     with pytest.raises(InputError, match=message):
         hydrant.evaluate(text_bundle, make(), figures=Figures(bootstrap=0))
-
-
-@pytest.fixture(scope="module")
-def text_bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "bundle"
-    plan = random_plan("bert", 2)
-    hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), path, load_processor(bert_checkpoint, "text"))
-    hydrant.export_onnx(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("image") / "bundle"
-    plan = random_plan("vit", 2)
-    hydrant.save_bundle(hydrant.fuse(vit_checkpoint, plan), path, load_processor(vit_checkpoint, "image"))
-    hydrant.export_onnx(path)
-    return path
 
 
 def test_rows_and_tables_of_pairs_are_predicted_as_pairs(text_bundle: Path) -> None:
@@ -187,9 +165,6 @@ def test_classes_of_one_name_are_told_apart_by_their_index(tmp_path: Path, caplo
     assert "crane (2)" in caplog.text
     with pytest.raises(InputError, match=r"crane \(2\)"):
         read_examples((["a"], ["crane"]), labels)
-
-
-# By name
 
 
 @pytest.fixture
@@ -264,9 +239,6 @@ def test_what_cannot_be_read_behind_a_url(
     assert shown("https://user:word@host:80/a/train.csv?X-Signature=abc#x") == "https://host:80/a/train.csv"
 
 
-# The hub
-
-
 def test_names_of_the_hub() -> None:
     assert hub_name("hf:clinc/oos:plus") == ("clinc/oos", "plus", None)
     assert hub_name("hf:imdb::test") == ("imdb", None, "test")
@@ -302,9 +274,6 @@ def test_a_data_set_by_configuration_and_split(repository: str) -> None:
         texts(repository)
     with pytest.raises(InputError, match="'sentence'"):
         texts(f"{repository}:small", DataOptions(text="sentence"))
-
-
-# Through the verbs and the command line
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -24,9 +24,6 @@ from golden import write_calibration
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import LEAST, MOST, Calibration, Conformal, Threshold
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.calib.decisions.fit import Request, Sample, fit_classes
-from hydrant.calib.decisions.targets import Conformal as Sets
-from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.task_heads import label_head, score_head, uncertainty_head
 from hydrant.fusion.output_heads import summarize, summarize_labels, summarize_scores
@@ -149,9 +146,6 @@ def test_labels_at_their_ends(labels: int, members: int, backend: str) -> None:
                 assert (found[name].astype(np.float64) <= math.log(2)).all(), name
 
 
-# Bundles
-
-
 @pytest.fixture(scope="module")
 def wide_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT of 10,000 classes whose logits reach thousands."""
@@ -236,28 +230,6 @@ def overflows(predictor: Any, size: float) -> bool:
         return True
     check_ends({name: array for name, array in found.to_dict().items() if array.dtype.kind == "f"}, 5)
     return False
-
-
-# Calibration
-
-
-def right(logits: np.ndarray) -> np.ndarray:
-    return logits.mean(axis=1).argmax(axis=1)
-
-
-@pytest.mark.parametrize("classes", [2, 150])
-def test_thresholds_hold_their_shares_on_logits_of_any_size(classes: int) -> None:
-    logits = np.concatenate([extreme(3, classes)] * 4)
-    for labels in (right(logits), np.random.default_rng(0).integers(0, classes, len(logits))):
-        for score in ("confidence", "mutual_information", "energy", "auto"):
-            targets = Targets(Coverage(0.8, score), FalseAlarm(0.2, score), Sets(0.2, "aps"))  # type: ignore[arg-type]
-            found = fit_classes(Sample(logits, labels), Sample(logits[::-1]), Request(targets, ["x"] * classes))
-            json.dumps(found.to_json(), allow_nan=False)
-            assert found.thresholds["abstain"].measured["coverage"] >= 0.8
-            assert found.thresholds["ood"].measured["false_positive_rate"] <= 0.2
-            assert all(abs(threshold.value) <= MOST for threshold in found.thresholds.values())
-            assert found.conformal is not None
-            assert found.conformal.measured["coverage"] >= 0.8
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])

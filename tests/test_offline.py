@@ -26,19 +26,14 @@ from hydrant.runtime.offline.scoring import Scoring, answers, example_answer
 from hydrant.runtime.offline.shard_parts import Part, Shard, manifest_of, merge_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import make_model, make_tokenizer, random_plan, run_cli
+from support import run_cli
 
 WORDS = ["hello", "world", "transfer", "money", "today", "what", "is", "the", "weather"]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny bundle that reads texts."""
-    folder = tmp_path_factory.mktemp("offline")
-    ensemble = hydrant.fuse(make_model("bert"), random_plan("bert", 2))
-    made = hydrant.save_bundle(ensemble, folder / "out", make_tokenizer(folder / "tokenizer"))
-    hydrant.export_onnx(made)
-    return folder / "out"
+def bundle(text_bundle: Path) -> Path:
+    return text_bundle
 
 
 @pytest.fixture(scope="module")
@@ -344,8 +339,8 @@ def test_chunks_say_what_a_stream_says_bit_for_bit(
 
 def test_a_killed_command_goes_on(bundle: Path, texts: list[str], tmp_path: Path) -> None:
     data, output = tmp_path / "x.csv", tmp_path / "part.jsonl"
-    data.write_text("text\n" + "".join(f"{text}\n" for text in texts * 40))
-    words = ["predict", bundle, "--input", data, "--shard", "2/2", "--chunk", "256", "--batch-size", "2", "--threads",
+    data.write_text("text\n" + "".join(f"{text}\n" for text in texts * 10))
+    words = ["predict", bundle, "--input", data, "--shard", "2/2", "--chunk", "64", "--batch-size", "2", "--threads",
              "1", "--output", output]  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "hydrant", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
@@ -361,12 +356,12 @@ def test_a_killed_command_goes_on(bundle: Path, texts: list[str], tmp_path: Path
     done = run_cli(*words)
     assert done.returncode == 0, done.stderr
     assert "chunks were there already" in done.stdout
-    assert "wrote 3000 prediction(s) of 6000 (shard 2/2)" in done.stdout
+    assert "wrote 750 prediction(s) of 1500 (shard 2/2)" in done.stdout
     rows = read(output)
-    assert [row["index"] for row in rows] == list(range(3000, 6000))
-    assert [row["input"] for row in rows] == (texts * 40)[3000:]
+    assert [row["index"] for row in rows] == list(range(750, 1500))
+    assert [row["input"] for row in rows] == (texts * 10)[750:]
     again = run_cli(*words)
-    assert again.stdout == f"{output} was there already: shard 2/2, 3000 of 6000 rows\n"
+    assert again.stdout == f"{output} was there already: shard 2/2, 750 of 1500 rows\n"
 
 
 def test_commands_end_to_end(bundle: Path, files: list[Path], expected: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -13,30 +13,13 @@ import hydrant
 import numpy as np
 import oracle
 import pytest
-from hydrant import Conformal, HydrantError, Prediction, Predictor, export_onnx, fuse, load, save_bundle
-from hydrant.models.checkpoint import load_processor
+from hydrant import Conformal, HydrantError, Prediction, Predictor, fuse, load, save_bundle
 from hydrant.runtime.backends.backend_registry import ON_GPU
 from hydrant.runtime.prediction import prediction_rows
 from PIL import Image
 from support import make_inputs, make_model, random_plan
 
 TEXTS = ["hello world", "transfer money today what is the weather", "the", "what is hello", "money money"]
-
-
-@pytest.fixture(scope="module")
-def text_bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("image") / "bundle"
-    save_bundle(fuse(vit_checkpoint, random_plan("vit", 3)), path, load_processor(vit_checkpoint, "image"))
-    export_onnx(path)
-    return path
 
 
 def assert_same(a: Prediction, b: Prediction, atol: float = 1e-6) -> None:

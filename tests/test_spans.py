@@ -26,18 +26,16 @@ def test_spans_are_those_of_seqeval() -> None:
 
 def test_figures_are_those_of_seqeval() -> None:
     for case in GOLDEN["figures"]:
-        types = sorted({kind for rows in (case["known"], case["predicted"]) for row in rows for kind, *_ in spans(row)})
+        types = sorted(
+            {kind for rows in (case["known"], case["predicted"]) for row in rows for kind, *_ in find_spans(row)}
+        )
         known, predicted = (
-            [Span(text, *span) for text, row in enumerate(case[name]) for span in spans(row)]
+            [Span(text, *span) for text, row in enumerate(case[name]) for span in find_spans(row)]
             for name in ("known", "predicted")
         )
         counts = span_counts(known, predicted, types, len(case["known"]))
         for name, values in span_metrics(counts.sum(axis=0, keepdims=True)).items():
             assert values[0] == pytest.approx(case[name], abs=1e-9), name
-
-
-def spans(tags: list[str]) -> list[tuple[str, int, int]]:
-    return find_spans(tags)
 
 
 @given(st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), max_size=12))

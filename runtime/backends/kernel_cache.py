@@ -66,8 +66,6 @@ class KernelCache:
             data = self._path.read_bytes()
             if not self._cache.deserialize(data):
                 raise HydrantError("it is from another version, driver or GPU")
-        except FileNotFoundError:
-            return b""
         except Exception as error:  # as in save
             log.info("the kernel cache %s was not used: %s", self._path, error)
             return b""

@@ -29,8 +29,7 @@ TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(
 CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
 """Products of float32 in float32: the provider's default rounds their factors to 10 bits (TF32)."""
 
-ROWS = 32
-"""Largest batch that the TensorRT provider compiles for."""
+ROWS = 32  # largest batch that the TensorRT provider compiles for
 
 
 class OnnxRuntimeCudaBackend(Backend):

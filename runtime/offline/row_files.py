@@ -16,9 +16,7 @@ from ...bundle.staging import atomic_file, destination
 from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
 
-GROUP = 16_384
-"""Rows of a row group of Parquet, all in memory."""
-
+GROUP = 16_384  # rows of a row group of Parquet, all in memory
 PURPOSE = "write and join Parquet"
 
 

@@ -35,6 +35,11 @@ class Scoring:
     probabilities: bool = False
     aggregation: Aggregation | None = None
 
+    @property
+    def on_error(self) -> str:
+        """The argument of ``Predictor.predict``."""
+        return "row" if self.skip_invalid else "raise"
+
     def row_options(self, predictor: Predictor) -> dict[str, Any]:
         """Arguments of ``Predictor.rows``."""
         return {"probabilities": self.probabilities, "aggregation": aggregation_of(predictor, self.aggregation)}
@@ -45,9 +50,9 @@ def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: 
     options = scoring.row_options(predictor)
     while window := list(islice(rows, scoring.batch_size * WINDOW_BATCHES)):
         inputs = [row.input for row in window]
-        on_error = "row" if scoring.skip_invalid else "raise"
+        size, on_error = scoring.batch_size, scoring.on_error
         try:
-            prediction = predictor.predict(inputs, batch_size=scoring.batch_size, first=first, on_error=on_error)
+            prediction = predictor.predict(inputs, batch_size=size, first=first, on_error=on_error)
         except InputError:
             _name_the_row(predictor, window, first)
             raise
