@@ -25,10 +25,9 @@ from ..metrics.timing import Latency, Ratio, busy, instabilities, interleave
 from ..models.plan_cost import Cost, cost_of
 from ..progress import Progress, no_progress
 from ..runtime.backends.backend_registry import open_backend
-from ..runtime.backends.graph_file import graph_file
 from ..runtime.backends.microbatch import Microbatch
 from ..runtime.backends.ort import PRECISIONS, open_session
-from ..runtime.backends.protocol import Backend
+from ..runtime.backends.protocol import Backend, graph_file
 from .drawing import new_figure, png
 from .profile_report import (
     Breakdown,

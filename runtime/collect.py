@@ -32,8 +32,7 @@ def collect(
     title: str = "predicting",
 ) -> dict[str, np.ndarray]:
     """Run a model on inputs and gather what ``reduce`` keeps, in the order of the inputs."""
-    parts: list[dict[str, np.ndarray]] = []
-    order: list[np.ndarray] = []
+    parts, order = [], []
     for places, outputs in visit(model, processor, architecture, inputs, batch_size, progress, title):
         parts.append(reduce(outputs))
         order.append(places)
@@ -57,7 +56,7 @@ def visit(
 
 @dataclass(frozen=True)
 class WordOutputs:
-    """Outputs of N words in the order of the texts [N] and of the words in each [N]; each output is [N, …]."""
+    """Outputs [N, …] of N words, with the index of each word's text [N] and its own in the text [N]."""
 
     texts: np.ndarray
     words: np.ndarray
@@ -66,10 +65,13 @@ class WordOutputs:
     def tagged(self, tags: np.ndarray) -> tuple[WordOutputs, np.ndarray]:
         """The words that have a tag among those of every text [B, W], n of them, and these tags [n]."""
         inside = self.words < tags.shape[1]
-        found = np.where(inside, tags[self.texts, np.where(inside, self.words, 0)], IGNORED)
-        kept = found != IGNORED
-        outputs = {name: array[kept] for name, array in self.outputs.items()}
-        return WordOutputs(self.texts[kept], self.words[kept], outputs), found[kept]
+        own = np.where(inside, tags[self.texts, np.where(inside, self.words, 0)], IGNORED)
+        return self.take(own != IGNORED), own[own != IGNORED]
+
+    def take(self, places: np.ndarray) -> WordOutputs:
+        """Some of the words."""
+        outputs = {name: array[places] for name, array in self.outputs.items()}
+        return WordOutputs(self.texts[places], self.words[places], outputs)
 
 
 def visit_words(
@@ -82,8 +84,8 @@ def visit_words(
     title: str = "predicting",
 ) -> Iterator[WordOutputs]:
     """Run a model that tags tokens, batch by batch, and keep nothing: outputs at the first token of each word."""
-    for places, items, tokens, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
-        starts = word_starts(items, tokens)
+    for places, items, tensors, outputs in _runs(model, processor, architecture, inputs, batch_size, progress, title):
+        starts = word_starts(items, tensors["input_ids"].shape[1])
         rows, columns = np.nonzero(starts != NO_WORD)
         yield WordOutputs(places[rows], starts[rows, columns], at_tokens(outputs, starts != NO_WORD))
 
@@ -101,13 +103,12 @@ def collect_words(
 ) -> WordOutputs:
     """Run a model that tags tokens, and gather what ``reduce`` keeps at the first token of each word."""
     parts = [
-        WordOutputs(seen.texts, seen.words, reduce(seen.outputs))
+        {"texts": seen.texts, "words": seen.words, **reduce(seen.outputs)}
         for seen in visit_words(model, processor, architecture, inputs, batch_size, progress, title)
     ]
-    texts, words = (np.concatenate([getattr(part, name) for part in parts]) for name in ("texts", "words"))
-    order = np.lexsort((words, texts))
-    joined = {name: np.concatenate([part.outputs[name] for part in parts])[order] for name in parts[0].outputs}
-    return WordOutputs(texts[order], words[order], joined)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    texts, words = joined.pop("texts"), joined.pop("words")
+    return WordOutputs(texts, words, joined).take(np.lexsort((words, texts)))
 
 
 def _runs(
@@ -118,8 +119,8 @@ def _runs(
     batch_size: int,
     progress: Progress,
     title: str,
-) -> Iterator[tuple[np.ndarray, list[Any], int, Arrays]]:
-    """Batch by batch: places [B] in ``inputs``, prepared texts, length of the sequence (0: there is none), outputs."""
+) -> Iterator[tuple[np.ndarray, list[Any], Arrays, Arrays]]:
+    """Batch by batch: places [B] in ``inputs``, prepared items, tensors and outputs."""
     size = batch_size * WINDOW_BATCHES if architecture.modality == "text" else batch_size
     starts = range(0, len(inputs), size)
     for start in progress(starts, len(starts), title):
@@ -128,8 +129,7 @@ def _runs(
             outputs = model.run(tensors)
             if name := next((name for name, array in outputs.items() if not np.isfinite(array).all()), None):
                 raise BackendError(
-                    f"{model.name} gave {name.replace('_', ' ')} that are not finite (NaN or infinity); check the "
-                    "weights and the inputs, or compare backends with `hydrant verify`"
+                    f"{model.name} gave {name.replace('_', ' ')} that are not finite; check weights and inputs, or "
+                    "compare backends with `hydrant verify`"
                 )
-            tokens = tensors["input_ids"].shape[1] if "input_ids" in tensors else 0
-            yield places + start, items, tokens, outputs
+            yield places + start, items, tensors, outputs

@@ -1,4 +1,4 @@
-"""What many threads use until one of them closes it."""
+"""Objects that many threads use until one of them closes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import BackendError, InputError
 
 
 class Closable(ABC):
-    """Something that is released once, when it was closed and nothing uses it any more."""
+    """Something that is released once, after it was closed and its last use ended."""
 
     def __init__(self, described: str) -> None:
         self._described = described
@@ -26,8 +26,7 @@ class Closable(ABC):
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled."""
         raise InputError(
-            f"{self._described} cannot be sent to another process: it holds open libraries; send the path of the "
-            "bundle, and load it there with hydrant.load"
+            f"{self._described} cannot be sent to another process; send the path of the bundle and load it there"
         )
 
     def close(self) -> None:

@@ -6,15 +6,12 @@ import logging
 import os
 from pathlib import Path
 
-from ..bundle.calibration import Calibration
 from ..bundle.graphs import check_all_graphs
 from ..bundle.reports import REMEDY, Verification
 from ..bundle.signature import check_signature
 from ..bundle.store import Bundle, resolve
-from ..bundle.traced import AnyArchitecture
 from ..errors import BundleError, HydrantError, InputError, is_whole
 from ..metrics.gates import Precision
-from ..tasks import TASKS
 from .backends.backend_registry import open_backend
 from .predictor import Predictor
 
@@ -22,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def checked_threads(threads: int | None) -> int | None:
-    """``threads`` within one run, if the machine can do something with as many; ``None`` stays."""
+    """``threads`` within one run, if the machine has use for as many; ``None`` stays."""
     most = 4 * (os.cpu_count() or 1)
     if threads is not None and not is_whole(threads, 1, most):
         raise InputError(f"threads is {threads!r:.60}; expected 1 to {most}: four for each core of this machine")
@@ -83,7 +80,6 @@ def _opened(
             f"bundle {bundle.path} has {len(bundle.labels)} labels for {architecture.classes} classes; "
             "make it again with `hydrant fuse`"
         )
-    _check_calibration(bundle, architecture)
     check_all_graphs(bundle)
     opened, fallbacks = open_backend(bundle, backend, threads, precision)
     try:
@@ -96,30 +92,15 @@ def _opened(
         raise
 
 
-def _check_calibration(bundle: Bundle, architecture: AnyArchitecture) -> None:
-    calibration, task = Calibration.of(bundle), architecture.task
-    fitted = {
-        "prediction sets": ("classification", calibration.conformal),
-        "intervals": ("score", calibration.intervals),
-        "thresholds of labels": ("multi_label", calibration.labels),
-    }
-    for words, (of, found) in fitted.items():
-        if found is not None and task != of:
-            raise BundleError(
-                f"bundle {bundle.path} gives {TASKS[task].gives}, but its calibration.json has {words}; calibrate "
-                "again with `hydrant calibrate`"
-            )
-
-
 def _failure(bundle: Bundle, opened: str) -> str:
     """A warning if a backend and its precision did not pass the last verification of these files."""
     try:
-        found = Verification.of(bundle)
+        last = Verification.of(bundle)
     except BundleError:
         return f"the last verification of {bundle.path} cannot be read; {REMEDY}"
-    if found is None or not found.current or opened not in found.failed:
+    if last is None or not last.current or opened not in last.failed:
         return ""
     return (
-        f"{opened} failed the last verification of {bundle.path} (against {found.reference}, {found.inputs}): its "
+        f"{opened} failed the last verification of {bundle.path} (against {last.reference}, {last.inputs}): its "
         "answers differ from the reference by more than the gates allow; `hydrant verify` says by how much"
     )

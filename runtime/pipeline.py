@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,18 +23,16 @@ from .predictor import BATCH_SIZE, Predictor
 from .word_predictions import Aggregation, aggregated, flat, worst
 
 UNASKED = "unasked"
-"""``top_k`` where nobody asked for a number: pipelines of transformers then answer in another shape."""
+"""Default of ``top_k``: pipelines of transformers then answer in another shape."""
 
-MAX_LABELS = 5  # of an image or sound where nobody asked for a number, as in transformers
+MAX_LABELS = 5  # of an image or sound without ``top_k``, as in transformers
 
 FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "classification": ("the mean of its members' softmax, and no logits", ("softmax",)),
     "score": ("one score", ("sigmoid", "none")),
     "multi_label": ("the mean of its members' sigmoids, and no logits", ("sigmoid",)),
 }
-"""By the task of a bundle its output, and the functions that lead from there to what may be asked for."""
-
-Strategy = Literal["none", "simple", "first", "average", "max"]
+"""Task of a bundle → its output, and the values of ``function_to_apply`` that it takes."""
 
 AGGREGATIONS: dict[str, Aggregation] = {"simple": "first", "first": "first", "average": "mean", "max": "max"}
 
@@ -74,21 +72,14 @@ def pipeline(
         InputError: an option that cannot be used, or is of another task.
         BackendError, MissingExtraError, BundleError: as of ``load``.
     """
-    _check_top_k(top_k)
     predictor = load(bundle, backend, threads=threads, precision=precision, trust=trust)
     try:
         if predictor.task == "tokens":
             if top_k != UNASKED or function_to_apply is not None:
-                raise InputError(
-                    "top_k and function_to_apply are of whole inputs, and this bundle gives a class for each token; "
-                    "leave them out"
-                )
+                raise InputError("top_k and function_to_apply are not for models that tag tokens; leave them out")
             return TokenPipeline(predictor, aggregation_strategy, ignore_labels, batch_size)
         if aggregation_strategy != "none" or ignore_labels is not None:
-            raise InputError(
-                "aggregation_strategy and ignore_labels are for models that tag tokens, and this bundle gives "
-                f"{TASKS[predictor.task].gives}; leave them out"
-            )
+            raise InputError("aggregation_strategy and ignore_labels are for models that tag tokens; leave them out")
         return Pipeline(predictor, top_k, batch_size, function_to_apply)
     except BaseException:
         predictor.close()
@@ -112,7 +103,7 @@ class _Pipeline:
         self.close()
 
     def _all(self, inputs: Any, whole: bool, batch_size: int | None, *options: Any) -> Any:
-        """A list of answers for inputs that are there as a whole, else an iterator, which reads on as it is asked."""
+        """A list of answers to a list or an array of inputs, a lazy iterator for other inputs."""
         size = batch_size or self._batch_size
         if whole:
             return self._answers(inputs, 0, size or BATCH_SIZE, *options)
@@ -158,10 +149,8 @@ class Pipeline(_Pipeline):
         super().__init__(predictor, batch_size)
         _check_top_k(top_k)
         if predictor.task not in FUNCTIONS:
-            raise InputError(
-                f"this pipeline classifies whole inputs, and this bundle gives {TASKS[predictor.task].gives}; use "
-                "hydrant.pipeline or TokenPipeline"
-            )
+            gives = TASKS[predictor.task].gives
+            raise InputError(f"this pipeline classifies whole inputs, and this bundle gives {gives}; use TokenPipeline")
         self.task = f"{predictor.modality}-classification"
         self._top_k, self._function = top_k, function_to_apply
         self._squashes(function_to_apply)
@@ -202,9 +191,7 @@ class Pipeline(_Pipeline):
         """
         _check_top_k(top_k)
         if truncation is not True:
-            raise InputError(
-                f"truncation is {cut(truncation)}; expected True, since texts are always cut to what the model reads"
-            )
+            raise InputError(f"truncation is {cut(truncation)}; expected True: long texts are always truncated")
         unasked = top_k == UNASKED
         options = self._top_k if unasked else top_k, self._squashes(function_to_apply or self._function)
         if self._is_one(inputs):
@@ -225,40 +212,34 @@ class Pipeline(_Pipeline):
 
     def _squashes(self, function: str | None) -> bool:
         """Whether the bundle's score still goes through a sigmoid."""
-        score = self.predictor.task == "score"
         gives, allowed = FUNCTIONS[self.predictor.task]
-        name = str(function).lower()
-        if function is not None and name not in allowed:
+        name = None if function is None else str(function).lower()
+        if name is not None and name not in allowed:
             raise InputError(
                 f"function_to_apply is {cut(function)}, and this bundle gives {gives}; expected {' or '.join(allowed)}"
             )
-        done = self.predictor.activation == "sigmoid"
-        if score and done and function is not None and name == "none":
-            raise InputError(
-                "function_to_apply is 'none', but this bundle's scores stand behind the model's own sigmoid; leave it "
-                "out"
-            )
-        return score and not done and (name == "sigmoid" or (function is None and not self.predictor.regression))
+        if self.predictor.task != "score":
+            return False
+        if self.predictor.activation != "sigmoid":
+            return name == "sigmoid" or (name is None and not self.predictor.regression)
+        if name == "none":
+            raise InputError("function_to_apply is 'none', but the model itself ends in a sigmoid; leave it out")
+        return False
 
     def _answers(self, inputs: Any, first: int, size: int, *options: Any) -> list[Any]:
         top_k, squash = options
         prediction = self.predictor.predict(inputs, batch_size=size, first=first)
         labels, rows = self.predictor.labels, prediction.rows(self.predictor.labels)
         if prediction.score is not None:
-            scores = _sigmoid(prediction.score) if squash else prediction.score
-            found = [scores[:, None], np.zeros((len(rows), 1), np.int64)]
+            scores = (_sigmoid(prediction.score) if squash else prediction.score)[:, None]
         else:
-            order = np.argsort(-prediction.probabilities, axis=1, kind="stable")
-            found = [np.take_along_axis(prediction.probabilities, order, axis=1), order]
+            scores = prediction.probabilities
         alone = top_k == UNASKED and self.predictor.modality == "text"
         count = _count(top_k, self.predictor.modality)
         answers: list[Any] = []
-        for row, values, places in zip(rows, *found, strict=True):
-            more = _uncertainties(row, squash)
-            each = [
-                {"label": labels[place], "score": float(value), **more}
-                for value, place in zip(values[:count], places[:count], strict=True)
-            ]
+        for row, values in zip(rows, scores, strict=True):
+            more, order = _uncertainties(row, squash), np.argsort(-values, kind="stable")[:count]
+            each = [{"label": labels[place], "score": float(values[place]), **more} for place in order]
             answers.append(each[0] if alone else each)
         return answers
 
@@ -339,25 +320,25 @@ class TokenPipeline(_Pipeline):
         """Answers of texts; a blank text has no tokens, and so no answers."""
         strategy, ignored = options
         texts = [list(text) if is_words(text) else text for text in inputs]
-        found = self.predictor.predict(texts, batch_size=size, first=first, on_error="row")
+        prediction = self.predictor.predict(texts, batch_size=size, first=first, on_error="row")
         blank = [isinstance(text, str) and not text.strip() for text in texts]
-        errors = [None] * len(texts) if found.error is None else found.error
-        for error, is_blank in zip(errors, blank, strict=True):
+        errors: Sequence[str | None] = [] if prediction.error is None else prediction.error.tolist()
+        for error, is_blank in zip(errors, blank, strict=False):
             if error is not None and not is_blank:
                 raise InputError(error)
         answers: list[Any] = []
         for row, text in enumerate(texts):
             pieces = [] if blank[row] else self.predictor.pieces([text])[0]
             places = [place for place, piece in enumerate(pieces) if not piece.special]
-            named, tokens = [pieces[place] for place in places], flat(found, row)
+            named, tokens = [pieces[place] for place in places], flat(prediction, row)
             if not places:
                 answers.append([])
-            elif strategy == "none":
-                each = self._tokens(tokens.take(np.array(places, np.int64)), named, places)
-                answers.append([answer for answer in each if answer["entity"] not in ignored])
+                continue
+            if strategy == "none":
+                each, key = self._tokens(tokens.take(np.array(places, np.int64)), named, places), "entity"
             else:
-                each = self._entities(tokens, named, places, strategy)
-                answers.append([answer for answer in each if answer["entity_group"] not in ignored])
+                each, key = self._entities(tokens, named, places, strategy), "entity_group"
+            answers.append([answer for answer in each if answer[key] not in ignored])
         return answers
 
     def _tokens(self, found: Prediction, pieces: Sequence[Piece], places: Sequence[int]) -> list[dict[str, Any]]:
@@ -403,12 +384,10 @@ def _check_top_k(top_k: Any) -> None:
 
 
 def _count(top_k: Any, modality: str) -> int | None:
-    """Labels in an answer; ``None`` for all. Pipelines of images know no *all*, and take ``None`` for five."""
+    """Labels in an answer; ``None`` for all, but for images, whose pipelines take ``None`` for five."""
     if top_k == UNASKED:
         return 1 if modality == "text" else MAX_LABELS
-    if top_k is None and modality == "image":
-        return MAX_LABELS
-    return None if top_k is None else int(top_k)
+    return MAX_LABELS if top_k is None and modality == "image" else top_k
 
 
 def _uncertainties(row: dict[str, Any], squash: bool) -> dict[str, Any]:
@@ -422,21 +401,19 @@ def _uncertainties(row: dict[str, Any], squash: bool) -> dict[str, Any]:
 
 def _sigmoid(values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
-        found: np.ndarray = 1 / (1 + np.exp(-values.astype(np.float64)))
-    return found
+        return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 
 def _is_whole(inputs: Any) -> bool:
-    """Whether inputs are there all at once: lists, arrays, ready tensors, and tables but those of ``datasets``."""
-    if isinstance(inputs, list | tuple | np.ndarray | Mapping) or is_tensor(inputs):
-        return True
-    return type(inputs).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
+    """Whether inputs are in memory: lists, arrays, ready tensors, and tables but those of ``datasets``."""
+    listed = isinstance(inputs, list | tuple | np.ndarray | Mapping) or is_tensor(inputs)
+    return listed or type(inputs).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
 
 
 def _strategy(strategy: Any) -> str:
-    if str(strategy).lower() not in get_args(Strategy):
-        raise InputError(f"aggregation_strategy is {cut(strategy)}; expected one of {', '.join(get_args(Strategy))}")
-    return str(strategy).lower()
+    if (name := str(strategy).lower()) != "none" and name not in AGGREGATIONS:
+        raise InputError(f"aggregation_strategy is {cut(strategy)}; expected none, {', '.join(AGGREGATIONS)}")
+    return name
 
 
 def _ignored(labels: Sequence[str] | None) -> frozenset[str]:
@@ -446,7 +423,7 @@ def _ignored(labels: Sequence[str] | None) -> frozenset[str]:
 
 
 def _groups(count: int, continues: Callable[[int], bool]) -> list[list[int]]:
-    """Places in groups, each with those behind it that continue it."""
+    """Places in groups, each with the following places that continue it."""
     starts = [at for at in range(count) if at == 0 or not continues(at)]
     return [list(range(start, end)) for start, end in pairwise([*starts, count])]
 
@@ -458,6 +435,6 @@ def _goes_on(before: str, label: str) -> bool:
 
 
 def _known(found: Prediction, places: list[int]) -> dict[str, Any]:
-    """The uncertainties and decisions of some tokens or words, as far as there are any."""
+    """The uncertainties and decisions of some tokens or words, without ``None``."""
     known = {name: value for name, value in worst(found, places).items() if value is not None}
     return {name: value if isinstance(value, bool) else shortest(np.float32(value)) for name, value in known.items()}

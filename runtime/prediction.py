@@ -9,20 +9,17 @@ from typing import Any
 import numpy as np
 
 from ..bundle.calibration import ABSTAIN, OOD, UNFITTED, Calibration, Threshold
-from ..data.raw_inputs import is_pair
+from ..data.raw_inputs import is_pair, is_words
 from ..errors import BackendError, InputError
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.scores import interval
 from ..metrics.uncertainty import prediction_sets
 from ..tasks import DISTANCE, TASKS, TaskName
 
-MEMBERS = TASKS["tokens"].member_output
-"""Of tokens, the one field whose second axis is not theirs."""
+MEMBERS = TASKS["tokens"].member_output  # the one field of tokens whose second axis is not theirs
 FIGURES = tuple(dict.fromkeys([*(name for task in TASKS.values() for name in task.outputs), DISTANCE]))
-"""What graphs of any task give of an input, but what members say each for themselves."""
 
-Given = np.ndarray | Any
-"""An array that every prediction of one task has, and not those of others: there it is ``None``."""
+Given = np.ndarray | Any  # the predictions of some tasks always have such an array, the others never do
 
 
 @dataclass(frozen=True)
@@ -104,15 +101,14 @@ class Prediction:
     @property
     def _answer(self) -> np.ndarray:
         """The label, the score of a model of one output, or the probabilities of a multi-label one, [B, …]."""
-        found: np.ndarray = self.label if self.score is None else self.score
-        return self.probabilities if found is None else found
+        return next(each for each in (self.label, self.score, self.probabilities) if each is not None)
 
     def __getitem__(self, index: Any) -> Prediction:
         """Some of the inputs, of which there may be one: an index, a slice or an array as NumPy takes them."""
         return self.take(np.atleast_1d(np.arange(len(self))[index]))
 
     def __repr__(self) -> str:
-        """One line: what is there, not every number."""
+        """One line, without the arrays."""
         count = f"{len(self)} input{'' if len(self) == 1 else 's'}"
         if self.score is not None:
             parts = [f"scores of {count}"]
@@ -172,10 +168,10 @@ class Prediction:
         return np.asarray(np.isnan(self.predictive_entropy if self.score is None else self.score))
 
     def not_finite(self) -> str | None:
-        """The first figure that holds NaN or infinity, in words; ``None`` where none does."""
+        """The first output that holds NaN or infinity, in words; ``None`` where none does."""
         arrays = ((name, getattr(self, name)) for name in FIGURES)
-        found = (name for name, array in arrays if array is not None and not np.isfinite(array).all())
-        return next((name.replace("_", " ") for name in found), None)
+        wrong = (name for name, array in arrays if array is not None and not np.isfinite(array).all())
+        return next((name.replace("_", " ") for name in wrong), None)
 
     @classmethod
     def from_outputs(cls, outputs: Mapping[str, np.ndarray]) -> Prediction:
@@ -191,12 +187,12 @@ class Prediction:
     def of_tokens(
         self, mask: np.ndarray, words: np.ndarray | None = None, offsets: np.ndarray | None = None
     ) -> Prediction:
-        """Of tokens with a mask [B, T], words [B, T] and offsets [B, T, 2]; blank where there is padding."""
-        found: dict[str, Any] = {}
+        """A prediction of tokens, with mask [B, T], words [B, T] and offsets [B, T, 2]; blank at padding."""
+        blank: dict[str, Any] = {}
         for name, array in self.to_dict().items():
             real = mask[:, None, :, None] if name == MEMBERS else mask.reshape(*mask.shape, *[1] * (array.ndim - 2))
-            found[name] = np.where(real, array, _filler(name, array)).astype(array.dtype)
-        return replace(self, **found, mask=mask, words=words, offsets=offsets)
+            blank[name] = np.where(real, array, _filler(name, array)).astype(array.dtype)
+        return replace(self, **blank, mask=mask, words=words, offsets=offsets)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Prediction]) -> Prediction:
@@ -206,74 +202,72 @@ class Prediction:
         if any(part.mask is not None for part in parts):
             longest = max(part.mask.shape[1] for part in parts if part.mask is not None)
             parts = [part._lengthened(longest) for part in parts]
-        joined: dict[str, Any] = {}
-        for name in vars(parts[0]):
-            arrays = [getattr(part, name) for part in parts]
-            like = next((array for array in arrays if array is not None), None)
-            absent = [part for part, array in zip(parts, arrays, strict=True) if array is None]
-            if like is None or (name != "error" and not all(part.failed.all() for part in absent)):
-                joined[name] = None
-                continue
-            filled = zip(parts, arrays, strict=True)
-            joined[name] = np.concatenate(
-                [_blank(name, like, len(part)) if array is None else array for part, array in filled]
-            )
+        joined: dict[str, Any] = dict.fromkeys(NAMES)
+        for name in NAMES:
+            arrays = [(part, getattr(part, name)) for part in parts]
+            like = next((array for _, array in arrays if array is not None), None)
+            if like is not None and (name == "error" or all(a is not None or part.failed.all() for part, a in arrays)):
+                joined[name] = np.concatenate([_blank(name, like, len(part)) if a is None else a for part, a in arrays])
         return cls(**joined)
 
     def _lengthened(self, tokens: int) -> Prediction:
-        """The same with blank tokens up to a number of them."""
+        """The prediction with blank tokens up to a number of them."""
         if self.mask is None or self.mask.shape[1] == tokens:
             return self
-        found: dict[str, Any] = {}
-        for name, array in self.to_dict().items():
-            if name == "error":
-                continue
-            axis = 2 if name == MEMBERS else 1
-            widths = [(0, tokens - self.mask.shape[1] if place == axis else 0) for place in range(array.ndim)]
+        padded: dict[str, Any] = {}
+        for name, array in replace(self, error=None).to_dict().items():
+            widths = [(0, 0)] * array.ndim
+            widths[2 if name == MEMBERS else 1] = (0, tokens - self.mask.shape[1])
             value = False if array.dtype.kind == "b" else _filler(name, array)
-            found[name] = np.pad(array, widths, constant_values=value)
-        return replace(self, **found)
+            padded[name] = np.pad(array, widths, constant_values=value)
+        return replace(self, **padded)
 
     def shortened(self, tokens: int) -> Prediction:
-        """Of tokens, the first of each text, where all behind them is padding; of whole inputs the same."""
+        """The first tokens of each text, where only padding follows; a prediction of whole inputs stays."""
         if self.mask is None:
             return self
-        kept = {
-            name: array[:, :, :tokens] if name == MEMBERS else array[:, :tokens]
-            for name, array in self.to_dict().items()
-            if name != "error"
-        }
-        return replace(self, **kept)
+        arrays = replace(self, error=None).to_dict()
+        return replace(self, **{n: a[:, :, :tokens] if n == MEMBERS else a[:, :tokens] for n, a in arrays.items()})
 
     def take(self, order: np.ndarray | slice) -> Prediction:
         """The rows ``order`` of every array."""
-        taken = {name: None if array is None else array[order] for name, array in vars(self).items()}
-        return Prediction(**taken)
+        return replace(self, **{name: array[order] for name, array in self.to_dict().items()})
 
     def among_failed(self, places: np.ndarray, errors: Mapping[int, str]) -> Prediction:
         """These rows at their places [B] among inputs that failed, each with its error."""
         if not errors:
             return replace(self.take(np.argsort(places)), error=np.full(len(places), None, object))
         count = len(places) + len(errors)
-        spread: dict[str, Any] = dict(vars(self))
-        for name, array in self.to_dict().items():
-            spread[name] = _blank(name, array, count)
-            spread[name][places] = array
+        spread = {name: _blank(name, array, count) for name, array in self.to_dict().items()}
+        for name, array in spread.items():
+            array[places] = getattr(self, name)
         spread["error"] = np.array([errors.get(place) for place in range(count)], object)
-        return Prediction(**spread)
+        return replace(self, **spread)
 
 
 NAMES = tuple(field.name for field in fields(Prediction))
 
 
 def _blank(name: str, like: np.ndarray, count: int) -> np.ndarray:
-    """What a field holds for inputs that failed, [count, …]."""
+    """A field's values for inputs that failed, [count, …]."""
     return np.full((count, *like.shape[1:]), _filler(name, like), like.dtype)
 
 
 def _filler(name: str, like: np.ndarray) -> Any:
-    """What a field holds where there is nothing to predict."""
+    """A field's value where there is nothing to predict."""
     return {"f": np.nan, "i": -1, "b": name == "abstain", "O": None}[like.dtype.kind]
+
+
+def started_rows(prediction: Prediction, inputs: Sequence[Any] | None, first: int) -> list[dict[str, Any]]:
+    """For each input a row with its index, the input where it is given, and the error where it failed."""
+    rows: list[dict[str, Any]] = [{"index": first + index} for index in range(len(prediction))]
+    for index, row in enumerate(rows):
+        if inputs is not None:
+            item = inputs[index]
+            row["input"] = list(item) if is_pair(item) or is_words(item) else str(item)
+        if prediction.error is not None and prediction.error[index] is not None:
+            row["error"] = prediction.error[index]
+    return rows
 
 
 def prediction_rows(
@@ -284,16 +278,14 @@ def prediction_rows(
     probabilities: bool = False,
 ) -> list[dict[str, Any]]:
     """One JSON object for each input; that of an input that failed holds the ``error`` instead of a prediction."""
-    rows = []
-    for index in range(len(prediction)):
-        row: dict[str, Any] = {"index": first + index}
-        if inputs is not None:
-            row["input"] = _named(inputs[index])
-        rows.append(row)
-        if prediction.error is not None and prediction.error[index] is not None:
-            row["error"] = prediction.error[index]
+    rows = started_rows(prediction, inputs, first)
+    for index, row in enumerate(rows):
+        if "error" in row:
             continue
-        row |= _answer(prediction, index, labels)
+        if prediction.label is not None:
+            row["label"] = labels[prediction.label[index]]
+        elif prediction.assigned is not None:
+            row["labels"] = _assigned(prediction, index, labels)
         for name in (*TASKS["score"].outputs, "interval_low", "interval_high", "confidence", *SCORES, *FURTHER_SCORES):
             if (score := getattr(prediction, name)) is not None:
                 row[name] = shortest(score[index])
@@ -305,13 +297,6 @@ def prediction_rows(
         if probabilities and prediction.score is None:
             row["probabilities"] = dict(zip(labels, map(shortest, prediction.probabilities[index]), strict=True))
     return rows
-
-
-def _answer(prediction: Prediction, index: int, labels: Sequence[str]) -> dict[str, Any]:
-    """The label of an input, or the labels; a score stands among the other figures."""
-    if prediction.label is not None:
-        return {"label": labels[prediction.label[index]]}
-    return {} if prediction.assigned is None else {"labels": _assigned(prediction, index, labels)}
 
 
 def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list[dict[str, Any]]:
@@ -329,12 +314,6 @@ def _assigned(prediction: Prediction, index: int, labels: Sequence[str]) -> list
     ]
 
 
-def _named(item: Any) -> str | list[str]:
-    if is_pair(item):
-        return list(item)
-    return item if isinstance(item, str) else str(item)
-
-
 def shortest(value: Any) -> float:
     """A float32 as the shortest decimal that names it."""
     return float(str(value))
@@ -342,22 +321,19 @@ def shortest(value: Any) -> float:
 
 def decided(prediction: Prediction, calibration: Calibration) -> Prediction:
     """The prediction with the decisions of a calibration; of a multi-label model also which labels are ``assigned``."""
-    conformal, flags = calibration.conformal, {}
+    made: dict[str, np.ndarray] = {}
     if prediction.label_entropy is not None:
         limits = UNFITTED if calibration.labels is None else calibration.labels.thresholds
-        prediction = replace(prediction, assigned=prediction.probabilities > np.asarray(limits, np.float32))
+        made["assigned"] = prediction.probabilities > np.asarray(limits, np.float32)
     for field, name in (("abstain", ABSTAIN), ("out_of_distribution", OOD)):
         if (threshold := calibration.thresholds.get(name)) is not None:
-            flags[field] = beyond(prediction, threshold)
-    prediction = replace(prediction, **flags)
-    if conformal is not None:
-        sets = prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
-        prediction = replace(prediction, prediction_set=sets)
+            made[field] = beyond(prediction, threshold)
+    if (conformal := calibration.conformal) is not None:
+        made["prediction_set"] = prediction_sets(prediction.probabilities, conformal.quantile, conformal.method)
     if (ends := calibration.intervals) is not None:
-        given = prediction.score, prediction.score_variance
-        low, high = interval(*given, ends.quantile, ends.floor, ends.bounds)
-        prediction = replace(prediction, interval_low=low, interval_high=high)
-    return prediction
+        scores = prediction.score, prediction.score_variance
+        made["interval_low"], made["interval_high"] = interval(*scores, ends.quantile, ends.floor, ends.bounds)
+    return replace(prediction, **made)
 
 
 def beyond(prediction: Prediction, threshold: Threshold) -> np.ndarray:
@@ -365,8 +341,8 @@ def beyond(prediction: Prediction, threshold: Threshold) -> np.ndarray:
     scores, value = getattr(prediction, threshold.score), np.float32(threshold.value)
     if scores is None:
         raise BackendError(
-            f"a threshold of this bundle stands on {threshold.score}, which its graph or engine does not give; export "
-            "it again with `hydrant export` (and build engines again), or calibrate on another score"
+            f"a threshold of this bundle is on {threshold.score}, which its graph or engine does not give; `hydrant "
+            "export` it again (and build engines again), or calibrate on another score"
         )
     found: np.ndarray = scores < value if threshold.side == "below" else scores > value
     return found

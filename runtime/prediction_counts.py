@@ -18,7 +18,6 @@ from .prediction import Prediction
 from .word_predictions import spans_of, words_of
 
 WATCHED = ("confidence", *SCORES, *FURTHER_SCORES, "score", "score_variance")
-"""Scores of an input, or of a span, by the names of a prediction's fields and of its rows."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,16 @@ def observed(prediction: Prediction, labels: Sequence[str], calibration: Calibra
         return _of_tokens(prediction, labels, calibration)
     if failed := int(prediction.failed.sum()):
         prediction = prediction[~prediction.failed]
-    given = {name: getattr(prediction, name) for name in (*WATCHED, *RATES)}
+    arrays = prediction.to_dict()
     counts: Mapping[str, int] = {}
-    if prediction.label is not None:
-        places, times = np.unique(prediction.label, return_counts=True)
-        counts = {labels[int(place)]: int(time) for place, time in zip(places, times, strict=True)}
-    elif prediction.assigned is not None:
-        times = prediction.assigned.sum(axis=0)
+    if (times := prediction.assigned) is not None:
+        times = times.sum(axis=0)
+    elif prediction.label is not None:
+        times = np.bincount(prediction.label)
+    if times is not None:
         counts = {labels[int(place)]: int(times[place]) for place in np.flatnonzero(times)}
-    return Observed(
-        len(prediction),
-        {name: given[name] for name in RATES if given[name] is not None},
-        {name: given[name] for name in WATCHED if given[name] is not None},
-        counts,
-        failed,
-    )
+    decisions, scores = ({name: arrays[name] for name in names if name in arrays} for names in (RATES, WATCHED))
+    return Observed(len(prediction), decisions, scores, counts, failed)
 
 
 def _of_tokens(prediction: Prediction, labels: Sequence[str], calibration: Calibration | None) -> Observed:
@@ -113,26 +107,25 @@ def _of_spans(
 
 
 def _check_row(row: Mapping[str, Any], tagged: bool, names: set[str], where: str) -> None:
-    """Refuse a row that is not as `hydrant predict --output` writes those of one model."""
+    """Refuse a row unlike those that `hydrant predict --output` writes for one model."""
     if ("spans" in row) is not tagged:
         words = ("spans, and rows before it have none", "no spans, and rows before it have")[tagged]
         raise InputError(f"{where} has {words}; expected rows as `hydrant predict --output` writes those of one model")
     spans, labels = row["spans"] if tagged else [row], row.get("labels", [])
-    if not isinstance(spans, list):
-        raise InputError(f"{where} has spans {cut(spans)}; expected a list, as `hydrant predict --output` writes it")
+    for name, each in (("spans", spans), ("labels", labels)):
+        if not isinstance(each, list) or not all(isinstance(one, Mapping) for one in each):
+            raise InputError(f"{where} has {name} {cut(each)}; expected a list of objects")
     for each in spans:
-        known = each if isinstance(each, Mapping) else {}
         for name in sorted(names):
-            value = known.get(name)
+            value = each.get(name)
             if not (isinstance(value, bool) if name in RATES else _is_number(value)):
-                has = f"{name} {cut(value)}" if name in known else f"no {name}"
+                has = f"{name} {cut(value)}" if name in each else f"no {name}"
                 raise InputError(
                     f"{where} has {has}; expected {'true or false' if name in RATES else 'a finite number'}"
                 )
-        if not isinstance(each, Mapping) or isinstance(each.get("label"), list | Mapping):
-            raise InputError(f"{where} has the label {cut(known.get('label'))}; expected a name")
-    if not isinstance(labels, list) or not all(isinstance(each, Mapping) and "label" in each for each in labels):
-        raise InputError(f"{where} has labels {cut(labels)}; expected a list of objects, each with its label")
+    for label in [each.get("label", "") for each in spans] + [each.get("label") for each in labels]:
+        if not isinstance(label, str | int):
+            raise InputError(f"{where} has the label {cut(label)}; expected a name")
 
 
 def _is_number(value: Any) -> bool:

@@ -22,12 +22,11 @@ from ..data.spec import InputSpec
 from ..data.tensors import checked_tensors
 from ..data.words import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
-from ..tasks import TASKS
+from ..tasks import DISTANCE, PER_CLASS, TASKS
 from .backends.dlpack import DeviceArray
 from .backends.protocol import Backend, parts_of
 from .lifecycle import Closable
 from .prediction import Prediction, decided, prediction_rows
-from .warmup_inputs import blank_inputs, no_outputs
 from .word_predictions import Aggregation, Span, Words, spans_of, token_rows, words_of
 
 log = logging.getLogger(__name__)
@@ -71,17 +70,16 @@ class Predictor(Closable):
         self.regression = bundle.manifest.get("fusion", {}).get("problem_type") == "regression"
         self.calibration = Calibration.of(bundle)
         self.path = bundle.path
-        reads_pairs = architecture.modality == "text" and not architecture.every_token
-        self._form = form_used(bundle) if reads_pairs else None
+        self._form = form_used(bundle) if self.modality == "text" and not architecture.every_token else None
         self.pairs = self._form is not None and self._form[0]
         self._architecture = architecture
         self._running = backend
-        folder = bundle.processor_folder()
         self._reader = READER
         if backend.longest is not None and 4 <= backend.longest < architecture.max_sequence:
             self._reader = f"this bundle's {backend.name} engine takes"
             beyond = architecture.max_sequence - backend.longest
             architecture = replace(architecture, positions=architecture.positions - beyond)
+        folder = bundle.processor_folder()
         self._processor = load_processor(folder, architecture) if folder else None
         self.spec: InputSpec = architecture
         self.takes_raw = self._processor is not None
@@ -298,45 +296,40 @@ class Predictor(Closable):
 
     def _repeated(self, inputs: Any, count: int) -> Sequence[Any]:
         """Inputs as a list, one for each prediction."""
-        found = list(ordered(inputs, self.modality))
-        if is_table(inputs) or isinstance(inputs, Mapping) or len(found) != count:
+        items = list(ordered(inputs, self.modality))
+        if is_table(inputs) or isinstance(inputs, Mapping) or len(items) != count:
             raise InputError(
-                f"inputs holds {len(found)} inputs for a prediction of {count}; expected the list of the inputs that "
-                "were predicted, such as a column of a table"
+                f"inputs holds {len(items)} inputs for a prediction of {count}; expected the list of predicted inputs"
             )
-        return found
+        return items
 
     def _predict_window(
         self, window: Sequence[Any], first: int, batch_size: int, failed: dict[int, str] | None
     ) -> Prediction:
         """Predict inputs in batches of similar length, in their order; without ``failed``, an unusable one raises."""
-        processor = self._processor
-        assert processor is not None  # checked by stream
+        assert self._processor is not None  # checked by stream
         self._warn_of_form(window, first)
         parts, order = [], []
         for places, items, tensors in item_batches(
-            window, processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
+            window, self._processor, self._architecture, batch_size, first=first, reader=self._reader, failed=failed
         ):
             parts.append(self._run(tensors, items if self._architecture.every_token else None))
             order.append(places)
         if not parts:  # every input failed
             parts, order = [self.nothing()], [np.zeros(0, np.int64)]
-        found, found_at = Prediction.concatenate(parts), np.concatenate(order)
-        return found.take(np.argsort(found_at)) if failed is None else found.among_failed(found_at, failed)
+        prediction, places = Prediction.concatenate(parts), np.concatenate(order)
+        return prediction.take(np.argsort(places)) if failed is None else prediction.among_failed(places, failed)
 
     def _warn_of_form(self, window: Sequence[Any], first: int) -> None:
-        """Say once if a bundle that was made on single texts is given pairs, or the other way round."""
+        """Warn once if a bundle that was made on single texts is given pairs, or the other way round."""
         if self._form is None:
             return
         pairs, words = self._form
-        for index, item in enumerate(window, start=first):
-            if isinstance(item, str | tuple) and is_pair(item) is not pairs:
-                self._form = None
-                log.warning(
-                    "predicting %s (first: input %d), and the bundle was %s; %s",
-                    FORMS[not pairs], index, words, REMEDY[not pairs],
-                )  # fmt: skip
-                return
+        other = (isinstance(item, str | tuple) and is_pair(item) is not pairs for item in window)
+        if (index := next((index for index, is_other in enumerate(other, first) if is_other), None)) is not None:
+            self._form = None
+            text = "predicting %s (first: input %d), and the bundle was %s; %s"
+            log.warning(text, FORMS[not pairs], index, words, REMEDY[not pairs])
 
     def _run(self, arrays: Mapping[str, np.ndarray], items: Sequence[Any] | None = None) -> Prediction:
         """Predict one batch; ``items`` are the prepared texts of tokens, with their words."""
@@ -353,11 +346,15 @@ class Predictor(Closable):
 
     def nothing(self) -> Prediction:
         """The prediction of no inputs at all, with the names, types and axes of the arrays of every other."""
-        shape = self._architecture
-        found = Prediction.from_outputs(no_outputs(self._running.outputs, shape.task, len(self.labels), self.members))
-        if shape.every_token:
-            found = found.of_tokens(np.zeros((0, 0), bool), *_words_of((), 0))
-        return decided(found, self.calibration)
+        task, classes, every_token = TASKS[self.task], len(self.labels), self._architecture.every_token
+        tokens = (0,) if every_token else ()
+        axes = {name: (*tokens, classes) if name in PER_CLASS else tokens for name in (*task.outputs, DISTANCE)}
+        axes[task.member_output] = (self.members,) if self.task == "score" else (self.members, *tokens, classes)
+        outputs = {name: np.zeros((0, *axes[name]), np.float32) for name in self._running.outputs if name in axes}
+        prediction = Prediction.from_outputs(outputs)
+        if every_token:
+            prediction = prediction.of_tokens(np.zeros((0, 0), bool), *_words_of((), 0))
+        return decided(prediction, self.calibration)
 
 
 def _words_of(items: Sequence[Any], tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -377,6 +374,17 @@ def _check(batch_size: int, on_error: str) -> None:
         raise InputError(f"on_error is {cut(on_error)}; expected 'raise' or 'row'")
 
 
+def blank_inputs(spec: InputSpec, batch: int) -> dict[str, np.ndarray]:
+    """Tensors that warm a backend up: grey images, silence, or texts of a few unknown tokens."""
+    text = spec.modality == "text"
+    if spec.modality == "image":
+        shape: tuple[int, ...] = (spec.channels, spec.image_height, spec.image_width)
+    else:
+        shape = (min(16, spec.max_sequence),) if text else spec.spectrogram or (2 * spec.shortest,)
+    blank = {name: np.zeros((batch, *shape), np.int64 if text else np.float32) for name in spec.input_names}
+    return blank | {name: np.ones((batch, *shape), np.int64) for name in blank if name == "attention_mask"}
+
+
 def about(predictor: Predictor) -> dict[str, Any]:
     """The ``backend`` that ran, and the ``fallbacks`` that were skipped, each with its reason."""
     skipped = [{"backend": name, "reason": reason} for name, reason in predictor.fallbacks]
@@ -392,9 +400,8 @@ def answer(
     aggregation: Aggregation | None = None,
 ) -> dict[str, Any]:
     """The backend, and under ``predictions`` one JSON-ready dict for each input."""
-    of_words = aggregation_of(predictor, aggregation)
-    rows = predictor.rows(prediction, inputs, probabilities=probabilities, aggregation=of_words)
-    return {**about(predictor), "predictions": rows}
+    options: dict[str, Any] = {"probabilities": probabilities, "aggregation": aggregation_of(predictor, aggregation)}
+    return {**about(predictor), "predictions": predictor.rows(prediction, inputs, **options)}
 
 
 def aggregation_of(predictor: Predictor, asked: Aggregation | None) -> Aggregation:

@@ -9,19 +9,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..bundle.calibration import Calibration
-from ..data.raw_inputs import is_words
 from ..data.words import NO_WORD
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans
-from .prediction import Prediction, decided, shortest
+from .prediction import Prediction, decided, shortest, started_rows
 
 Aggregation = Literal["first", "mean", "max"]
 
 AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
-
 UNCERTAINTIES = (*SCORES, *FURTHER_SCORES)
-"""Scores of a word; of a span the largest of each."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +81,29 @@ def words_of(
     """The words of every input; of one that failed none."""
     if aggregation not in AGGREGATIONS:
         raise InputError(f"aggregation is {cut(aggregation)}; expected one of {', '.join(AGGREGATIONS)}")
-    if prediction.mask is None:
-        raise InputError("this prediction is of whole inputs, without words; expected one of a model that tags tokens")
     if prediction.words is None or prediction.offsets is None:
-        raise InputError(
-            "this prediction was made of ready tensors, whose words are not known; predict texts, or lists of words"
-        )
+        made = "by a model that tags no tokens" if prediction.mask is None else "of ready tensors"
+        raise InputError(f"this prediction was made {made}, so its words are not known; tag texts, or lists of words")
     return [_words(prediction, row, aggregation, calibration) for row in range(len(prediction))]
 
 
 def spans_of(words: Words, labels: Sequence[str]) -> list[Span]:
     """The spans of one text, as seqeval reads the tags of its words (``metrics.spans``)."""
-    found = words.prediction
-    tags = [labels[label] for label in found.label]
-    return [_span(words, *entity) for entity in find_spans(tags)]
+    spans = []
+    for label, first, last in find_spans([labels[label] for label in words.prediction.label]):
+        found, part = words.prediction, slice(first, last + 1)
+        spans.append(
+            Span(
+                label,
+                int(words.start[first]),
+                int(words.end[last]),
+                int(words.index[first]),
+                int(words.index[last]),
+                float(found.confidence[part].min()),
+                **worst(found, part),
+            )
+        )
+    return spans
 
 
 def token_rows(
@@ -110,19 +116,13 @@ def token_rows(
     calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
     """One JSON object for each text: its words and spans, or the ``error`` of an input that failed."""
-    rows = []
-    for place, words in enumerate(words_of(prediction, aggregation, calibration)):
-        row: dict[str, Any] = {"index": first + place}
-        given = None if inputs is None else inputs[place]
-        if given is not None:
-            row["input"] = list(given) if is_words(given) else str(given)
-        rows.append(row)
-        if prediction.error is not None and prediction.error[place] is not None:
-            row["error"] = prediction.error[place]
-            continue
-        text = " ".join(row["input"]) if is_words(given) else given
-        row["words"] = [_word_row(words, at, text, labels, probabilities) for at in range(len(words))]
-        row["spans"] = [_row(span, text) for span in spans_of(words, labels)]
+    rows = started_rows(prediction, inputs, first)
+    for row, words in zip(rows, words_of(prediction, aggregation, calibration), strict=True):
+        if "error" not in row:
+            text = row.get("input")
+            text = " ".join(text) if isinstance(text, list) else text
+            row["words"] = [_word_row(words, at, text, labels, probabilities) for at in range(len(words))]
+            row["spans"] = [_row(span, text) for span in spans_of(words, labels)]
     return rows
 
 
@@ -160,19 +160,15 @@ def flat(prediction: Prediction, row: int) -> Prediction:
 
 
 _OF_TOKENS = ("mask", "words", "offsets", "error")
-"""Fields that words do not have."""
 
 
 def _mean_of(flat: Prediction, tokens: Sequence[np.ndarray]) -> Prediction:
     """Each unit's mean probabilities and scores, summed in float64; its label is the class of the largest mean."""
-    names = ("probabilities", *UNCERTAINTIES, "member_probabilities")
-    means = {
-        name: np.array([array[of].mean(axis=0, dtype=np.float64) for of in tokens], np.float32).reshape(
-            len(tokens), *array.shape[1:]
-        )
-        for name, array in flat.to_dict().items()
-        if name in names
-    }
+    means = {}
+    for name, array in flat.to_dict().items():
+        if name in ("probabilities", *UNCERTAINTIES, "member_probabilities"):
+            each = [array[of].mean(axis=0, dtype=np.float64) for of in tokens]
+            means[name] = np.array(each, np.float32).reshape(len(tokens), *array.shape[1:])
     return Prediction.from_outputs(means)
 
 
@@ -186,29 +182,10 @@ def worst(found: Prediction, places: slice | list[int]) -> dict[str, Any]:
     }
 
 
-def _span(words: Words, label: str, first: int, last: int) -> Span:
-    found, part = words.prediction, slice(first, last + 1)
-    return Span(
-        label,
-        int(words.start[first]),
-        int(words.end[last]),
-        int(words.index[first]),
-        int(words.index[last]),
-        float(found.confidence[part].min()),
-        **worst(found, part),
-    )
-
-
 def _word_row(words: Words, at: int, text: str | None, labels: Sequence[str], probabilities: bool) -> dict[str, Any]:
     found, start, end = words.prediction, int(words.start[at]), int(words.end[at])
     said = {} if text is None else {"text": text[start:end]}
-    row: dict[str, Any] = {
-        "word": int(words.index[at]),
-        **said,
-        "start": start,
-        "end": end,
-        "label": labels[found.label[at]],
-    }
+    row = {"word": int(words.index[at]), **said, "start": start, "end": end, "label": labels[found.label[at]]}
     for name in ("confidence", *UNCERTAINTIES):
         if (scores := getattr(found, name)) is not None:
             row[name] = shortest(scores[at])

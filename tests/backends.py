@@ -19,10 +19,3 @@ class OnCpu(OnnxRuntimeCudaBackend):
 
     def _options(self, bundle: Bundle, graph: Path) -> dict[str, Any]:
         return {}
-
-
-class OnCpuInParts(OnCpu):
-    """The same, with small runs."""
-
-    def chunk(self, inputs: Any) -> int:
-        return 3

@@ -21,10 +21,12 @@ import torch
 import transformers
 from cpp import build, missing
 from golden import make_golden
+from hydrant import export_onnx, fuse, save_bundle
 from hydrant.bundle.staging import locked
+from hydrant.models.checkpoint import load_processor
 from hydrant.serving.observers import RareWarnings
 from one_thread import use_one_thread
-from support import make_model, make_tokenizer, run_cli
+from support import make_model, make_tokenizer, random_plan, run_cli
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # so a shell starts what runs in the background, and every command that a test interrupts would inherit it
@@ -120,6 +122,25 @@ def vit_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_model("vit").save_pretrained(folder)
     transformers.ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(folder)
     return folder
+
+
+def exported(folder: Path, checkpoint: Path, family: str, modality: str) -> Path:
+    """A bundle of three random members, with a graph."""
+    save_bundle(fuse(checkpoint, random_plan(family, 3)), folder, load_processor(checkpoint, modality))
+    export_onnx(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text_bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny BERT in three members, to be read or copied."""
+    return exported(tmp_path_factory.mktemp("text") / "bundle", bert_checkpoint, "bert", "text")
+
+
+@pytest.fixture(scope="session")
+def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny ViT in three members, to be read or copied."""
+    return exported(tmp_path_factory.mktemp("image") / "bundle", vit_checkpoint, "vit", "image")
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,8 @@ import numpy as np
 import onnxruntime
 from hydrant.bundle.store import Bundle, onnx_name
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.engines.metadata import EngineFile, Profile, engine_path, metadata_path
+from hydrant.engines.gpu import platform_name
+from hydrant.engines.metadata import EngineFile, Profile, engine_path, graph_digest, metadata_path
 
 HOST = 1
 """DLPack's number for memory of the host."""
@@ -38,33 +39,38 @@ def text_profile(batch: tuple[int, int, int], sequence: tuple[int, int, int], na
 def add_engine(
     path: Path, profiles: tuple[Profile, ...], library: str = "tensorrt", name: str | None = None, **changes: Any
 ) -> EngineFile:
-    """Put a stand-in for an engine into a bundle, with its metadata.
-
-    Args:
-        changes: of the metadata's facts.
-    """
-    from hydrant.engines.gpu import platform_name
-
-    bundle = Bundle.open(path)
+    """Put a stand-in for an engine into a bundle, with its metadata, whose facts take ``changes``."""
     precision = changes.get("precision", "fp32")
     graph = onnx_name(precision)
     header = {"profiles": profiles, "stripped": changes.get("stripped", False)}
     model = b"" if header["stripped"] else (path / graph).read_bytes()
     engine = MAGIC + json.dumps(header).encode() + b"\n" + model
-    facts = {
-        "library": library,
-        "version": "10.13.2",
-        "precision": precision,
-        "profiles": profiles,
+    facts = {"library": library, "version": "10.13.2", "profiles": profiles, **changes}
+    return put_engine(Bundle.open(path), name or f"{library}-{precision}", engine, graph, facts)
+
+
+def put_engine(
+    bundle: Bundle,
+    name: str,
+    engine: bytes,
+    graph: str,
+    facts: dict[str, Any],
+    change: Callable[[dict[str, Any]], object] = lambda metadata: None,
+) -> EngineFile:
+    """Add an engine and the metadata of a usual one of this machine, with other facts; ``change`` spoils these."""
+    usual = {
+        "library": "tensorrt",
+        "precision": "fp32",
         "compute_capabilities": ("8.9",),
         "platform": platform_name(),
         "onnx": graph,
-        "onnx_sha256": bundle.manifest["files"][graph]["sha256"],
+        "onnx_sha256": graph_digest(bundle, graph),
         "engine_sha256": hashlib.sha256(engine).hexdigest(),
     }
-    made = EngineFile(**{**facts, **changes})
-    name = name or f"{library}-{precision}"
-    bundle.add({engine_path(name): engine, metadata_path(name): to_json_bytes(made.to_json())})
+    made = EngineFile(**{**usual, **facts})
+    metadata = made.to_json()
+    change(metadata)
+    bundle.add({engine_path(name): engine, metadata_path(name): to_json_bytes(metadata)})
     return made
 
 
@@ -260,29 +266,24 @@ class Engine:
         return context
 
 
-class RtxEngine(Engine):
-    """An engine of TensorRT-RTX, which has a runtime configuration with graphs and a cache."""
-
-    def create_runtime_config(self) -> Any:
-        return RuntimeConfig()
-
-
 class RuntimeConfig:
-    def __init__(self) -> None:
-        self.cuda_graph_strategy = "DISABLED"
-        self.cache: Any = None
+    cuda_graph_strategy, cache = "DISABLED", None
 
     def create_runtime_cache(self) -> Any:
         return RuntimeCache()
 
-    def set_runtime_cache(self, cache: Any) -> bool:
+    def set_runtime_cache(self, cache: Any) -> None:
         self.cache = cache
-        return True
+
+
+class RtxEngine(Engine):
+    """An engine of TensorRT-RTX, which has a runtime configuration with graphs and a cache."""
+
+    create_runtime_config = RuntimeConfig
 
 
 class RuntimeCache:
-    def __init__(self) -> None:
-        self.data = b"kernels"
+    data = b"kernels"
 
     def serialize(self) -> bytes:
         return self.data

@@ -82,9 +82,7 @@ def text_case(folder: Path, family: str, sets: str | None) -> Path:
         bundle = saved(Path(name), "text", random_plan(family, 3), folder)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
     calibrated(bundle, inputs, "mutual_information", sets)
-    hydrant.export_onnx(bundle, form=GraphForm(member_outputs=sets is not None))
-    np.savez_compressed(folder / "inputs.npz", **inputs)
-    return expected(folder, inputs)
+    return exported(folder, inputs, sets is not None)
 
 
 def scores_case(folder: Path, activation: str) -> Path:
@@ -103,9 +101,7 @@ def scores_case(folder: Path, activation: str) -> Path:
     bounds = (0.0, 1.0) if activation == "sigmoid" else None
     ends = Intervals(0.9, 1.7, float(np.float32(found.score_variance.mean())), 1.0, bounds)
     write_calibration(bundle, Calibration(1.0, thresholds, None, None, ends))
-    hydrant.export_onnx(path, form=GraphForm(member_outputs=activation == "sigmoid"))
-    np.savez_compressed(folder / "inputs.npz", **inputs)
-    return expected(folder, inputs)
+    return exported(folder, inputs, activation == "sigmoid")
 
 
 def labels_case(folder: Path, family: str) -> Path:
@@ -125,9 +121,7 @@ def labels_case(folder: Path, family: str) -> Path:
                   for name, score in {"abstain": "predictive_entropy", "ood": "energy"}.items()}  # fmt: skip
         thresholds = tuple(middle(column) for column in found.probabilities.T)
         write_calibration(bundle, Calibration(1.0, limits, labels=LabelDecisions(temperatures, thresholds)))
-    hydrant.export_onnx(path, form=GraphForm(member_outputs=family == "bert"))
-    np.savez_compressed(folder / "inputs.npz", **inputs)
-    return expected(folder, inputs)
+    return exported(folder, inputs, family == "bert")
 
 
 def tokens_case(folder: Path, family: str) -> Path:
@@ -143,10 +137,9 @@ def tokens_case(folder: Path, family: str) -> Path:
         for name, score in {"abstain": "energy", "ood": "distance"}.items()
     }
     write_calibration(bundle, Calibration(0.9, thresholds))
-    hydrant.export_onnx(path, form=GraphForm(member_outputs=True))
-    np.savez_compressed(folder / "inputs.npz", **inputs)
+    exported(folder, inputs, True)
     write_words(folder, inputs)
-    return expected(folder, inputs)
+    return folder
 
 
 def write_words(folder: Path, inputs: dict[str, np.ndarray]) -> None:
@@ -185,9 +178,7 @@ def pixels_case(folder: Path) -> Path:
     hydrant.save_bundle(hydrant.fuse(make_model(family), random_plan(family, 3)), bundle)
     inputs = {key: tensor.numpy() for key, tensor in make_inputs(family, ROWS).items()}
     calibrated(bundle, inputs, "confidence", None)
-    hydrant.export_onnx(bundle)
-    np.savez(folder / "inputs.npz", **inputs)
-    return expected(folder, inputs)
+    return exported(folder, inputs, False)
 
 
 def images_case(folder: Path, settings: dict[str, Any]) -> Path:
@@ -209,9 +200,7 @@ def clinc150_case(folder: Path) -> Path:
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     inputs = dict(tokenizer([line.rpartition(",")[0] for line in texts], padding=True, return_tensors="np"))
     calibrated(bundle, inputs, "predictive_entropy", "lac")
-    hydrant.export_onnx(bundle)
-    np.savez(folder / "inputs.npz", **inputs)
-    return expected(folder, inputs)
+    return exported(folder, inputs, False)
 
 
 def saved(source: Path, modality: str, plan: HeadPlan, folder: Path) -> Path:
@@ -303,6 +292,13 @@ def write_pictures(folder: Path) -> list[Path]:
     if int(PIL.__version__.split(".")[0]) >= 13:  # which resizes what shrinks mostly in height in another order
         tall.save(folder / "alpha.png")
     return sorted(folder.iterdir())
+
+
+def exported(folder: Path, inputs: dict[str, np.ndarray], members: bool) -> Path:
+    """Export the bundle of a case, and write its tensors and what Python predicts."""
+    hydrant.export_onnx(folder / "bundle", form=GraphForm(member_outputs=members))
+    np.savez_compressed(folder / "inputs.npz", **inputs)
+    return expected(folder, inputs)
 
 
 def expected(folder: Path, inputs: Any) -> Path:

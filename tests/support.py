@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,19 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     CLIP's has one prompt for each class; ``dual_encoder`` is the model that it was made of, and ``prompt_tokens`` are
     what that reads beside the image.
     """
+    torch.manual_seed(seed)
+    model = make_dual_encoder(**settings) if family == "clip" else _plain_model(family, settings)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = "norm" in name.lower() and name.endswith("weight")
+            parameter.normal_(1.0 if is_norm else 0.0, 0.3)
+        if family == "clip-classifier":  # no LayerNorm stands before it
+            model.classifier.weight.mul_(0.1)
+    return zero_shot(model.eval(), list(PROMPTS)) if family == "clip" else model.eval()
+
+
+def kind_of(family: str) -> tuple[str, dict[str, Any]]:
+    """Name of a family's classes, and the configuration of a tiny one."""
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, "num_labels": CLASSES}
     shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
     image = {"image_size": 12, "patch_size": 4, "num_labels": CLASSES}
@@ -47,59 +60,32 @@ def make_model(family: str, seed: int = 0, **settings: Any) -> torch.nn.Module:
     scaled = {**{name: size for name, size in shape.items() if name != "intermediate_size"}, **image, "mlp_ratio": 2}
     special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
     slim = {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48}
-    makers: dict[str, Callable[[], torch.nn.Module]] = {
-        "bert": lambda: transformers.BertForSequenceClassification(
-            transformers.BertConfig(**{**text, **shape, **settings})
-        ),
-        "roberta": lambda: transformers.RobertaForSequenceClassification(
-            transformers.RobertaConfig(**{**roberta, **settings})
-        ),
-        "xlm-roberta": lambda: transformers.XLMRobertaForSequenceClassification(
-            transformers.XLMRobertaConfig(**{**roberta, **settings})
-        ),
-        "camembert": lambda: transformers.CamembertForSequenceClassification(
-            transformers.CamembertConfig(**{**roberta, **settings})
-        ),
-        "electra": lambda: transformers.ElectraForSequenceClassification(
-            transformers.ElectraConfig(**{**text, **shape, "embedding_size": 20, **settings})
-        ),
-        "distilbert": lambda: transformers.DistilBertForSequenceClassification(
-            transformers.DistilBertConfig(**{**text, **slim, **settings})
-        ),
-        "modernbert": lambda: transformers.ModernBertForSequenceClassification(
-            transformers.ModernBertConfig(**{**text, **shape, "local_attention": 4, **special, **settings})
-        ),
-        "vit": lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**{**shape, **image, **settings})),
-        "deit": lambda: transformers.DeiTForImageClassification(
-            transformers.DeiTConfig(**{**shape, **image, **settings})
-        ),
-        "dinov2": lambda: transformers.Dinov2ForImageClassification(
-            transformers.Dinov2Config(**{**scaled, **settings})
-        ),
-        "dinov2_with_registers": lambda: transformers.Dinov2WithRegistersForImageClassification(
-            transformers.Dinov2WithRegistersConfig(**{**scaled, "num_register_tokens": 3, **settings})
-        ),
-        "clip": lambda: make_dual_encoder(**settings),
-        "clip-classifier": lambda: transformers.CLIPForImageClassification(
-            transformers.CLIPConfig(
-                vision_config={**shape, "image_size": 12, "patch_size": 4, **settings}, num_labels=CLASSES
-            )
-        ),
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "bert": ("Bert", {**text, **shape}),
+        "roberta": ("Roberta", roberta),
+        "xlm-roberta": ("XLMRoberta", roberta),
+        "camembert": ("Camembert", roberta),
+        "electra": ("Electra", {**text, **shape, "embedding_size": 20}),
+        "distilbert": ("DistilBert", {**text, **slim}),
+        "modernbert": ("ModernBert", {**text, **shape, "local_attention": 4, **special}),
+        "vit": ("ViT", {**shape, **image}),
+        "deit": ("DeiT", {**shape, **image}),
+        "dinov2": ("Dinov2", scaled),
+        "dinov2_with_registers": ("Dinov2WithRegisters", {**scaled, "num_register_tokens": 3}),
+        "clip-classifier": ("CLIP", {**shape, "image_size": 12, "patch_size": 4}),
+        "siglip": ("Siglip", {**shape, "image_size": 12, "patch_size": 4}),
     }
-    makers["siglip"] = lambda: transformers.SiglipForImageClassification(
-        transformers.SiglipConfig(vision_config={**shape, "image_size": 12, "patch_size": 4, **settings},
-                                  num_labels=CLASSES)
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    model = makers[family]()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            is_norm = "norm" in name.lower() and name.endswith("weight")
-            centre = 1.0 if is_norm else 0.0
-            parameter.normal_(centre, 0.3)
-        if family == "clip-classifier":  # no LayerNorm stands before it
-            model.classifier.weight.mul_(0.1)
-    return zero_shot(model.eval(), list(PROMPTS)) if family == "clip" else model.eval()
+    return kinds[family]
+
+
+def _plain_model(family: str, settings: dict[str, Any]) -> Any:
+    name, usual = kind_of(family)
+    options = {**usual, **settings}
+    if family in ("clip-classifier", "siglip"):
+        options = {"vision_config": options, "num_labels": CLASSES}
+    reads = "Sequence" if "vocab_size" in usual else "Image"
+    config = getattr(transformers, f"{name}Config")(**options)
+    return getattr(transformers, f"{name}For{reads}Classification")(config)
 
 
 def model_type(family: str) -> str:

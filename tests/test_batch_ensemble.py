@@ -14,15 +14,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from hydrant import (
-    BatchEnsemble,
-    HeadPlan,
-    Reading,
-    fuse,
-    load_ensemble,
-    save_bundle,
-    tune,
-)
+from hydrant import BatchEnsemble, HeadPlan, Reading, fuse, load_ensemble, save_bundle, tune
 from hydrant.cli import main as cli
 from hydrant.cli.inspect import inspect_bundle, inspect_text
 from hydrant.errors import InputError
@@ -245,9 +237,6 @@ def test_interrupted_it_goes_on_to_the_same_weights(
     assert state(bundle) == before
 
 
-# Faults and the command line
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -259,25 +248,6 @@ def test_interrupted_it_goes_on_to_the_same_weights(
 def test_refused(options: dict[str, Any], message: str, bundle: Path) -> None:
     with pytest.raises(InputError, match=message):
         tune(bundle, sentences(30, 0), BatchEnsemble(**options))
-
-
-def test_command_line(bert_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = write_csv(tmp_path / "train.csv", sentences(100, 0))
-    out = tmp_path / "out"
-    options = ["--batch-ensemble", "--fork-from", "1", "--learning-rate", "3e-3", "--epochs", "4", "--batch-size", "4"]
-    for command in (
-        ["fuse", bert_checkpoint, "--members", "3", "-o", out],
-        ["tune", out, "--data", train, *options],
-        ["export", out],
-        ["predict", out, "hello world", "--json"],
-    ):
-        done = run_cli(*command)
-        assert done.returncode == 0, done.stderr
-    assert '"mutual_information": 0.0,' not in done.stdout
-    assert cli.main(["inspect", str(out)]) == 0
-    assert "BatchEnsemble factors from layer 1 on, multiplied into 14 weights" in capsys.readouterr().out
-    assert cli.main(["tune", str(out), "--data", str(train), "--batch-ensemble"]) == 2
-    assert "earlier BatchEnsemble" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["bert", "vit"])
@@ -293,3 +263,13 @@ def test_factors_of_one_change_nothing(family: str) -> None:
     assert all(torch.equal(whole[name], tensor.expand_as(whole[name])) for name, tensor in before.items())
     assert {name.rpartition(".")[0] for name, tensor in whole.items() if tensor.shape[0] == 3} == set(given)
     assert not any(decays(name) for name, _ in module.named_parameters() if name.endswith("_factor"))
+
+
+def test_command_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = write_csv(tmp_path / "train.csv", sentences(100, 0))
+    words = ["tune", str(bundle), "--data", str(train), "--batch-ensemble", "--batch-size", "4"]
+    assert cli.main([*words, "--fork-from", "1", "--learning-rate", "3e-3", "--epochs", "4"]) == 0
+    assert cli.main(["inspect", str(bundle)]) == 0
+    assert "BatchEnsemble factors from layer 1 on, multiplied into 14 weights" in capsys.readouterr().out
+    assert cli.main(words) == 2
+    assert "earlier BatchEnsemble" in capsys.readouterr().err

@@ -189,7 +189,6 @@ def test_no_address_in_a_table_of_paths_is_asked_for(column: str, place: str, as
     for name, content in (
         ("data.jsonl", json.dumps({column: place})),
         ("file.jsonl", json.dumps({column: {"bytes": None, "path": place}})),
-        ("data.csv", f"{column},label\n{place},a\n"),
     ):
         (tmp_path / name).write_text(content)
         (row,) = named_rows(tmp_path / name, DataOptions(text=column), missing=True)

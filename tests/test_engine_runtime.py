@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from fake_tensorrt import HOST, Device, add_engine, make_library, text_profile
 from hydrant import Bundle, export_onnx, fuse, save_bundle
-from hydrant.bundle.staging import sha256_of
 from hydrant.engines.metadata import engine_path, metadata_path
 from hydrant.errors import BackendError, BundleError, InputError
 from hydrant.runtime.backends.ort import OnnxRuntimeBackend
@@ -81,9 +79,6 @@ def assert_same(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray
         np.testing.assert_allclose(got[name], array, atol=1e-5, err_msg=name)
 
 
-# ---------------------------------------------------------------- host logic without a library
-
-
 CHOICES = [
     (1, 8, [Part(0, 0, 1, 1, 8)]),
     (1, 2, [Part(0, 0, 1, 1, 4)]),
@@ -101,13 +96,6 @@ def test_the_smallest_adequate_profile_is_chosen(rows: int, tokens: int, expecte
     assert profiles.longest == 24
     assert Profiles([IMAGES], "").longest is None
     assert Profiles([THROUGHPUT, LATENCY], "").parts(1, 8) == [Part(1, 0, 1, 1, 8)], "the order does not matter"
-
-
-def test_texts_that_are_too_long_name_the_range_and_the_command() -> None:
-    profiles = Profiles([LATENCY, THROUGHPUT], "hydrant build out --backend tensorrt --precision fp16")
-    expected = r"have 25 tokens; this engine was built for 4 to 24.*`hydrant build out .* --sequence 4:24:25`"
-    with pytest.raises(BackendError, match=expected):
-        profiles.parts(1, 25)
 
 
 @given(
@@ -130,9 +118,6 @@ def test_every_row_runs_once_within_a_profile(rows: int, tokens: int, sizes: lis
         assert part.tokens >= tokens
 
 
-# ---------------------------------------------------------------- running
-
-
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 2), (5, 24), (20, 9)])
 def test_padding_and_splitting_change_no_result(rows: int, tokens: int, path: Path) -> None:
     add_engine(path, (LATENCY, THROUGHPUT))
@@ -141,22 +126,6 @@ def test_padding_and_splitting_change_no_result(rows: int, tokens: int, path: Pa
     for _ in range(3):
         assert_same(backend.run(inputs), plain.run(inputs))
     assert backend.chunk(inputs) == min(rows, 6)
-
-
-BAD: list[tuple[Callable[[dict[str, np.ndarray]], Any], str]] = [
-    (lambda b: b.pop("token_type_ids"), "token_type_ids"),
-    (lambda b: b.update(input_ids=b["input_ids"].astype(np.int32)), "input_ids is int32"),
-    (lambda b: b.update(input_ids=b["input_ids"][:1]), "the same batch and sequence"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), BAD, ids=[message[:30] for _, message in BAD])
-def test_inputs_that_the_engine_does_not_take(change: Callable[[Any], Any], message: str, path: Path) -> None:
-    add_engine(path, (LATENCY, THROUGHPUT))
-    inputs = text(2, 8)
-    change(inputs)
-    with pytest.raises(BackendError, match=message):
-        open_engine(path).run(inputs)
 
 
 def test_repeated_shapes_run_as_cuda_graphs(path: Path, libraries: dict[str, Any]) -> None:
@@ -216,9 +185,6 @@ def test_a_failure_of_the_engine_is_told_and_its_lane_not_used_again(path: Path,
     assert device.live == {}
 
 
-# ---------------------------------------------------------------- tensors that stay on the GPU
-
-
 def test_tensors_on_the_device_are_not_copied(path: Path) -> None:
     import torch
 
@@ -256,23 +222,12 @@ def test_tensors_that_cannot_stay_on_the_device(path: Path) -> None:
         ({"input_ids": [[1]]}, "input_ids is a list"),
         ({"input_ids": inputs["input_ids"][:, ::2]}, "input_ids is not contiguous"),
         ({"input_ids": inputs["input_ids"].astype(np.int32)}, "int32 .*int64"),
-        ({"attention_mask": inputs["attention_mask"][:2]}, "the same batch and sequence"),
+        ({"attention_mask": inputs["attention_mask"][:2]}, "one batch and sequence"),
         (text(7, 9), "no profile of the engine takes"),
     ):
         with pytest.raises(InputError, match=message):
             backend.run_device({**inputs, **change})
     assert len(backend._idle) == 1, "bad tensors do not cost the lane"
-
-
-# ---------------------------------------------------------------- what may be loaded
-
-
-def reseal(path: Path, name: str, data: bytes) -> None:
-    """Change a file, and its digest in the manifest with it."""
-    (path / name).write_bytes(data)
-    manifest = json.loads((path / "hydrant.json").read_text())
-    manifest["files"][name] = {"bytes": len(data), "sha256": sha256_of(path / name)}
-    (path / "hydrant.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("file", [engine_path("tensorrt-fp32"), metadata_path("tensorrt-fp32")])
@@ -286,23 +241,10 @@ def test_a_damaged_file_never_reaches_the_library(file: str, path: Path, librari
     assert libraries["tensorrt"].loads == 0
 
 
-def test_an_engine_with_other_profiles_than_its_twin_is_refused(path: Path, libraries: dict[str, Any]) -> None:
-    """Buffers are sized by the metadata, so it must not be smaller than the engine."""
-    facts = add_engine(path, (THROUGHPUT,))
-    small = text_profile((1, 1, 1), (4, 8, 12), TEXT)
-    forged = {**facts.to_json(), "profiles": [small]}
-    reseal(path, metadata_path("tensorrt-fp32"), json.dumps(forged).encode())
-    with pytest.raises(BundleError, match=r"has the optimization profiles .*, but its metadata says .*hydrant build"):
-        open_engine(path)
-
-
 MISFITS = [
-    ({"version": "10.12.0"}, "was built with tensorrt '10.12.0' and 10.13.2 is installed; expected the same version:"),
-    (
-        {"platform": "windows-amd64"},
-        "was built on 'windows-amd64' and this machine is .* do not move between platforms",
-    ),
-    ({"compute_capabilities": ("8.0", "8.6")}, "compiled for compute capability 8.0, 8.6 and this GPU has 8.9"),
+    ({"version": "10.12.0"}, "was built with tensorrt '10.12.0' and 10.13.2 is installed"),
+    ({"platform": "windows-amd64"}, "was built on 'windows-amd64'"),
+    ({"compute_capabilities": ("8.0", "8.6")}, "built for compute capability 8.0, 8.6 and this GPU has 8.9"),
     ({"onnx_sha256": "0" * 64}, r"model\.fp32\.onnx has changed since engine tensorrt-fp32 was built from it"),
 ]
 
@@ -348,7 +290,7 @@ def test_the_preferred_precision_that_fits(path: Path) -> None:
     assert choose_engine(bundle, here).name == "b", "the FP16 engine is for another GPU"
     assert choose_engine(bundle, Machine("tensorrt", "10.13.2", "12.0")).name == "a"
     assert choose_engine(bundle, Machine("tensorrt", "10.13.2", None)).name == "a", "without a GPU, all else is judged"
-    with pytest.raises(BackendError, match=r"compiled for compute capability 12\.0"):
+    with pytest.raises(BackendError, match=r"built for compute capability 12\.0"):
         choose_engine(bundle, here, "fp16")
 
 
@@ -366,9 +308,6 @@ def test_a_stripped_engine_takes_its_weights_from_the_graph(path: Path, librarie
     with pytest.raises(BundleError, match="was altered"):
         open_engine(path)
     assert libraries["tensorrt"].loads == loads
-
-
-# ---------------------------------------------------------------- TensorRT-RTX
 
 
 def test_rtx_captures_by_itself_and_keeps_its_kernels(path: Path, libraries: dict[str, Any], tmp_path: Path) -> None:

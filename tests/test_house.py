@@ -52,10 +52,10 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "runtime": """
-            backends.dlpack lifecycle backends.protocol backends.microbatch backends.graph_file
-            backends.openvino backends.ort backends.backend_registry prediction warmup_inputs
-            word_predictions predictor loading offline.scoring offline.row_files offline.chunks
-            offline.shard_parts pipeline __init__ backends.__init__ backends.kernel_cache backends.ort_gpu
+            backends.dlpack lifecycle backends.protocol backends.microbatch backends.openvino backends.ort
+            backends.backend_registry prediction word_predictions predictor loading offline.scoring
+            offline.row_files offline.chunks offline.shard_parts pipeline __init__ backends.__init__
+            backends.kernel_cache backends.ort_gpu
             backends.reference backends.tensorrt.__init__ backends.tensorrt.profiles
             backends.tensorrt.choose backends.tensorrt.cuda backends.tensorrt.lane
             backends.tensorrt.engine collect offline.__init__ offline.input_stream offline.offline_run

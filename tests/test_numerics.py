@@ -24,10 +24,6 @@ from golden import write_calibration
 from hydrant import Bundle, HydrantError, export_onnx, fuse, load, save_bundle
 from hydrant.bundle.calibration import LEAST, MOST, Calibration, Conformal, Threshold
 from hydrant.bundle.strict_json import to_json_bytes
-from hydrant.calib.decisions.fit import Request, Sample, fit_classes
-from hydrant.calib.decisions.targets import Conformal as Sets
-from hydrant.calib.decisions.targets import Coverage, FalseAlarm, Targets
-from hydrant.calib.decisions.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, averaged_nll, fit_temperature
 from hydrant.export.graph import FLOAT, Graph
 from hydrant.export.task_heads import label_head, score_head, uncertainty_head
 from hydrant.fusion.output_heads import summarize, summarize_labels, summarize_scores
@@ -121,21 +117,6 @@ def check_ends(found: Any, classes: int, labels: int = 1) -> None:
         assert (found[name] <= 1).all(), name
 
 
-@pytest.mark.parametrize("members", [3, 41])
-def test_the_variance_of_scores_is_finite_as_far_as_the_page_on_the_graph_says(members: int) -> None:
-    far = 1.8e19 / math.sqrt(members) * np.where(np.arange(members) < members // 2, 1.0, -1.0)
-    far[-1] -= far.sum()  # their mean is 0, and none is farther from it
-    logits = np.stack([far, 2 * far])[..., None].astype(np.float32)  # [B, M, 1]
-    graph = Graph()
-    score_head(graph, "logits", members, members, "identity", False)
-    outputs: Any = {name: (FLOAT, ["batch"]) for name in TASKS["score"].outputs}
-    model = graph.model("head", {"logits": (FLOAT, [members, "batch", 1])}, outputs, {}, 20)
-    in_torch = summarize_scores(torch.from_numpy(turned(logits)), "identity")
-    for found in (on_backend("onnxruntime", model)(logits)["score_variance"], in_torch.score_variance.numpy()):
-        assert np.isfinite(found[0])
-        assert np.isinf(found[1])
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("classes", "members"), [(1, 3), (2, 41), (150, 3), (10_000, 3)])
 def test_classes_at_their_ends(classes: int, members: int, backend: str) -> None:
@@ -163,9 +144,6 @@ def test_labels_at_their_ends(labels: int, members: int, backend: str) -> None:
             if name in found:
                 assert (found[name] >= 0).all(), name
                 assert (found[name].astype(np.float64) <= math.log(2)).all(), name
-
-
-# Bundles
 
 
 @pytest.fixture(scope="module")
@@ -252,39 +230,6 @@ def overflows(predictor: Any, size: float) -> bool:
         return True
     check_ends({name: array for name, array in found.to_dict().items() if array.dtype.kind == "f"}, 5)
     return False
-
-
-# Calibration
-
-
-def right(logits: np.ndarray) -> np.ndarray:
-    return logits.mean(axis=1).argmax(axis=1)
-
-
-@pytest.mark.parametrize(
-    "labels", [right, lambda logits: (right(logits) + 1) % logits.shape[2]], ids=["right", "wrong"]
-)
-@pytest.mark.parametrize("classes", [1, 3])
-def test_a_temperature_is_fitted_on_logits_of_any_size(labels: Callable[..., np.ndarray], classes: int) -> None:
-    logits = extreme(3, classes)
-    found = fit_temperature(logits, labels(logits))
-    assert MIN_TEMPERATURE <= found <= MAX_TEMPERATURE
-    assert math.isfinite(averaged_nll(logits, labels(logits), found))
-
-
-@pytest.mark.parametrize("classes", [2, 150])
-def test_thresholds_hold_their_shares_on_logits_of_any_size(classes: int) -> None:
-    logits = np.concatenate([extreme(3, classes)] * 4)
-    for labels in (right(logits), np.random.default_rng(0).integers(0, classes, len(logits))):
-        for score in ("confidence", "mutual_information", "energy", "auto"):
-            targets = Targets(Coverage(0.8, score), FalseAlarm(0.2, score), Sets(0.2, "aps"))  # type: ignore[arg-type]
-            found = fit_classes(Sample(logits, labels), Sample(logits[::-1]), Request(targets, ["x"] * classes))
-            json.dumps(found.to_json(), allow_nan=False)
-            assert found.thresholds["abstain"].measured["coverage"] >= 0.8
-            assert found.thresholds["ood"].measured["false_positive_rate"] <= 0.2
-            assert all(abs(threshold.value) <= MOST for threshold in found.thresholds.values())
-            assert found.conformal is not None
-            assert found.conformal.measured["coverage"] >= 0.8
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])

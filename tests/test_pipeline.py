@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import transformers
 from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from PIL import Image
-from support import make_model, make_tokenizer, random_plan
+from support import make_model, make_tokenizer
 from transformers.pipelines.pt_utils import KeyDataset
 
 TEXTS = ["hello world", "transfer money today what is the weather", "the", "money " * 60]
@@ -101,10 +102,8 @@ def test_streams_are_read_as_they_are_asked(text: tuple[Any, Any]) -> None:
     assert_alike(ours(pandas.DataFrame({"text": TEXTS})), theirs(TEXTS))
 
 
-def test_answers_know_what_predictions_know(bert_checkpoint: Path, tmp_path: Path) -> None:
-    plan = random_plan("bert", 3)
-    hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), tmp_path / "out", load_processor(bert_checkpoint, "text"))
-    hydrant.export_onnx(tmp_path / "out")
+def test_answers_know_what_predictions_know(text_bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(text_bundle, tmp_path / "out")
     texts = [f"hello money {index}" for index in range(40)]
     hydrant.calibrate(tmp_path / "out", (texts, list("abcde") * 8), sets=hydrant.Conformal(0.2))
     with hydrant.pipeline(tmp_path / "out", top_k=2) as ours, hydrant.load(tmp_path / "out") as predictor:
@@ -139,26 +138,24 @@ def test_images_are_answered_as_transformers_does(
     assert_alike(ours(torch.stack([tensor, tensor]), **options), [expected, expected])
 
 
-@pytest.mark.parametrize("problem", [None, "regression"])
-def test_one_output_is_answered_as_transformers_does(problem: str | None, tmp_path: Path) -> None:
-    model: Any = make_model("bert", num_labels=1, problem_type=problem)
-    model.save_pretrained(tmp_path / "scorer")
-    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "scorer")
-    theirs = transformers.pipeline("text-classification", str(tmp_path / "scorer"), device="cpu", truncation=True)
-    with hydrant.pipeline(bundle_of(tmp_path / "scorer", "text", tmp_path / "out")) as ours:
-        for options in ({}, {"top_k": 1}, {"function_to_apply": "none"}, {"function_to_apply": "sigmoid"}):
-            for given in (TEXTS[0], TEXTS, PAIR):
-                assert_alike(ours(given, **options), theirs(given, **options))
-        assert ours(PAIR)["score_variance"] == 0
-
-
-def test_several_labels_are_answered_as_transformers_does(tmp_path: Path) -> None:
-    model: Any = make_model("bert", problem_type="multi_label_classification")
-    model.save_pretrained(tmp_path / "labels")
-    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "labels")
-    theirs = transformers.pipeline("text-classification", str(tmp_path / "labels"), device="cpu", truncation=True)
-    with hydrant.pipeline(bundle_of(tmp_path / "labels", "text", tmp_path / "out")) as ours:
-        for options in ({}, {"top_k": 2}, {"top_k": None}, {"function_to_apply": "sigmoid"}):
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"num_labels": 1}, [{"top_k": 1}, {"function_to_apply": "none"}, {"function_to_apply": "sigmoid"}]),
+        ({"num_labels": 1, "problem_type": "regression"}, [{"function_to_apply": "sigmoid"}]),
+        ({"problem_type": "multi_label_classification"}, [{"top_k": 2}, {"top_k": None}]),
+    ],
+    ids=["score", "regression", "labels"],
+)
+def test_other_tasks_are_answered_as_transformers_does(
+    settings: dict[str, Any], asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    model: Any = make_model("bert", **settings)
+    model.save_pretrained(tmp_path / "model")
+    make_tokenizer(tmp_path / "source").save_pretrained(tmp_path / "model")
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "model"), device="cpu", truncation=True)
+    with hydrant.pipeline(bundle_of(tmp_path / "model", "text", tmp_path / "out")) as ours:
+        for options in ({}, *asked):
             for given in (TEXTS[0], TEXTS, PAIR):
                 assert_alike(ours(given, **options), theirs(given, **options))
 

@@ -57,15 +57,6 @@ def bundle(bare: Path, tensors: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
-@pytest.fixture(scope="module")
-def with_texts(bert_checkpoint: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same bundle with its tokenizer."""
-    folder = tmp_path_factory.mktemp("texts") / "out"
-    plan = hydrant.Bundle.open(bundle).plan()
-    hydrant.save_bundle(hydrant.fuse(bert_checkpoint, plan), folder, load_processor(bert_checkpoint, "text"))
-    return folder
-
-
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -92,10 +83,16 @@ def test_plans_of_tensors_are_those_of_the_texts(
 
 @pytest.mark.usefixtures("undrawn")
 def test_calibrated_and_evaluated_as_on_the_texts(
-    bundle: Path, with_texts: Path, tensors: Path, text_csv: Path, tmp_path: Path
+    bundle: Path, bert_checkpoint: Path, tensors: Path, text_csv: Path, tmp_path: Path
 ) -> None:
-    page, own = tmp_path / "page.html", Path(shutil.copytree(bundle, tmp_path / "bundle"))
-    for other in (own, shutil.copytree(with_texts, tmp_path / "texts")):
+    page, own, with_texts = (
+        tmp_path / "page.html",
+        Path(shutil.copytree(bundle, tmp_path / "bundle")),
+        tmp_path / "texts",
+    )
+    fused = hydrant.fuse(bert_checkpoint, hydrant.Bundle.open(bundle).plan())
+    hydrant.save_bundle(fused, with_texts, load_processor(bert_checkpoint, "text"))
+    for other in (own, with_texts):
         data = tensors if other == own else text_csv
         fitted = hydrant.calibrate(other, data).calibration
         report = evaluate(other, data, html=page, figures=Figures(bootstrap=0, latency=True), force=True)

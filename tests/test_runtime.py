@@ -8,36 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hydrant
 import numpy as np
 import oracle
 import pytest
-from hydrant import Conformal, HydrantError, Prediction, Predictor, export_onnx, fuse, load, save_bundle
-from hydrant.models.checkpoint import load_processor
+from hydrant import Conformal, HydrantError, Prediction, Predictor, fuse, load, save_bundle
 from hydrant.runtime.backends.backend_registry import ON_GPU
 from hydrant.runtime.prediction import prediction_rows
 from PIL import Image
 from support import make_inputs, make_model, random_plan
 
 TEXTS = ["hello world", "transfer money today what is the weather", "the", "what is hello", "money money"]
-
-
-@pytest.fixture(scope="module")
-def text_bundle(bert_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "bundle"
-    save_bundle(fuse(bert_checkpoint, random_plan("bert", 3)), path, load_processor(bert_checkpoint, "text"))
-    export_onnx(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def image_bundle(vit_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("image") / "bundle"
-    save_bundle(fuse(vit_checkpoint, random_plan("vit", 3)), path, load_processor(vit_checkpoint, "image"))
-    export_onnx(path)
-    return path
 
 
 def assert_same(a: Prediction, b: Prediction, atol: float = 1e-6) -> None:
@@ -142,26 +124,6 @@ def test_long_text_is_cut_with_a_warning(text_bundle: Path, caplog: pytest.LogCa
     assert "1 of 2 texts were cut to the 40 tokens this model reads (first: input 1)" in caplog.text
 
 
-@pytest.fixture(scope="module")
-def of_texts(text_bundle: Path) -> Iterator[Predictor]:
-    with load(text_bundle) as predictor:
-        yield predictor
-
-
-BAD_TEXT = [
-    (["hello", ""], "input 1"),
-    (5, "inputs is a int"),
-    ({"ids": np.zeros((1, 2), int)}, "ids"),
-    ({"input_ids": np.full((1, 2), 99), "attention_mask": np.ones((1, 2), int)}, "99"),
-]
-
-
-@pytest.mark.parametrize(("inputs", "message"), BAD_TEXT, ids=[message[:35] for _, message in BAD_TEXT])
-def test_unusable_text_inputs(inputs: Any, message: str, of_texts: Predictor) -> None:
-    with pytest.raises(HydrantError, match=message):
-        of_texts.predict(inputs)
-
-
 SCORES = ("confidence", "predictive_entropy", "expected_entropy", "mutual_information", "disagreement")
 
 
@@ -226,6 +188,9 @@ def test_options_out_of_range_and_a_closed_predictor(text_bundle: Path) -> None:
     predictor = load(text_bundle, threads=1)
     with pytest.raises(HydrantError, match="batch_size"):
         predictor.predict("hello", batch_size=0)
+    for inputs, message in ((["hello", ""], "input 1"), (5, "inputs is a int"), ({"ids": np.zeros((1, 2))}, "ids")):
+        with pytest.raises(HydrantError, match=message):
+            predictor.predict(inputs)
     predictor.close()
     predictor.close()
     with pytest.raises(HydrantError, match="the predictor was closed"):

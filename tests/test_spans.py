@@ -26,18 +26,16 @@ def test_spans_are_those_of_seqeval() -> None:
 
 def test_figures_are_those_of_seqeval() -> None:
     for case in GOLDEN["figures"]:
-        types = sorted({kind for rows in (case["known"], case["predicted"]) for row in rows for kind, *_ in spans(row)})
+        types = sorted(
+            {kind for rows in (case["known"], case["predicted"]) for row in rows for kind, *_ in find_spans(row)}
+        )
         known, predicted = (
-            [Span(text, *span) for text, row in enumerate(case[name]) for span in spans(row)]
+            [Span(text, *span) for text, row in enumerate(case[name]) for span in find_spans(row)]
             for name in ("known", "predicted")
         )
         counts = span_counts(known, predicted, types, len(case["known"]))
         for name, values in span_metrics(counts.sum(axis=0, keepdims=True)).items():
             assert values[0] == pytest.approx(case[name], abs=1e-9), name
-
-
-def spans(tags: list[str]) -> list[tuple[str, int, int]]:
-    return find_spans(tags)
 
 
 @given(st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), max_size=12))
@@ -57,14 +55,6 @@ def test_bilou_and_bmes_are_read_as_the_letters_that_mean_the_same(tags: list[st
     for letters in (str.maketrans("ES", "LU"), str.maketrans("I", "M")):
         other = [tag[0].translate(letters) + tag[1:] for tag in tags]
         assert find_spans(other) == find_spans(tags)
-
-
-def test_neighbours_of_one_type_stay_two_spans() -> None:
-    """Which seqeval's default mode makes one, or loses."""
-    assert find_spans(["B-AGE", "I-AGE", "L-AGE", "O", "U-AGE"]) == [("AGE", 0, 2), ("AGE", 4, 4)]
-    assert find_spans(["U-AGE", "B-AGE", "L-AGE", "U-AGE"]) == [("AGE", 0, 0), ("AGE", 1, 2), ("AGE", 3, 3)]
-    assert find_spans(["B-N", "M-N", "E-N"]) == [("N", 0, 2)]
-    assert find_spans(["B", "I", "E", "S"]) == [("_", 0, 2), ("_", 3, 3)]
 
 
 def test_spans_do_not_run_on_from_text_to_text() -> None:

@@ -14,7 +14,6 @@ from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
 from hydrant.data.label_encoding import IGNORED, batch_labels, labelled, token_labels, word_starts, word_tags
 from hydrant.data.processor import from_transformers, load_processor
-from hydrant.data.raw_inputs import Unusable
 from hydrant.data.tensors import TensorProcessor
 from hydrant.data.words import EncodedWords, WordProcessor
 from hydrant.errors import InputError
@@ -83,22 +82,6 @@ def test_every_real_token_of_ready_tensors_is_a_word(processor: WordProcessor) -
         word_tags([["a"]], [[0.5]], TAGS, ["here"])
     with pytest.raises(InputError, match="'ner_tags'"):
         read_examples([{"tokens": "anna lives", "tags": [0, 1]}], TAGS, task="tokens")
-
-
-@pytest.mark.parametrize(
-    ("item", "message"),
-    [
-        (("anna", "bert"), "is a pair of texts; this model tags tokens"),
-        ([], "a list of no words"),
-        (["anna", " "], "an empty word at 1"),
-        (["anna", 3], "input 0 is a list; this model tags tokens"),
-        (Unusable("is a dict with the keys words; expected 'text'"), "input 0 is a dict with the keys words"),
-        (["\ud800"], "lone surrogate"),
-    ],
-)
-def test_what_is_no_text_and_no_words_is_refused(processor: WordProcessor, item: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        processor.encode([item])
 
 
 def test_words_without_a_space_before_them_are_read_as_transformers_reads_them(
@@ -182,14 +165,3 @@ def test_tables_and_lists_of_tagged_words() -> None:
 def test_tags_that_do_not_fit_are_refused(inputs: list[object], tags: list[object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_examples((inputs, tags), TAGS, task="tokens")
-
-
-def test_a_text_that_would_fill_the_memory_with_tags_of_others_is_refused(tmp_path: Path) -> None:
-    """Each text has room for as many as the longest."""
-    path = tmp_path / "data.conll"
-    path.write_text("a O\nb O\n\n" * 1000 + "a O\n" * 60_000)
-    with pytest.raises(InputError, match=r"line 3001 has 60000 words"):
-        read_examples(path, TAGS, task="tokens")
-    assert len(read_examples(path, None)) == 1001
-    path.write_text("a O\n" * 60_000)
-    assert np.shape(read_examples(path, TAGS, task="tokens").labels) == (1, 60_000)

@@ -10,41 +10,27 @@ import numpy as np
 import oracle
 import torch
 import transformers
-from support import HEADS, LAYERS, VOCABULARY, make_tokenizer
+from support import kind_of, make_tokenizer
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+TAG_NAMES = {"id2label": dict(enumerate(TAGS)), "label2id": {name: index for index, name in enumerate(TAGS)}}
 
 NAMES, PLACES, OTHERS = ["anna", "bert", "carl"], ["paris", "rome"], ["lives", "in", "is", "the", "and", "."]
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, *PLACES, *OTHERS, "##na", "an", "##is", "par", "smith"]
 
-CLASSES = {
-    "bert": transformers.BertForTokenClassification,
-    "roberta": transformers.RobertaForTokenClassification,
-    "xlm-roberta": transformers.XLMRobertaForTokenClassification,
-    "camembert": transformers.CamembertForTokenClassification,
-    "distilbert": transformers.DistilBertForTokenClassification,
-    "electra": transformers.ElectraForTokenClassification,
-    "modernbert": transformers.ModernBertForTokenClassification,
-}
+
+CLASSES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert")
+"""Families with a class for token classification."""
 
 
 def make_tagger(family: str = "bert", seed: int = 0, **settings: Any) -> torch.nn.Module:
     """A tiny token classifier with random weights large enough for heads to matter."""
-    kind = CLASSES[family]
-    shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
-    if family == "distilbert":
-        shape = {"dim": 32, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48}
-    own: dict[str, Any] = {"embedding_size": 20} if family == "electra" else {}
-    if "roberta" in family or family == "camembert":
-        own = {"type_vocab_size": 1, "pad_token_id": 1}
-    if family == "modernbert":
-        special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
-        own = {"local_attention": 4, "classifier_pooling": "mean", **special}
-    names = {"id2label": dict(enumerate(TAGS)), "label2id": {name: index for index, name in enumerate(TAGS)}}
+    name, usual = kind_of(family)
+    kind = getattr(transformers, f"{name}ForTokenClassification")
+    own = {"classifier_pooling": "mean"} if family == "modernbert" else {}
     torch.manual_seed(seed)
-    text = {"vocab_size": VOCABULARY, "max_position_embeddings": 40}
-    model = kind(kind.config_class(**{**text, **shape, **own, **names, **settings}))
+    model = kind(kind.config_class(**{**usual, **own, **TAG_NAMES, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_norm = "norm" in name.lower() and name.endswith("weight")
@@ -111,9 +97,7 @@ def trained_tagger(folder: Path, seed: int = 0, steps: int = 60) -> Path:
     """A checkpoint with tokenizer, trained on :func:`sentences` by transformers' own loss until it makes few errors."""
     tokenizer = make_word_tokenizer(folder / "vocabulary")
     torch.manual_seed(seed)
-    names = {"id2label": dict(enumerate(TAGS)), "label2id": {name: index for index, name in enumerate(TAGS)}}
-    shape = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48}
-    config = transformers.BertConfig(vocab_size=VOCABULARY, max_position_embeddings=40, **shape, **names)
+    config = transformers.BertConfig(**kind_of("bert")[1], **TAG_NAMES)
     model = transformers.BertForTokenClassification(config)
     texts, tags = sentences(256, seed)
     inputs = tokenizer(texts, is_split_into_words=True, padding=True, return_tensors="pt")

@@ -37,14 +37,7 @@ OPENERS: dict[str, Opener] = {
 }
 """Every backend, in the order in which ``"auto"`` tries them."""
 
-MODULES = {
-    **ENGINE_MODULES,
-    "onnxruntime-tensorrt": "onnxruntime",
-    "onnxruntime-cuda": "onnxruntime",
-    "onnxruntime": "onnxruntime",
-    "openvino": "openvino",
-    "torch": "torch",
-}
+MODULES = {name: ENGINE_MODULES.get(name) or name.partition("-")[0] for name in OPENERS}
 """Backend → module of its library."""
 
 ON_GPU = ("tensorrt", "tensorrt-rtx", "onnxruntime-tensorrt", "onnxruntime-cuda")
@@ -55,12 +48,12 @@ RUNS_GRAPHS = ("onnxruntime", "openvino")
 
 
 def needs_gpu(name: str) -> str | None:
-    """Why a backend is not even tried here: it needs a GPU and there is none; ``None`` if it may be tried."""
+    """The reason to skip a backend for GPUs on a machine without one; ``None`` if it may be tried."""
     return NO_GPU if name in ON_GPU and this_gpu() is None else None
 
 
 def reasons(skipped: Sequence[tuple[str, str]]) -> str:
-    """Backends that were skipped and why, in one line; those with the same reason share it."""
+    """Skipped backends and why, in one line; those with the same reason share it."""
     grouped: dict[str, list[str]] = {}
     for name, reason in skipped:
         grouped.setdefault(reason, []).append(name)
@@ -70,7 +63,7 @@ def reasons(skipped: Sequence[tuple[str, str]]) -> str:
 def open_backend(
     bundle: Bundle, name: str = "auto", threads: int | None = None, precision: str | None = None
 ) -> tuple[Backend, list[tuple[str, str]]]:
-    """Open a backend by name, or with ``"auto"`` the first that is here; also (name, reason) of the skipped ones."""
+    """Open a backend by name, or with ``"auto"`` the first that runs; also (name, reason) of the skipped ones."""
     if name != "auto":
         if name not in OPENERS:
             raise BackendError(f"backend {cut(name)} is unknown; expected auto, {', '.join(OPENERS)}")

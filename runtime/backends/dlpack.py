@@ -15,8 +15,7 @@ from ...errors import InputError, cut
 CUDA = 2
 """DLPack's number for memory of an NVIDIA GPU."""
 
-_CODES = {"i": 0, "u": 1, "f": 2}
-
+_KINDS = "iuf"  # NumPy's kinds at DLPack's codes
 _NAME = b"dltensor"
 
 
@@ -56,7 +55,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_
 )
 
 _exported: dict[int, tuple[Any, ...]] = {}
-"""What must live until a consumer is done: address of the managed tensor → it, its shape, its array."""
+"""Objects that live until a consumer is done: address of the managed tensor → it, its shape, its array."""
 
 
 @dataclass(frozen=True)
@@ -82,25 +81,24 @@ def borrow(name: str, tensor: Any, stream: int, device: int = CUDA) -> Borrowed:
     except Exception as error:  # whatever the other library raises
         raise InputError(f"{name} cannot be read through DLPack: {cut(error, 200)}; detach it, or copy it") from error
     shape = tuple(found.shape[axis] for axis in range(found.ndim))
-    kinds = {code: kind for kind, code in _CODES.items()}
-    if found.code not in kinds or found.lanes != 1 or found.bits % 8:
+    if found.code >= len(_KINDS) or found.lanes != 1 or found.bits % 8:
         raise InputError(f"{name} has DLPack type {(found.code, found.bits, found.lanes)}; expected int64 or float32")
     if found.strides and not _contiguous(shape, [found.strides[axis] for axis in range(found.ndim)]):
         raise InputError(f"{name} is not contiguous; expected it in row-major order: copy it first")
-    dtype = np.dtype(f"{kinds[found.code]}{found.bits // 8}")
+    dtype = np.dtype(f"{_KINDS[found.code]}{found.bits // 8}")
     return Borrowed((found.data or 0) + found.offset, shape, dtype, capsule)
 
 
 def check_borrowed(tensors: Mapping[str, Borrowed], dtypes: Mapping[str, np.dtype[Any]]) -> None:
     """Refuse tensors that a model does not take, or that are not one batch."""
-    found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
+    given = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
     if {name: each.dtype for name, each in tensors.items()} != dtypes:
-        raise InputError(f"the inputs are {found}; expected { ({name: str(kind) for name, kind in dtypes.items()}) }")
+        raise InputError(f"the inputs are {given}; expected { ({name: str(kind) for name, kind in dtypes.items()}) }")
     leading = {each.shape[: 2 if len(each.shape) == 2 else 1] for each in tensors.values()}
-    if len(leading) != 1:
-        raise InputError(f"the inputs are {found}; expected the same batch and sequence in all")
-    if 0 in leading.pop():
-        raise InputError(f"the inputs are {found}; expected at least one row and one token")
+    if len(leading) != 1 or 0 in leading.pop():
+        raise InputError(
+            f"the inputs are {given}; expected one batch and sequence in all, of at least one row and token"
+        )
 
 
 class DeviceArray:
@@ -124,7 +122,7 @@ class DeviceArray:
         shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
         managed = _Managed()
         managed.tensor = _Tensor(
-            self.address, self._device, 0, len(self.shape), _CODES["f"], 32, 1,
+            self.address, self._device, 0, len(self.shape), _KINDS.index("f"), 32, 1,
             ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)), None, 0,
         )  # fmt: skip
         managed.deleter = _delete
@@ -138,9 +136,7 @@ class DeviceArray:
 
 def _contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:
     expected = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return 0 in shape or all(
-        size == 1 or stride == full for size, stride, full in zip(shape, strides, expected, strict=True)
-    )
+    return 0 in shape or all(size == 1 or a == b for size, a, b in zip(shape, strides, expected, strict=True))
 
 
 def _forget_unread(capsule: int) -> None:

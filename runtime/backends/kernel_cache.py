@@ -15,9 +15,8 @@ log = logging.getLogger(__name__)
 
 def cache_folder() -> Path:
     """The user's folder for what can be made again: ``$XDG_CACHE_HOME/hydrant``, or ``~/.cache/hydrant``."""
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".cache"
-    return base / "hydrant"
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "hydrant"
 
 
 def private_folder(*names: str) -> Path | None:
@@ -33,8 +32,8 @@ def private_folder(*names: str) -> Path | None:
             return None
         if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
             raise BackendError(
-                f"{folder} belongs to another user or lets others write to it, and engines in it are run; make it your "
-                "own with chown and chmod 700, or set XDG_CACHE_HOME"
+                f"{folder} belongs to another user or lets others write to it, and engines in it are run; chown and "
+                "chmod 700 it, or set XDG_CACHE_HOME"
             )
     return folder
 
@@ -46,7 +45,7 @@ class KernelCache:
         self._path = cache_folder() / f"{digest}.cache"
         self._cache = configs[0].create_runtime_cache()
         self._before = self._read()
-        for config in configs:  # whose execution contexts use it
+        for config in configs:
             config.set_runtime_cache(self._cache)
 
     def save(self) -> None:
@@ -67,8 +66,6 @@ class KernelCache:
             data = self._path.read_bytes()
             if not self._cache.deserialize(data):
                 raise HydrantError("it is from another version, driver or GPU")
-        except FileNotFoundError:
-            return b""
         except Exception as error:  # as in save
             log.info("the kernel cache %s was not used: %s", self._path, error)
             return b""

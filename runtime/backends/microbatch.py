@@ -6,7 +6,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -19,13 +18,7 @@ from .protocol import Backend, Batch, joined, parts_of
 log = logging.getLogger(__name__)
 
 ROWS = 800
-"""Rows (inputs × tokens × streams) of one run, about: measured in ``benchmarks/graph_latency.py``."""
-
-
-@cache
-def _say(size: int, chunk: int) -> None:
-    """Once for each size."""
-    log.info("a batch of %d runs in parts of %d, which CPUs run faster", size, chunk)
+"""Rows (inputs × tokens × streams) of one run: measured in ``benchmarks/graph_latency.py``."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +52,8 @@ class Microbatch:
         if size <= chunk:
             return function(inputs)
         pieces = -(-size // chunk)
-        chunk = -(-size // pieces)  # parts of nearly equal size
-        _say(size, chunk)
-        return joined([function(part) for part in parts_of(inputs, chunk)])
+        log.debug("a batch of %d runs in %d parts of nearly equal size, which CPUs run faster", size, pieces)
+        return joined([function(part) for part in parts_of(inputs, -(-size // pieces))])
 
 
 class GraphBackend(Backend):

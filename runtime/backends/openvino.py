@@ -11,12 +11,11 @@ import numpy as np
 
 from ...bundle.store import Bundle
 from ...errors import BackendError, BundleError, cut, require
-from .graph_file import graph_file
 from .microbatch import GraphBackend, Microbatch
-from .protocol import Batch
+from .protocol import Batch, graph_file
 
 PRECISIONS = ("fp32", "bf16", "int8")
-"""What this backend runs, in the order of preference; BF16 computes the float32 graph in bfloat16."""
+"""In the order of preference; BF16 computes the float32 graph in bfloat16."""
 
 
 class OpenVinoGraph(GraphBackend):
@@ -27,20 +26,17 @@ class OpenVinoGraph(GraphBackend):
 
     def __init__(self, graph: Path, precision: str, microbatch: Microbatch, threads: int | None = None) -> None:
         openvino = _library()
-        settings: dict[str, Any] = {
-            # INT8 is not combined with BF16: padding beside a text would then move its result
-            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
-            "PERFORMANCE_HINT": "LATENCY",
-        }
+        # INT8 is not combined with BF16: padding beside a text would then move its result
+        hint = "bf16" if precision == "bf16" else "f32"
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
         if threads is not None:
             settings["INFERENCE_NUM_THREADS"] = threads
         core = openvino.Core()
         try:
             self._compiled = core.compile_model(core.read_model(str(graph)), "CPU", settings)
         except Exception as error:  # openvino's exceptions are plain RuntimeErrors
-            raise BundleError(
-                f"OpenVINO {openvino.__version__} cannot load {graph}: {cut(error, 200)}; export it again"
-            ) from error
+            version = openvino.__version__
+            raise BundleError(f"OpenVINO {version} cannot load {graph}: {cut(error, 200)}; export it again") from error
         self._indices = {output.any_name: index for index, output in enumerate(self._compiled.outputs)}
         self._own = threading.local()  # a request serves one thread at a time
         super().__init__(precision, self._indices, microbatch)

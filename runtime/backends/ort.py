@@ -10,12 +10,11 @@ import numpy as np
 
 from ...bundle.store import Bundle
 from ...errors import BundleError, cut, require
-from .graph_file import graph_file
 from .microbatch import GraphBackend, Microbatch
-from .protocol import Batch
+from .protocol import Batch, graph_file
 
 PRECISIONS = ("fp32", "int8", "fp16")
-"""What ONNX Runtime's CPU kernels run, in the order of preference; BF16 has none."""
+"""In the order of preference; BF16 has no CPU kernels."""
 
 
 class OnnxRuntimeGraph(GraphBackend):
@@ -51,10 +50,9 @@ def open_session(model: Path | bytes, threads: int | None = None, profile: Path 
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
+    source = model if isinstance(model, bytes) else str(model)
     try:
-        return ort.InferenceSession(
-            model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
-        )
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no public base class
         what = "the model" if isinstance(model, bytes) else model
         raise BundleError(

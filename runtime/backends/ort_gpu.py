@@ -16,22 +16,19 @@ from ...bundle.store import Bundle
 from ...engines.metadata import graph_digest
 from ...errors import BackendError, cut, require
 from .dlpack import CUDA, DeviceArray, borrow, check_borrowed
-from .graph_file import graph_file
 from .kernel_cache import private_folder
 from .ort import session_options
-from .protocol import Backend, joined, parts_of
+from .protocol import Backend, graph_file, joined, parts_of
 
 PRECISIONS = ("fp16", "fp32")
 """What both providers run, in the order of preference; CUDA has no BF16 kernels for all of a graph's operators."""
 
 TYPES: dict[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
-"""ONNX Runtime's name → type of an input of hydrant's graphs."""
 
 CUDA_OPTIONS = {"device_id": 0, "use_tf32": 0}
-"""Of the CUDA provider: products of float32 in float32. Its default rounds their factors to 10 bits (TF32)."""
+"""Products of float32 in float32: the provider's default rounds their factors to 10 bits (TF32)."""
 
-ROWS = 32
-"""Largest batch of one run of the TensorRT provider, which compiles for a range of batches."""
+ROWS = 32  # largest batch that the TensorRT provider compiles for
 
 
 class OnnxRuntimeCudaBackend(Backend):
@@ -40,6 +37,7 @@ class OnnxRuntimeCudaBackend(Backend):
     name = "onnxruntime-cuda"
     provider: ClassVar[str] = "CUDAExecutionProvider"
     library: ClassVar[str] = "libonnxruntime_providers_cuda.so"
+    others: ClassVar[list[Any]] = []  # providers for what the first one does not take, before the CPU's
     place: ClassVar[str] = "cuda"  # of tensors that stay on the GPU, for ONNX Runtime
     memory_kind: ClassVar[int] = CUDA  # the same for DLPack
 
@@ -90,7 +88,7 @@ class OnnxRuntimeCudaBackend(Backend):
             with suppress(Exception):  # looks for CUDA among Python packages; what is not there may be elsewhere
                 self._ort.preload_dlls()
         settings = session_options(self._ort, threads)
-        providers = [(self.provider, options), *self._others(), "CPUExecutionProvider"]
+        providers = [(self.provider, options), *self.others, "CPUExecutionProvider"]
         try:
             # without the keyword it tries again on the CPU, and prints so
             session = self._ort.InferenceSession(str(graph), settings, providers=providers, enable_fallback=0)
@@ -99,21 +97,16 @@ class OnnxRuntimeCudaBackend(Backend):
             further = "" if missing is None else f"; its library does not load: {missing}"
             raise BackendError(
                 f"ONNX Runtime {self._ort.__version__} cannot run {graph} with {self.provider}: {cut(error, 200)}"
-                f"{further}; free the GPU's memory if it is short, or choose another backend, such as onnxruntime"
+                f"{further}; free the GPU's memory, or choose another backend, such as onnxruntime"
             ) from error
         running = session.get_providers()
         if not running or running[0] != self.provider:
             reason = _why_not(self._ort, self.library) or "its library loads, so the GPU or its driver is the reason"
             raise BackendError(
                 f"onnxruntime {self._ort.__version__} could not start {self.provider} and would run on {running}: "
-                f"{reason}; install what is missing, such as pip install 'onnxruntime-gpu[cuda,cudnn]', or use a CPU "
-                "backend such as onnxruntime"
+                f"{reason}; pip install 'onnxruntime-gpu[cuda,cudnn]', or use a CPU backend such as onnxruntime"
             )
         return session
-
-    def _others(self) -> list[Any]:
-        """Providers for what the first one does not take, before the CPU's."""
-        return []
 
     def _run_part(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         binding = self._session.io_binding()
@@ -132,14 +125,12 @@ class OnnxRuntimeCudaBackend(Backend):
 
 
 class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
-    """One of the bundle's graphs in ONNX Runtime's TensorRT execution provider, whose engines are cached.
-
-    ONNX Runtime reads those engines unchecked, so the folder must be the user's own.
-    """
+    """One of the bundle's graphs in ONNX Runtime's TensorRT provider, with its engines in a private folder."""
 
     name = "onnxruntime-tensorrt"
     provider: ClassVar[str] = "TensorrtExecutionProvider"
     library: ClassVar[str] = "libonnxruntime_providers_tensorrt.so"
+    others: ClassVar[list[Any]] = [("CUDAExecutionProvider", CUDA_OPTIONS)]
 
     def chunk(self, inputs: Mapping[str, np.ndarray]) -> int:
         """The batch, or the largest that is compiled for."""
@@ -152,35 +143,20 @@ class OnnxRuntimeTensorRtBackend(OnnxRuntimeCudaBackend):
                 f"{self.name} is given ranges of sizes, which are not known of a traced bundle; use onnxruntime-cuda"
             )
         folder = private_folder("onnxruntime-tensorrt", f"{graph_digest(bundle, graph.name)}-{self._ort.__version__}")
-        return {
-            "device_id": 0,
-            "trt_engine_cache_enable": folder is not None,
-            "trt_timing_cache_enable": folder is not None,
-            **({} if folder is None else {"trt_engine_cache_path": str(folder), "trt_timing_cache_path": str(folder)}),
-            **profile_options(architecture),
-        }
-
-    def _others(self) -> list[Any]:
-        return [("CUDAExecutionProvider", CUDA_OPTIONS)]
+        kinds = () if folder is None else ("engine", "timing")
+        caches: dict[str, Any] = {f"trt_{kind}_cache_enable": True for kind in kinds}
+        caches |= {f"trt_{kind}_cache_path": str(folder) for kind in kinds}
+        return {"device_id": 0, **caches, **profile_options(architecture)}
 
 
 def profile_options(architecture: Architecture) -> dict[str, str]:
     """The TensorRT provider's ranges; without them it compiles anew for every batch that is larger than all before."""
-    sizes = {
-        "min": (1, 1),
-        "opt": (8, min(64, architecture.max_sequence)),
-        "max": (ROWS, architecture.max_sequence),
-    }
-
-    def shape(rows: int, tokens: int) -> str:
-        if architecture.modality == "text":
-            return f"{rows}x{tokens}"
-        return f"{rows}x{architecture.channels}x{architecture.image_height}x{architecture.image_width}"
-
-    return {
-        f"trt_profile_{name}_shapes": ",".join(f"{each}:{shape(*size)}" for each in architecture.input_names)
-        for name, size in sizes.items()
-    }
+    longest, pixels = architecture.max_sequence, f"{architecture.image_height}x{architecture.image_width}"
+    options = {}
+    for name, rows, tokens in (("min", 1, 1), ("opt", 8, min(64, longest)), ("max", ROWS, longest)):
+        shape = f"{rows}x{tokens}" if architecture.modality == "text" else f"{rows}x{architecture.channels}x{pixels}"
+        options[f"trt_profile_{name}_shapes"] = ",".join(f"{each}:{shape}" for each in architecture.input_names)
+    return options
 
 
 def _why_not(ort: ModuleType, library: str) -> str | None:

@@ -1,14 +1,17 @@
-"""The protocol that every backend follows."""
+"""The protocol that every backend follows, and the choice of one of a bundle's ONNX graphs."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import BackendError
+from ...bundle.graphs import check_graph
+from ...bundle.store import Bundle, onnx_name
+from ...errors import BackendError, cut
 from ..lifecycle import Closable
 from .dlpack import DeviceArray
 
@@ -31,8 +34,7 @@ def parts_of(batch: Batch, size: int) -> Iterator[dict[str, np.ndarray]]:
 class Backend(Closable):
     """Runs one model on batches of tensors, from many threads at a time, until it is closed.
 
-    ``outputs`` are the names of what ``run`` gives; ``longest`` the tokens of the longest text that it takes, ``None``
-    if that is what the model reads, and for images.
+    ``longest``: tokens of the longest text that it takes; ``None`` if it takes what the model reads, and for images.
     """
 
     def __init__(self, name: str, precision: str, outputs: Iterable[str], longest: int | None = None) -> None:
@@ -49,7 +51,7 @@ class Backend(Closable):
         """Run one batch that lies on the GPU, where the outputs stay; see ``Predictor.run_device``."""
         raise BackendError(
             f"backend {self.name} runs on the CPU and takes no tensors of a GPU; give NumPy arrays to `predict`, or "
-            "load the bundle with backend tensorrt, tensorrt-rtx, onnxruntime-tensorrt or onnxruntime-cuda"
+            "load the bundle with a backend for GPUs, such as onnxruntime-cuda"
         )
 
     def timings(self, inputs: Batch) -> dict[str, float]:  # noqa: ARG002
@@ -63,3 +65,22 @@ class Backend(Closable):
     @abstractmethod
     def _run(self, inputs: Batch) -> dict[str, np.ndarray]:
         """Run one batch, while the backend is open."""
+
+
+def graph_file(bundle: Bundle, backend: str, runs: Sequence[str], precision: str | None) -> tuple[Path, str]:
+    """Path and precision of the graph to run, after its digest and its metadata were checked."""
+    if precision is not None and precision not in runs:
+        raise BackendError(f"backend {backend} does not run precision {cut(precision)}; expected {', '.join(runs)}")
+    graphs = {onnx_name(kind): kind for kind in ([precision] if precision else runs)}
+    name = next(filter(bundle.has, graphs), None)
+    if name is None:
+        wanted = precision or runs[0]
+        option = "" if wanted == "fp32" else f" --precision {wanted}"
+        raise BackendError(
+            f"bundle {bundle.path} has no {onnx_name(wanted)}; make it with `hydrant export {bundle.path}{option}`"
+        )
+    path = bundle.file(name)
+    check_graph(bundle, name)
+    if bundle.has(f"{name}.data"):
+        bundle.file(f"{name}.data")
+    return path, graphs[name]

@@ -25,9 +25,8 @@ class TorchModule(Backend):
         self._ensemble = ensemble
         placed = isinstance(ensemble, self._torch.nn.Module)  # dropout's passes are none, and stay on the CPU
         self._device = next(ensemble.parameters()).device if placed else "cpu"
-        task = ensemble.architecture.task
-        further = [] if ensemble.distance is None else [DISTANCE]
-        self._given = (*TASKS[task].outputs, TASKS[task].member_output, *further)
+        task = TASKS[ensemble.architecture.task]
+        self._given = (*task.outputs, task.member_output, *([] if ensemble.distance is None else [DISTANCE]))
         self._process = os.getpid()
         super().__init__(self.name, self.precision, (*self._given, "member_logits"))
 
@@ -35,8 +34,8 @@ class TorchModule(Backend):
         """Run one batch."""
         if os.getpid() != self._process:
             raise BackendError(
-                "the torch backend was opened before this process was forked, and PyTorch's threads did not come "
-                "along; load the bundle in each process, or use backend onnxruntime or openvino"
+                "the torch backend was opened before this process was forked, without PyTorch's threads; load the "
+                "bundle in each process, or use backend onnxruntime or openvino"
             )
         return super().run(inputs)
 
@@ -69,10 +68,10 @@ class TorchFeatures(TorchModule):
 
 
 class TorchSingle(TorchModule):
-    """The first member of a fused module as the single model that it is, in its own order of classes.
+    """The first member of a fused module as a single model, in its own order of classes.
 
-    It gives ``logits`` [B, C] before any temperature, ``features``, the last vector of the network, and where a pooler
-    makes them differ ``penultimate`` [B, d'], what the last linear map reads: ``weight`` [d', C] and ``bias`` [C].
+    Outputs: ``logits`` [B, C] before any temperature, ``features``, the last vector of the network, and with a pooler
+    ``penultimate`` [B, d'], the input of the last linear map: ``weight`` [d', C] and ``bias`` [C].
     """
 
     def __init__(self, ensemble: Any) -> None:
@@ -95,8 +94,7 @@ class TorchBackend(TorchModule):
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str | None = None) -> None:
         if precision not in (None, self.precision):
             raise BackendError(
-                f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}, or a backend "
-                "that runs graphs, such as onnxruntime (--backend)"
+                f"backend {self.name} does not run precision {cut(precision)}; expected {self.precision}"
             )
         torch = require("torch", "fuse", "run the PyTorch reference")
         from ...fusion import load_reference

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,14 +22,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of ``rows`` in a folder, ``size`` rows in each; the last one may have fewer."""
+    """The chunks of ``rows`` in a folder, ``size`` rows in each but the last."""
 
     folder: Path
     rows: range
     size: int
 
     def __len__(self) -> int:
-        return (len(self.rows) + self.size - 1) // self.size
+        return math.ceil(len(self.rows) / self.size)
 
     def rows_of(self, number: int) -> range:
         """The rows of one chunk."""
@@ -43,8 +44,16 @@ class Chunks:
         write_atomically(self.file(number), lines)
 
     def missing(self) -> list[int]:
-        """Chunks that are still to be predicted: absent or damaged ones."""
-        return [number for number in range(len(self)) if not self._whole(number)]
+        """Absent or damaged chunks, which are still to be predicted."""
+        missing = []
+        for number in range(len(self)):
+            try:
+                self._read(number)
+            except InputError as error:
+                if self.file(number).exists():
+                    log.warning("%s; it is predicted again", error)
+                missing.append(number)
+        return missing
 
     def answers(self) -> Iterator[Answer]:
         """The answers of all chunks, in order."""
@@ -55,25 +64,14 @@ class Chunks:
         """Rows of a finished chunk that could not be used."""
         return sum(row.get("error") is not None for row in self._read(number))
 
-    def _whole(self, number: int) -> bool:
-        if not self.file(number).exists():
-            return False
-        try:
-            self._read(number)
-        except InputError as error:
-            log.warning("%s; it is predicted again", error)
-            return False
-        return True
-
     def _read(self, number: int) -> list[Answer]:
         path = self.file(number)
         try:
             answers = [json.loads(line) for line in path.read_bytes().splitlines()]
-            whole = [answer["index"] for answer in answers] == list(self.rows_of(number))
+            if [answer["index"] for answer in answers] != list(self.rows_of(number)):
+                raise ValueError("it lacks some of its rows")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"chunk {path} cannot be read ({error}); run the command again") from error
-        if not whole:
-            raise InputError(f"chunk {path} lacks some of its rows; run the command again")
         return answers
 
 
@@ -103,7 +101,7 @@ def kept(output: Path, job: Mapping[str, Any], rows: range, size: int) -> Iterat
 
 
 def drop(output: Path, job: Mapping[str, Any]) -> None:
-    """Remove the chunks of a run that was interrupted when its output was whole already."""
+    """Remove the chunks of a run that was interrupted after its output was complete."""
     folder = folder_of(output)
     with suppress(OSError, InputError, ValueError, LookupError, TypeError):  # of another run, or litter that stays
         sweep(output.parent, output.name)

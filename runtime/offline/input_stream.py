@@ -37,19 +37,17 @@ class Sources:
     @classmethod
     def named(cls, names: Sequence[str], columns: DataOptions = DataOptions(), *, missing: bool = False) -> Sources:
         """Data as the user names them; a pattern of tables becomes the files that it matches, by their names."""
-        found = [each for name in names for each in _files(name)]
-        if not found:
+        files = [each for name in names for each in _files(name)]
+        if not files:
             raise InputError("no inputs are named; expected at least one file, folder, pattern, data set or URL")
-        twice = [name for name, count in Counter(map(_place, found)).items() if count > 1]
-        if twice:
+        if twice := [name for name, count in Counter(map(_place, files)).items() if count > 1]:
             raise InputError(
-                f"{listing(twice, 3)}: named more than once among the inputs, so its rows would be there twice; name "
-                "every file once (patterns may overlap)"
+                f"{listing(twice, 3)}: an input is named twice; name every file once (patterns may overlap)"
             )
-        return cls(tuple(found), columns, missing)
+        return cls(tuple(files), columns, missing)
 
     def check_kept(self, *outputs: Path | None) -> None:
-        """Refuse outputs that are among the inputs, whose rows would be gone."""
+        """Refuse outputs that would replace an input."""
         inputs = {_place(name) for name in self.names}
         for output in outputs:
             if output is not None and output.is_file() and os.path.realpath(output) in inputs:
@@ -91,7 +89,7 @@ class Survey:
 
 
 class Cursor:
-    """Reads runs of rows; going forward nothing is read twice, and sources in front of what is wanted are not read."""
+    """Reads runs of rows: forward nothing is read twice, and earlier sources are not read."""
 
     def __init__(self, sources: Sources, survey: Survey) -> None:
         self._sources = sources
@@ -111,16 +109,13 @@ class Cursor:
             yield self._read()
 
     def _read(self) -> Row:
-        """The next row; the last one of a source must be its last still."""
+        """The next row; the last counted row of a source must be its last."""
         row = next(self._stream, None)
         self._next += 1
         last = self._next == self._begins[self._source + 1]
         if row is None or (last and next(self._stream, None) is not None):
-            counted = self._begins[self._source + 1] - self._begins[self._source]
-            raise InputError(
-                f"{source_name(self._sources.names[self._source])} no longer holds the {counted} rows that were "
-                "counted; leave the data as they are while they are read, and run the command again"
-            )
+            name = source_name(self._sources.names[self._source])
+            raise InputError(f"{name} changed while it was read: it has another number of rows; run the command again")
         return row
 
 
@@ -137,7 +132,7 @@ def _place(name: str) -> str:
 
 
 def _bytes(value: Any) -> Iterable[bytes]:
-    """An input as bytes that no other input has; of the file of an image or a sound its name and digest."""
+    """An input as bytes that no other input has; for the file of an image or a sound its name and digest."""
     match value:
         case str():
             data = value.encode("utf-8", "surrogatepass")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from ...bundle.staging import check_file, destination, sha256_of
 from ...bundle.store import Bundle
@@ -20,11 +19,11 @@ from ..predictor import Predictor
 from .chunks import Chunks, differences, drop, kept, lines_of
 from .input_stream import Cursor, Sources, Survey
 from .row_files import JsonLines, check_form, failures, filed, form_of, split, table_row
-from .scoring import Answer, Scoring, answers, example_answer
+from .scoring import Scoring, answers, example_answer
 from .shard_parts import WHOLE, Part, Shard, manifest_of
 
 CHUNK = 4096
-"""Rows of a chunk: a multiple of what a stream is predicted by, so that values are those of a stream, bit for bit."""
+"""Rows of a chunk: a multiple of a stream's windows, so that values are those of a stream, bit for bit."""
 
 Engine = Callable[[Chunks, list[int], Survey], Iterable[int]]
 """Writes chunks, given by their numbers, and yields the number of each finished one."""
@@ -39,9 +38,6 @@ class Division:
         errors: file that gets the rows of inputs that could not be used, instead of the output.
         shard: which of several equal parts of the rows.
         chunk: rows that are kept together while the run goes on, and lost when it is interrupted.
-
-    Raises:
-        InputError: a chunk of no rows, or an output that is no regular file.
     """
 
     output: Path
@@ -57,9 +53,9 @@ class Division:
                 check_form(place)
                 check_file(place)
                 if destination(place) is None:
-                    raise InputError(f"{place} is no regular file, so no part can be kept there; choose another output")
+                    raise InputError(f"{place} is not a regular file; choose another output")
         if self.errors is not None and self.errors.resolve() == self.output.resolve():
-            raise InputError(f"{self.output} is to hold the rows and those that failed; name two files")
+            raise InputError(f"{self.output} is both output and errors; name two files")
 
 
 @dataclass(frozen=True)
@@ -114,9 +110,7 @@ def predict_files(
     if reading.examples is not None:
         raise InputError(f"reading has examples = {cut(reading.examples)}; all rows are predicted: leave it out")
     if errors is not None and not skip_invalid:
-        raise InputError(
-            "errors names a file for inputs that are skipped; give skip_invalid=True, too, or leave it out"
-        )
+        raise InputError("errors is for inputs that are skipped; give skip_invalid=True, too, or leave it out")
     names = [inputs] if isinstance(inputs, str | Path) else inputs
     aside = None if errors is None else Path(errors)
     division = Division(output=Path(output), errors=aside, shard=Shard.parse(shard), chunk=chunk)
@@ -155,7 +149,19 @@ def predict_part(
     if survey.total == 0:
         raise InputError(f"{sources} holds no rows; expected at least one input")
     rows = division.shard.rows(survey.total)
-    job = _job(predictor, stated, sources, scoring, survey.digest, division)
+    options = asdict(scoring)
+    options.pop("skip_invalid")  # the other rows are the same
+    job = {
+        "hydrant": __version__,
+        "bundle": hashlib.sha256(stated.encode()).hexdigest(),
+        "backend": predictor.backend,
+        "precision": predictor.precision,
+        "inputs": survey.digest,
+        "columns": [sources.columns.text, sources.columns.text_pair],
+        **options,
+        "form": form_of(division.output).__name__,
+        "errors apart": division.errors is not None,
+    }
     wanted = Part(division.output, job, division.shard, survey.total, 0, {}, division.errors)
     described = {**job, "shard": str(division.shard), "rows": survey.total}
     if (part := _made(wanted)) is not None:
@@ -172,7 +178,11 @@ def predict_part(
         run = engine or local_engine(predictor, sources, scoring)
         for _ in progress(run(chunks, missing, survey), len(missing), "predicting chunks"):
             pass
-        failed = _put_together(chunks.answers(), division, table_row(example, scoring, division.errors))
+        failed, answered = 0, chunks.answers()
+        columns = table_row(example, scoring, division.errors)
+        with filed(division.output, columns) as table, failures(division.errors) as aside:
+            while window := list(islice(answered, CHUNK)):
+                failed += split(window, table.write, aside)
         files = {"rows": division.output, "errors": division.errors}
         digests = {name: sha256_of(path) for name, path in files.items() if path is not None}
         part = replace(wanted, failed=failed, files=digests)
@@ -180,54 +190,25 @@ def predict_part(
     return Outcome(part, rows, len(chunks), len(chunks) - len(missing))
 
 
-def _job(
-    predictor: Predictor, stated: str, sources: Sources, scoring: Scoring, inputs: str, division: Division
-) -> dict[str, Any]:
-    """All that the rows depend on but the shard; skipping invalid inputs changes none of the others."""
-    options = asdict(scoring)
-    options.pop("skip_invalid")
-    return {
-        "hydrant": __version__,
-        "bundle": hashlib.sha256(stated.encode()).hexdigest(),
-        "backend": predictor.backend,
-        "precision": predictor.precision,
-        "inputs": inputs,
-        "columns": [sources.columns.text, sources.columns.text_pair],
-        **options,
-        "form": form_of(division.output).__name__,
-        "errors apart": division.errors is not None,
-    }
-
-
 def _made(wanted: Part) -> Part | None:
+    """The part that an earlier run of the same work finished."""
     if not manifest_of(wanted.path).exists() or not wanted.path.exists():
         return None
-    found = Part.load(wanted.path)
-    theirs, ours = ({"shard": str(part.shard), "rows": part.total, **part.job} for part in (found, wanted))
+    part = Part.load(wanted.path)
+    theirs, ours = ({"shard": str(each.shard), "rows": each.total, **each.job} for each in (part, wanted))
     if changed := differences(theirs, ours):
         raise InputError(
             f"{wanted.path} is a part of another prediction, or another part: it differs in {listing(changed)}; "
             "remove it, or choose another output"
         )
-    if found.altered():
-        return None
-    same = [None if part.errors is None else part.errors.resolve() for part in (found, wanted)]
-    return found if same[0] == same[1] else None
+    asides = {each.errors and each.errors.resolve() for each in (part, wanted)}
+    return part if len(asides) == 1 and not part.altered() else None
 
 
 def _check_failed(failed: int, where: Path, scoring: Scoring) -> None:
-    """Refuse to take over rows that failed, where these are not to be skipped."""
+    """Refuse to take over failed rows that are not to be skipped."""
     if failed and not scoring.skip_invalid:
         raise InputError(
-            f"{where} holds {failed} rows that could not be used, from a run that skipped them; skip them again "
-            "(--skip-invalid), or remove it to begin anew"
+            f"{where} holds {failed} failed rows from a run that skipped them; skip them again (--skip-invalid), or "
+            "remove it"
         )
-
-
-def _put_together(rows: Iterator[Answer], division: Division, example: Answer) -> int:
-    """Write the rows to where they go, and count those that failed."""
-    failed = 0
-    with filed(division.output, example) as table, failures(division.errors) as aside:
-        while window := list(islice(rows, CHUNK)):
-            failed += split(window, table.write, aside)
-    return failed

@@ -33,12 +33,10 @@ class Pool:
         >>> Pool.parse("1:8", None, 0.0, "actor").most
         8
         """
-        found = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", str(words))
-        least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        numbers = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", str(words))
+        least, most = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
         if not 1 <= least <= most:
-            raise InputError(
-                f"{called}s is {cut(words)}; expected a number of 1 or more, or the fewest and the most, as 1:8"
-            )
+            raise InputError(f"{called}s is {cut(words)}; expected a number of 1 or more, or a range such as 1:8")
         for name, value, smallest in (("cpus", cpus, 0.01), ("gpus", gpus, 0.0)):
             if value is not None and not (isinstance(value, int | float) and smallest <= value <= LARGEST):
                 raise InputError(f"{called}_{name} is {cut(value)}; expected a number of {smallest:g} or more")
@@ -56,15 +54,15 @@ class Pool:
 
 
 def check_room(resources: Mapping[str, float], pool: Pool) -> None:
-    """Refuse what a cluster of this machine alone cannot hold; Ray would wait for ever."""
+    """Refuse a pool too large for a cluster of this machine alone; Ray would wait for ever."""
     if "RAY_ADDRESS" in os.environ:
         return  # a cluster may grow
     for name, each in (("CPU", pool.share(resources.get("CPU", 1.0))), ("GPU", pool.gpus)):
-        found, wanted = resources.get(name, 0.0), each * pool.least
-        if wanted > found:
+        available, wanted = resources.get(name, 0.0), each * pool.least
+        if wanted > available:
             raise InputError(
-                f"{pool.least} {pool.called}(s) take {wanted:g} {name}s, and this machine has {found:g}; give fewer, "
-                f"or a smaller --{pool.called}-{name.lower()}s, or name a cluster with RAY_ADDRESS"
+                f"{pool.least} {pool.called}(s) take {wanted:g} {name}s, and this machine has {available:g}; give "
+                f"fewer, or a smaller --{pool.called}-{name.lower()}s, or name a cluster with RAY_ADDRESS"
             )
 
 
@@ -79,14 +77,14 @@ def cluster(purpose: str) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    address = os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS") or "local"
     own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 2**28}
     try:
-        options = {"address": address} if address else {"address": "local", **own}
-        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+        options = own if address == "local" else {}
+        ray.init(address, **options, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises many kinds: no such address, no memory, no sockets
-        where = f"reach the Ray cluster {address} (RAY_ADDRESS)" if address else "start Ray on this machine"
-        raise BackendError(f"cannot {where}: {cut(error, 200)}; `ray status` tells what runs") from error
+        where = "start Ray on this machine" if address == "local" else f"reach Ray at {address} (RAY_ADDRESS)"
+        raise BackendError(f"cannot {where}: {cut(error, 200)}; see `ray status`") from error
     try:
         yield ray
     finally:

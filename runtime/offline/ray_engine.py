@@ -1,8 +1,4 @@
-"""Chunks by the actors of Ray Data, each with a predictor of its own.
-
-Numbers of chunks go through Ray, and their rows come back, in any order: bundle and data must be there under the same
-names on every machine.
-"""
+"""Chunks by actors of Ray Data, each with its own predictor; every machine has bundle and data at the same paths."""
 
 from __future__ import annotations
 
@@ -42,9 +38,6 @@ class Actors:
         actor_cpus: CPUs that each actor takes, and threads within it; without it one, or less where the cluster has
             fewer CPUs than actors.
         actor_gpus: GPUs that each actor takes, which may be a part of one.
-
-    Raises:
-        InputError: no such numbers.
     """
 
     actors: str = "1"
@@ -81,26 +74,21 @@ class Scorer:
         self._predictor: Predictor | None = None
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Rows of one chunk, as JSON lines, or the problem that it has."""
+        """Rows of one chunk as JSON lines, or its problem."""
         (start,), (stop,) = batch["start"].tolist(), batch["stop"].tolist()
         rows, problem = b"", ""
         try:
-            rows = self._lines(range(start, stop))
-        except HydrantError as error:  # an exception would not say in one line what it is about
+            read = self._cursor.rows(range(start, stop))
+            rows = lines_of(answers(self._loaded(), read, self._work.scoring, start))
+        except HydrantError as error:  # Ray's exceptions are tracebacks of many lines
             problem = str(error)
         return {"chunk": batch["chunk"], "rows": np.array([rows], object), "problem": np.array([problem], object)}
-
-    def _lines(self, wanted: range) -> bytes:
-        return lines_of(answers(self._loaded(), self._cursor.rows(wanted), self._work.scoring, wanted.start))
 
     def _loaded(self) -> Predictor:
         if self._predictor is None:
             bundle = Bundle.open(self._work.bundle)
             if bundle.stated() != self._work.manifest:
-                raise InputError(
-                    f"bundle {self._work.bundle} is another one on {platform.node()} than where the work was started; "
-                    "copy it there"
-                )
+                raise InputError(f"bundle {self._work.bundle} is another one on {platform.node()}; copy it there")
             self._predictor = load(bundle, **self._work.loading)
         return self._predictor
 
@@ -108,7 +96,7 @@ class Scorer:
 def ray_engine(
     bundle: str | Path, loading: dict[str, Any], sources: Sources, scoring: Scoring, actors: Actors
 ) -> Engine:
-    """Chunks by actors, at the same time, on the cluster that ``RAY_ADDRESS`` names or on this machine."""
+    """Chunks by parallel actors, on the cluster that ``RAY_ADDRESS`` names or on this machine."""
     require("ray", "ray", PURPOSE)
 
     def run(chunks: Chunks, missing: list[int], survey: Survey) -> Iterator[int]:
@@ -120,11 +108,11 @@ def ray_engine(
             check_room(ray.cluster_resources(), actors.pool)
             options = {"threads": max(1, int(share)), **{k: v for k, v in loading.items() if v is not None}}
             work = Work(str(Path(bundle).resolve()), manifest, options, sources, survey, scoring)
-            for found in _streamed(ray, chunks, missing, work, actors.pool, share):
-                if found["problem"]:
-                    raise InputError(str(found["problem"]))
-                chunks.keep(int(found["chunk"]), bytes(found["rows"]))
-                yield int(found["chunk"])
+            for result in _streamed(ray, chunks, missing, work, actors.pool, share):
+                if result["problem"]:
+                    raise InputError(str(result["problem"]))
+                chunks.keep(int(result["chunk"]), bytes(result["rows"]))
+                yield int(result["chunk"])
 
     return run
 
@@ -132,7 +120,7 @@ def ray_engine(
 def _streamed(
     ray: Any, chunks: Chunks, missing: list[int], work: Work, pool: Pool, share: float
 ) -> Iterable[dict[str, Any]]:
-    """What actors give back for chunks, as it comes."""
+    """The actors' results for chunks, as they arrive."""
     data = require("ray.data", "ray", PURPOSE)
     for handler in logging.getLogger("ray.data").handlers:
         if not isinstance(handler, logging.FileHandler):
@@ -140,10 +128,8 @@ def _streamed(
     context = data.DataContext.get_current()
     context.enable_progress_bars = False
     context.wait_for_min_actors_s = 900  # clusters may get machines first
-    items = [
-        {"chunk": number, "start": chunks.rows_of(number).start, "stop": chunks.rows_of(number).stop}
-        for number in missing
-    ]
+    rows = {number: chunks.rows_of(number) for number in missing}
+    items = [{"chunk": number, "start": each.start, "stop": each.stop} for number, each in rows.items()]
     strategy = data.ActorPoolStrategy(
         min_size=min(pool.least, len(missing)),
         max_size=min(pool.most, len(missing)),
@@ -164,6 +150,4 @@ def _streamed(
     try:
         yield from stream.iter_rows()
     except ray.exceptions.RayError as error:
-        raise BackendError(
-            f"Ray gave up: {cut(error, 300)}; the chunks that are there stay, run the command again"
-        ) from error
+        raise BackendError(f"Ray gave up: {cut(error, 300)}; finished chunks stay, run the command again") from error

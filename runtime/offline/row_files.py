@@ -16,9 +16,7 @@ from ...bundle.staging import atomic_file, destination
 from ...errors import InputError, cut, require
 from .scoring import Answer, Scoring
 
-GROUP = 16_384
-"""Rows of a row group of Parquet; as many are held in memory."""
-
+GROUP = 16_384  # rows of a row group of Parquet, all in memory
 PURPOSE = "write and join Parquet"
 
 
@@ -31,14 +29,15 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 
 
 class Table:
-    """A file of rows that is being written; ``join`` puts several such files behind each other."""
+    """A file of rows that is being written; ``join`` concatenates several such files."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         self._handle, self._example = handle, example
 
     def write(self, rows: Iterable[Answer]) -> None:
         """Add rows."""
-        raise NotImplementedError
+        self._handle.write(b"".join(map(json_line, rows)))
+        self._handle.flush()
 
     def close(self) -> None:
         """Write the end of the file; the handle stays open."""
@@ -54,27 +53,21 @@ class Table:
 class JsonLines(Table):
     """One JSON object a line."""
 
-    def write(self, rows: Iterable[Answer]) -> None:
-        """Add rows."""
-        self._handle.write(b"".join(map(json_line, rows)))
-        self._handle.flush()
-
 
 class Csv(Table):
     """A header and a line a row, UTF-8; lists and objects as JSON text, nothing where there is no value."""
 
     def __init__(self, handle: IO[bytes], example: Answer) -> None:
         super().__init__(handle, example)
-        self._line(example)
+        self._lines([example])
 
     def write(self, rows: Iterable[Answer]) -> None:
         """Add rows."""
-        for row in rows:
-            self._line(_cell(row.get(name)) for name in self._example)
+        self._lines([_cell(row.get(name)) for name in self._example] for row in rows)
 
-    def _line(self, cells: Iterable[Any]) -> None:
+    def _lines(self, lines: Iterable[Iterable[Any]]) -> None:
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(cells)
+        csv.writer(text, lineterminator="\n").writerows(lines)
         self._handle.write(text.getvalue().encode(errors="backslashreplace"))
 
     @classmethod
@@ -105,10 +98,9 @@ class Parquet(Table):
 
     def write(self, rows: Iterable[Answer]) -> None:
         """Add rows."""
-        for row in rows:
-            self._rows.append(row)
-            if len(self._rows) == GROUP:
-                self._flush()
+        self._rows += rows
+        while len(self._rows) >= GROUP:
+            self._flush()
 
     def close(self) -> None:
         """Write the last rows and the end of the file."""
@@ -118,8 +110,8 @@ class Parquet(Table):
             self._writer.close()
 
     def _flush(self) -> None:
-        if self._rows:
-            rows, self._rows = self._rows, []
+        rows, self._rows = self._rows[:GROUP], self._rows[GROUP:]
+        if rows:
             columns = {
                 name: [_text(row.get(name)) if name in self._texts else row.get(name) for row in rows]
                 for name in self._example
@@ -141,26 +133,21 @@ class Parquet(Table):
 
 Sink = Callable[[list[Answer]], object]
 
-ERRORS: Answer = {"index": 0, "input": "", "error": ""}
-"""Columns of a file of failed rows."""
+ERRORS: Answer = {"index": 0, "input": "", "error": ""}  # columns of a file of failed rows
 
 FORMS: dict[str, type[Table]] = {".jsonl": JsonLines, ".csv": Csv, ".parquet": Parquet}
-"""Forms by the endings of names."""
 
 
 def form_of(path: Path | None) -> type[Table]:
-    """The form of a file by the ending of its name: CSV, Parquet, and JSON lines for any other."""
+    """The form of a file by its ending: CSV, Parquet, and JSON lines for any other."""
     return JsonLines if path is None else FORMS.get(path.suffix.lower(), JsonLines)
 
 
 def check_form(path: Path) -> None:
-    """Refuse a name that promises another form than is written, as that of a spreadsheet does."""
+    """Refuse an ending of another form, such as a spreadsheet's."""
     lines = ("", ".ndjson", ".json", ".log", ".txt")
     if path.suffix.lower() not in (*FORMS, *lines) and destination(path) is not None:
-        raise InputError(
-            f"{cut(path)} ends in {cut(path.suffix)}, which is not written here; expected .csv, .parquet, or "
-            ".jsonl for JSON lines"
-        )
+        raise InputError(f"{cut(path)} ends in {cut(path.suffix)}; expected .csv, .parquet, or .jsonl for JSON lines")
 
 
 @contextmanager
@@ -178,14 +165,14 @@ def opened(form: type[Table], handle: IO[bytes], example: Answer) -> Iterator[Ta
 
 @contextmanager
 def filed(path: Path, example: Answer) -> Iterator[Table]:
-    """A table at ``path``, of the form that its ending names; it is there whole when the block ends, or not at all."""
+    """A table at ``path`` in the form of its ending: complete when the block ends, or absent."""
     with atomic_file(path) as handle, opened(form_of(path), handle, example) as table:
         yield table
 
 
 @contextmanager
 def failures(path: Path | None) -> Iterator[Table | None]:
-    """A table of failed rows, as :func:`filed`; none where they are not kept apart."""
+    """A table of failed rows, as :func:`filed`; ``None`` without a path."""
     with contextlib.nullcontext() if path is None else filed(path, ERRORS) as table:
         yield table
 
@@ -196,13 +183,12 @@ def table_row(usual: Answer, scoring: Scoring, errors: Path | None) -> Answer:
 
 
 def split(rows: list[Answer], target: Sink, aside: Table | None) -> int:
-    """Write rows, those of failed inputs to their own table if there is one; the count of these."""
+    """Write rows, failed ones to their own table if there is one; returns the number of failed rows."""
     failed = [row for row in rows if "error" in row]
-    if aside is None:
-        target(rows)
-    else:
-        target([row for row in rows if "error" not in row])
+    if aside is not None:
         aside.write(failed)
+        rows = [row for row in rows if "error" not in row]
+    target(rows)
     return len(failed)
 
 
@@ -218,9 +204,7 @@ def _cell(value: Any) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    if isinstance(value, list | dict):
-        value = json.dumps(value, ensure_ascii=False)
-    return None if value is None else str(value).encode(errors="backslashreplace").decode()
+    return None if value is None else str(_cell(value)).encode(errors="backslashreplace").decode()
 
 
 def _arrow_type(arrow: Any, name: str, value: Any) -> Any:

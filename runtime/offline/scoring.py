@@ -16,8 +16,7 @@ from ...errors import InputError
 from ..predictor import BATCH_SIZE, Predictor, aggregation_of
 from ..word_predictions import Aggregation
 
-Answer = dict[str, Any]
-"""One row of a prediction, ready for JSON (``Predictor.rows``)."""
+Answer = dict[str, Any]  # a row of ``Predictor.rows``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +50,9 @@ def answers(predictor: Predictor, rows: Iterator[Row], scoring: Scoring, first: 
     options = scoring.row_options(predictor)
     while window := list(islice(rows, scoring.batch_size * WINDOW_BATCHES)):
         inputs = [row.input for row in window]
+        size, on_error = scoring.batch_size, scoring.on_error
         try:
-            prediction = predictor.predict(
-                inputs, batch_size=scoring.batch_size, first=first, on_error=scoring.on_error
-            )
+            prediction = predictor.predict(inputs, batch_size=size, first=first, on_error=on_error)
         except InputError:
             _name_the_row(predictor, window, first)
             raise
@@ -77,19 +75,16 @@ def tensor_answers(
 
 def example_answer(predictor: Predictor, scoring: Scoring) -> Answer:
     """The row of a blank input: the keys that every usable input has, with values of their types."""
-    nothing = predictor.nothing()
-    blank = replace(nothing.among_failed(np.zeros(0, np.int64), {0: ""}), error=None)
+    blank = replace(predictor.nothing().among_failed(np.zeros(0, np.int64), {0: ""}), error=None)
     [answer] = predictor.rows(blank, [""], **scoring.row_options(predictor))
     return answer
 
 
 def _shown(row: Row) -> Any:
     """An input as its row shows it: texts and paths themselves, anything else by its place."""
-    if isinstance(row.input, list) and is_words(row.input):
-        return row.input
     parts = row.input if isinstance(row.input, tuple) else (row.input,)
     texts = all(isinstance(part, str | Path) or (part is None and len(parts) > 1) for part in parts)
-    return row.input if texts else row.where
+    return row.input if texts or (isinstance(row.input, list) and is_words(row.input)) else row.where
 
 
 def _name_the_row(predictor: Predictor, rows: Sequence[Row], first: int) -> None:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, to_builtins
 
 from ...bundle.staging import atomic_file, check_file, destination, sha256_of, write_atomically
 from ...data.specs import Spec, decode
@@ -26,22 +26,14 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Shard:
-    """One of ``count`` runs of consecutive rows, which together are all of them; their sizes differ by one at most.
-
-    Attributes:
-        index: which one, from 1.
-        count: how many there are.
-    """
+    """Number ``index``, from 1, of ``count`` runs of consecutive rows, whose sizes differ by one at most."""
 
     index: int = 1
     count: int = 1
 
     def __post_init__(self) -> None:
         if not (is_whole(self.count, 1) and is_whole(self.index, 1, self.count)):
-            raise InputError(
-                f"shard is {cut(self)}; expected the number of one shard and how many there are, from 1/{self.count} "
-                f"to {self.count}/{self.count}"
-            )
+            raise InputError(f"shard is {cut(self)}; expected I/N, from 1/{self.count} to {self.count}/{self.count}")
 
     @classmethod
     def parse(cls, text: str) -> Shard:
@@ -50,10 +42,10 @@ class Shard:
         >>> Shard.parse("2/4")
         Shard(index=2, count=4)
         """
-        found = re.fullmatch(r"([0-9]{1,10})/([0-9]{1,10})", text)
-        if not found or not 1 <= int(found[2]) <= LARGEST:
+        numbers = re.fullmatch(r"([0-9]{1,10})/([0-9]{1,10})", text)
+        if not numbers or not 1 <= int(numbers[2]) <= LARGEST:
             raise InputError(f"shard is {cut(text)}; expected I/N, such as 2/4 for the second of four shards")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(numbers[1]), int(numbers[2]))
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
@@ -112,16 +104,8 @@ class Part:
             InputError: it cannot be written.
         """
         errors = None if self.errors is None else os.path.relpath(self.errors.resolve(), self.path.parent.resolve())
-        facts = {
-            "schema": 1,
-            "job": self.job,
-            "shard": str(self.shard),
-            "total": self.total,
-            "failed": self.failed,
-            "sha256": self.files,
-            "errors": errors,
-        }
-        write_atomically(manifest_of(self.path), (json.dumps(facts, indent=1) + "\n").encode())
+        facts = PartFile(1, dict(self.job), str(self.shard), self.total, self.failed, dict(self.files), errors)
+        write_atomically(manifest_of(self.path), (json.dumps(to_builtins(facts), indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Part:
@@ -137,8 +121,7 @@ class Part:
             content = file.read_bytes()
         except OSError as error:
             raise InputError(
-                f"part {path} has no readable {file.name} beside it; expected what `hydrant predict --shard` wrote, "
-                "both files"
+                f"part {path} has no readable {file.name} beside it; `hydrant predict --shard` writes both files"
             ) from error
         facts = decode(content, PartFile, file, InputError)
         errors = None if facts.errors is None else path.parent / facts.errors
@@ -146,10 +129,10 @@ class Part:
 
     def altered(self) -> list[Path]:
         """Its files that are missing, or not what they were when it was made."""
-        found = {"rows": self.path, "errors": self.errors}
+        files = {"rows": self.path, "errors": self.errors}
         return [
             path
-            for name, path in found.items()
+            for name, path in files.items()
             if path is not None and not (os.path.isfile(path) and sha256_of(path) == self.files.get(name))  # noqa: PTH113
         ]
 
@@ -177,24 +160,21 @@ def merge_parts(parts: Sequence[str | Path], output: str | Path, errors: str | P
     """
     if isinstance(parts, str | Path):
         raise InputError(f"parts is {cut(parts)}; expected a list of files, as in ['part-1.jsonl', 'part-2.jsonl']")
-    found = _all_of_one([Part.load(Path(path)) for path in parts])
-    aside = [part.errors for part in found if part.errors is not None]
+    ordered = _all_of_one([Part.load(Path(path)) for path in parts])
+    aside = [part.errors for part in ordered if part.errors is not None]
     if bool(aside) is not (errors is not None):
-        raise InputError(
-            "the parts keep failed rows in files of their own; give the file that gets them all, with --errors"
-            if aside
-            else "the parts keep no failed rows apart; leave --errors out"
-        )
-    if altered := [path for part in found for path in part.altered()]:
+        fix = "keep failed rows in files of their own; give --errors" if aside else "keep no failed rows; omit --errors"
+        raise InputError(f"the parts {fix}")
+    if altered := [path for part in ordered for path in part.altered()]:
         raise InputError(f"{listing(altered, 3)}: missing or altered since the part was made; make that part again")
-    places = [(Path(output), [part.path for part in found])]
+    places = [(Path(output), [part.path for part in ordered])]
     if errors is not None:
         places.append((Path(errors), aside))
     _check_places(places)
     with contextlib.ExitStack() as stack:
         for place, files in places:
             form_of(place).join(files, stack.enter_context(atomic_file(place)))
-    return found
+    return ordered
 
 
 def _all_of_one(parts: Sequence[Part]) -> list[Part]:
@@ -206,25 +186,23 @@ def _all_of_one(parts: Sequence[Part]) -> list[Part]:
     for part, job in zip(parts, jobs, strict=True):
         if changed := differences(jobs[0], job):
             raise InputError(
-                f"{part.path} and {first.path} are parts of different predictions: they differ in {listing(changed)}; "
-                "expected parts of the same inputs, bundle and options"
+                f"{part.path} and {first.path} are parts of different predictions: they differ in {listing(changed)}"
             )
     given = Counter(part.shard.index for part in parts)
     if doubled := [part.path for part in parts if given[part.shard.index] > 1]:
         raise InputError(f"{listing(doubled, 4)} hold the same rows, or some of them; give every part once")
     if len(parts) < first.shard.count:
         missing = (Shard(index, first.shard.count) for index in range(1, first.shard.count + 1) if index not in given)
-        some = [str(shard) for shard in islice(missing, 8)]  # a manifest may speak of billions
-        more = first.shard.count - len(parts) - len(some)
+        some = listing(map(str, islice(missing, 8)))  # a manifest may speak of billions
         raise InputError(
-            f"{len(parts)} of {first.shard.count} parts are given; missing: {listing(some)}"
-            f"{f' and {more} more' if more else ''}; predict these with --shard, and give all of them"
+            f"{len(parts)} of {first.shard.count} parts are given; missing, among others: {some}; predict these with "
+            "--shard, and give all of them"
         )
     return sorted(parts, key=lambda part: part.shard.index)
 
 
 def _check_places(places: Sequence[tuple[Path, Sequence[Path]]]) -> None:
-    """Refuse outputs that are parts, have another form than these, or are the same file."""
+    """Refuse outputs that are parts, the same file, or of another form than the parts."""
     taken = {path.resolve() for _, files in places for path in files}
     for place, files in places:
         check_form(place)
@@ -233,6 +211,4 @@ def _check_places(places: Sequence[tuple[Path, Sequence[Path]]]) -> None:
             raise InputError(f"{place} is one of the parts, or both outputs; choose another output")
         taken.add(place.resolve())
         if destination(place) is not None and form_of(place) is not form_of(files[0]):
-            raise InputError(
-                f"{place} has another form than {files[0]}; expected the ending {files[0].suffix}, as of the parts"
-            )
+            raise InputError(f"{place} has another form than {files[0]}; expected the ending {files[0].suffix}")

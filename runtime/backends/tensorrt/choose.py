@@ -24,7 +24,6 @@ from ....engines.metadata import (
     engine_names,
     engine_path,
     graph_digest,
-    metadata_path,
     read_metadata,
 )
 from ....errors import BackendError, BundleError, cut, listing
@@ -38,12 +37,12 @@ NO_RTX = {
     "10.0": "(Blackwell for data centres), which is no target of TensorRT-RTX",
     "10.3": "(Blackwell for data centres), which is no target of TensorRT-RTX",
 }
-"""GPUs that TensorRT-RTX never compiles hydrant's graphs for, and why."""
+"""Compute capabilities that TensorRT-RTX never compiles hydrant's graphs for, and why."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The library and GPU that run engines here; ``capability`` is ``None`` without a GPU, and all else is judged."""
+    """The library and GPU of this machine; ``capability`` is ``None`` without a GPU."""
 
     library: str
     version: str
@@ -60,7 +59,7 @@ class Chosen:
 
 
 class NativeLog:
-    """Keeps the library's latest errors; its warnings go to the log at INFO."""
+    """The library's latest errors; its warnings go to the log at INFO."""
 
     def __init__(self) -> None:
         self._errors: deque[str] = deque(maxlen=8)
@@ -81,58 +80,50 @@ class NativeLog:
 
 @dataclass(frozen=True)
 class Loaded:
-    """An engine (``ICudaEngine``) in memory: types of its inputs, shapes of its outputs with −1 for the batch."""
+    """An engine in memory: types of its inputs, shapes of its outputs with −1 for the batch, its profiles."""
 
     trt: ModuleType
     engine: Any
     inputs: dict[str, np.dtype[Any]]
     outputs: dict[str, Shape]
+    profiles: list[Profile]
     messages: NativeLog
     keep: tuple[Any, ...]
 
 
 def choose_engine(bundle: Bundle, machine: Machine, precision: str | None = None) -> Chosen:
     """The first engine that fits, by :func:`_order`; only the metadata is read, after their digests were checked."""
-    if precision is not None and precision not in PRECISIONS:
+    library, allowed = machine.library, PRECISIONS if precision is None else (precision,)
+    if precision not in (None, *PRECISIONS):
         raise BackendError(
-            f"backend {machine.library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
+            f"backend {library} does not run precision {cut(precision)}; expected {', '.join(PRECISIONS)}"
         )
-    _check_target(bundle, machine, precision or PRECISIONS[0])
+    if library == "tensorrt-rtx" and machine.capability in NO_RTX:  # which needs no engine to say so
+        raise BackendError(
+            f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}; use --backend "
+            f"tensorrt: `{build_command(bundle, 'tensorrt', allowed[0])}`"
+        )
     engines = [(name, read_metadata(bundle, name)) for name in engine_names(bundle)]
-    fitting = [
-        (name, facts)
-        for name, facts in engines
-        if facts.library == machine.library and precision in (None, facts.precision)
-    ]
+    fitting = [(name, facts) for name, facts in engines if facts.library == library and facts.precision in allowed]
     if not fitting:
-        wanted = f"{machine.library} engine" + (f" in {precision}" if precision else "")
-        raise BackendError(
-            f"bundle {bundle.path} has no {wanted}; build one with "
-            f"`{build_command(bundle, machine.library, precision or PRECISIONS[0])}`"
-        )
+        wanted = f"{library} engine" + (f" in {precision}" if precision else "")
+        command = build_command(bundle, library, allowed[0])
+        raise BackendError(f"bundle {bundle.path} has no {wanted}; build one with `{command}`")
     reasons = []
-    for name, facts in sorted(fitting, key=lambda each: _order(bundle, *each)):
+    for name, facts in sorted(fitting, key=lambda each: _order(*each)):
         rebuild = rebuild_command(bundle, name, facts)
-        try:
-            _check_graph(bundle, name, facts, rebuild)
-            _check_machine(name, facts, machine, rebuild)
-        except BackendError as error:
-            reasons.append(error)
-            continue
-        return Chosen(name, facts, rebuild)
-    raise reasons[0]
+        if not (reason := _misfit(bundle, name, facts, machine)):
+            return Chosen(name, facts, rebuild)
+        reasons.append(f"{reason}; rebuild it with `{rebuild}`")
+    raise BackendError(reasons[0])
 
 
 def read_engine(bundle: Bundle, chosen: Chosen) -> bytes:
     """The bytes of an engine, after they were compared with the manifest and the metadata."""
     path = bundle.file(engine_path(chosen.name))
     data = path.read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != chosen.facts.engine_sha256:
-        raise BundleError(
-            f"{path} is not what {metadata_path(chosen.name)} describes: its SHA-256 is {digest[:12]}…, expected "
-            f"{cut(chosen.facts.engine_sha256[:12])}; rebuild it with `{chosen.rebuild}`"
-        )
+    if hashlib.sha256(data).hexdigest() != chosen.facts.engine_sha256:
+        raise BundleError(f"{path} is not the engine of its metadata; rebuild it with `{chosen.rebuild}`")
     return data
 
 
@@ -146,22 +137,20 @@ def load_engine(trt: ModuleType, data: bytes, chosen: Chosen, graph: Path | None
             runtime.engine_host_code_allowed = False
         engine = runtime.deserialize_cuda_engine(data)
         if engine is None:
-            raise BackendError(
-                f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {messages.last()}; rebuild it "
-                f"with `{chosen.rebuild}`"
-            )
+            raise BackendError(messages.last())
         if graph is not None:
-            _refit(trt, engine, logger, graph, chosen, messages)
+            _refit(trt, engine, logger, graph, messages)
         inputs, outputs = _tensors(trt, engine)
-        _check_profiles(engine, chosen, set(inputs))
-    except (BackendError, BundleError):
-        raise
+        profiles: list[Any] = [
+            {name: tuple(map(tuple, engine.get_tensor_profile_shape(name, index))) for name in inputs}
+            for index in range(engine.num_optimization_profiles)
+        ]
     except Exception as error:  # whatever the library's binding raises
         raise BackendError(
-            f"{trt.__name__} {trt.__version__} failed on engine {chosen.name}: {cut(error, 200)}; rebuild it with "
+            f"{trt.__name__} {trt.__version__} cannot load engine {chosen.name}: {cut(error, 300)}; rebuild it with "
             f"`{chosen.rebuild}`"
         ) from error
-    return Loaded(trt, engine, inputs, outputs, messages, (runtime, logger))
+    return Loaded(trt, engine, inputs, outputs, profiles, messages, (runtime, logger))
 
 
 def build_command(bundle: Bundle, library: str, precision: str, *options: str) -> str:
@@ -176,15 +165,13 @@ def rebuild_command(bundle: Bundle, name: str, facts: EngineFile) -> str:
 
 
 def _options(name: str, facts: EngineFile) -> list[str]:
-    """The options of ``hydrant build`` that its metadata tells of."""
+    """The options of ``hydrant build`` that an engine's metadata record."""
     words = [word for profile in facts.profiles for word in ("--batch", _axis(profile, 0))]
-    sequences = [
-        _axis(profile, 1)
-        for profile in facts.profiles
-        if all(len(shape) == 2 for shapes in profile.values() for shape in shapes)
-    ]
-    for sequence in sequences[:1] if len(set(sequences)) == 1 else sequences:
-        words += ["--sequence", sequence]
+    shapes = [shape for profile in facts.profiles for ranges in profile.values() for shape in ranges]
+    if all(len(shape) == 2 for shape in shapes):
+        sequences = [_axis(profile, 1) for profile in facts.profiles]
+        for sequence in sequences[:1] if len(set(sequences)) == 1 else sequences:
+            words += ["--sequence", sequence]
     if name != f"{facts.library}-{facts.precision}":
         words += ["--name", name]
     if facts.library == "tensorrt-rtx":
@@ -203,94 +190,47 @@ def _options(name: str, facts: EngineFile) -> list[str]:
 
 def _axis(profile: Profile, axis: int) -> str:
     """Range of an axis, as ``min:opt:max``; all inputs share it."""
-    shapes = next(iter(profile.values()), ())
-    return ":".join(str(shape[axis]) for shape in shapes if len(shape) > axis)
+    return ":".join(str(shape[axis]) for shape in next(iter(profile.values())))
 
 
-def _order(bundle: Bundle, name: str, facts: EngineFile) -> tuple[int, int, int, str]:
+def _order(name: str, facts: EngineFile) -> tuple[int, int, int, str]:
     """Sort key of engines: precision, longest text (0 for images) and largest batch of any profile, name."""
-    if facts.precision not in PRECISIONS:
-        raise BundleError(
-            f"{bundle.path / metadata_path(name)} has precision {cut(facts.precision)}; "
-            f"expected {', '.join(PRECISIONS)}; "
-            f"rebuild it with `{build_command(bundle, facts.library, PRECISIONS[0])}`"
-        )
-    most = [largest for profile in facts.profiles for _, _, largest in profile.values()]
-    rows = max((shape[0] for shape in most if shape), default=0)
-    tokens = max((shape[1] for shape in most if len(shape) == 2), default=0)
+    largest = [most for profile in facts.profiles for _, _, most in profile.values()]
+    rows = max(shape[0] for shape in largest)
+    tokens = max((shape[1] for shape in largest if len(shape) == 2), default=0)
     return PRECISIONS.index(facts.precision), -tokens, -rows, name
 
 
-def _check_target(bundle: Bundle, machine: Machine, precision: str) -> None:
-    """A GPU that the library never supports needs no engine of it."""
-    if machine.library == "tensorrt-rtx" and machine.capability in NO_RTX:
-        raise BackendError(
-            f"this GPU has compute capability {machine.capability} {NO_RTX[machine.capability]}; use --backend "
-            f"tensorrt: `{build_command(bundle, 'tensorrt', precision)}`"
-        )
-
-
-def _check_graph(bundle: Bundle, name: str, facts: EngineFile, rebuild: str) -> None:
-    """The engine must come from the graph that the bundle holds now."""
-    graph = onnx_name(facts.precision)
-    if facts.onnx != graph:
-        raise BundleError(
-            f"{bundle.path / metadata_path(name)} names the graph {cut(facts.onnx)}; expected {graph}; rebuild it with "
-            f"`{rebuild}`"
-        )
+def _misfit(bundle: Bundle, name: str, facts: EngineFile, machine: Machine) -> str:
+    """The reason why an engine does not fit the bundle's graph or this machine; empty if it fits."""
+    graph, built = onnx_name(facts.precision), f"engine {name} was built"
     if not bundle.has(graph):
-        raise BackendError(
-            f"engine {name} was built from {graph}, which the bundle no longer has; make it with `hydrant export "
-            f"{bundle.path} --precision {facts.precision}`, then rebuild the engine with `{rebuild}`"
-        )
-    now = str(graph_digest(bundle, graph))
-    if facts.onnx_sha256 != now:
-        raise BackendError(
-            f"{graph} has changed since engine {name} was built from it (SHA-256 "
-            f"{now[:12]}…, expected {cut(facts.onnx_sha256[:12])}); rebuild it "
-            f"with `{rebuild}`"
-        )
+        export = f"hydrant export {bundle.path} --precision {facts.precision}"
+        return f"{built} from {graph}, which the bundle no longer has; make it with `{export}`"
+    if facts.onnx_sha256 != graph_digest(bundle, graph):
+        return f"{graph} has changed since {built} from it"
     check_graph(bundle, graph)
-
-
-def _check_machine(name: str, facts: EngineFile, machine: Machine, rebuild: str) -> None:
-    """The engine must have been built for this system, library and GPU."""
     if facts.platform != platform_name():
-        raise BackendError(
-            f"engine {name} was built on {cut(facts.platform)} and this machine is {platform_name()}; engines do not "
-            f"move between platforms: rebuild it here with `{rebuild}`"
-        )
+        return f"{built} on {cut(facts.platform)} and this machine is {platform_name()}"
     if facts.version != machine.version:  # a version-compatible engine needs the lean runtime, which is not loaded
-        raise BackendError(
-            f"engine {name} was built with {machine.library} {cut(facts.version)} and {machine.version} is installed; "
-            f"expected the same version: rebuild it with `{rebuild}`"
-        )
-    if machine.capability is not None and not _gpu_fits(facts, machine.capability):
-        target = f" --compute-capability {machine.capability}" if machine.library == "tensorrt-rtx" else ""
-        level = " (Ampere or newer)" if facts.hardware_compatibility == "ampere+" else ""
-        raise BackendError(
-            f"engine {name} was compiled for compute capability {listing(facts.compute_capabilities)}{level} and this "
-            f"GPU has {machine.capability}; rebuild it with `{rebuild}{target}`"
-        )
-
-
-def _gpu_fits(facts: EngineFile, capability: str) -> bool:
-    """An engine whose builder could not tell its GPU is left to the library to judge."""
+        return f"{built} with {machine.library} {cut(facts.version)} and {machine.version} is installed"
+    targets, level = listing(facts.compute_capabilities), ""
     if facts.hardware_compatibility == "ampere+":
-        return float(capability) >= 8
-    return not facts.compute_capabilities or capability in facts.compute_capabilities
+        fits, level = float(machine.capability or 8) >= 8, " (Ampere or newer)"
+    else:  # an engine whose builder did not know its GPU is left to the library to judge
+        fits = not facts.compute_capabilities or machine.capability in (None, *facts.compute_capabilities)
+    here = f"{built} for compute capability {targets}{level} and this GPU has {machine.capability}"
+    add = f"; add --compute-capability {machine.capability}" if machine.library == "tensorrt-rtx" else ""
+    return "" if fits else here + add
 
 
-def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, chosen: Chosen, messages: NativeLog) -> None:
+def _refit(trt: ModuleType, engine: Any, logger: Any, graph: Path, messages: NativeLog) -> None:
     """Give a stripped engine the weights of its graph."""
     refitter = trt.Refitter(engine, logger)
     parser = trt.OnnxParserRefitter(refitter, logger)
     if not parser.refit_from_file(str(graph)) or not refitter.refit_cuda_engine():
-        said = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
-        raise BackendError(
-            f"{trt.__name__} cannot put the weights of {graph.name} into engine {chosen.name}: "
-            f"{cut(said, 200) if said else messages.last()}; rebuild it with `{chosen.rebuild}`"
-        )
+        errors = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors))
+        raise BackendError(f"it does not take the weights of {graph.name}: {errors or messages.last()}")
 
 
 def _tensors(trt: ModuleType, engine: Any) -> tuple[dict[str, np.dtype[Any]], dict[str, Shape]]:
@@ -304,16 +244,3 @@ def _tensors(trt: ModuleType, engine: Any) -> tuple[dict[str, np.dtype[Any]], di
         else:
             outputs[name] = tuple(engine.get_tensor_shape(name))
     return inputs, outputs
-
-
-def _check_profiles(engine: Any, chosen: Chosen, inputs: set[str]) -> None:
-    """The metadata's profiles must be the engine's: buffers are sized by them."""
-    found = [
-        {name: tuple(tuple(shape) for shape in engine.get_tensor_profile_shape(name, index)) for name in inputs}
-        for index in range(engine.num_optimization_profiles)
-    ]
-    if found != list(chosen.facts.profiles):
-        raise BundleError(
-            f"engine {chosen.name} has the optimization profiles {cut(found, 200)}, but its metadata says "
-            f"{cut(list(chosen.facts.profiles), 200)}; rebuild it with `{chosen.rebuild}`"
-        )

@@ -5,15 +5,13 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 
 from ....engines.gpu import NO_GPU
 from ....errors import BackendError, cut, require
-
-REMEDY = "install the driver, or use a CPU backend such as onnxruntime"
 
 
 def _calling(name: str) -> Callable[..., int]:
@@ -26,18 +24,10 @@ def _calling(name: str) -> Callable[..., int]:
 class Cuda:
     """The first GPU. Every method raises ``BackendError`` when the driver reports a failure."""
 
-    allocate, free = _calling("cudaMalloc"), _calling("cudaFree")
-    """Bytes → address in the GPU's memory; and back."""
-
+    allocate, free = _calling("cudaMalloc"), _calling("cudaFree")  # bytes → address
     new_event, free_event = _calling("cudaEventCreate"), _calling("cudaEventDestroy")
-    """An event that notes its time."""
-
     record, synchronize = _calling("cudaEventRecord"), _calling("cudaStreamSynchronize")
-    """Put an event on a stream; wait until everything on the stream is done."""
-
     launch, free_graph = _calling("cudaGraphLaunch"), _calling("cudaGraphExecDestroy")
-    """Start a CUDA graph on a stream; give a graph back."""
-
     free_stream, free_host = _calling("cudaStreamDestroy"), _calling("cudaFreeHost")
 
     def __init__(self, library: str = "tensorrt") -> None:
@@ -45,7 +35,7 @@ class Cuda:
         error, count = self._cuda.cudaGetDeviceCount()
         if int(error) != 0 or not count:
             reason = f" ({self._text(error)})" if int(error) != 0 else ""
-            raise BackendError(f"{NO_GPU}{reason}; {REMEDY}")
+            raise BackendError(f"{NO_GPU}{reason}; install the driver, or use a CPU backend such as onnxruntime")
         self._do("cudaSetDevice", 0)  # creates the context that engines and their caches expect
 
     def compute_capability(self) -> str:
@@ -94,15 +84,14 @@ class Cuda:
 
     def _do(self, name: str, *arguments: Any) -> int:
         """Call a function that gives a handle, a number or nothing."""
-        found = self._call(name, *arguments)
-        return 0 if found is None else int(found)
+        return int(self._call(name, *arguments) or 0)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        error, *found = getattr(self._cuda, name)(*arguments)
+        error, *results = getattr(self._cuda, name)(*arguments)
         if int(error) != 0:
             remedy = "; use smaller batches, or free the GPU's memory" if "memory" in self._text(error) else ""
             raise BackendError(f"CUDA failed in {name}: {self._text(error)}{remedy}")
-        return found[0] if found else None
+        return results[0] if results else None
 
     def _text(self, error: Any) -> str:
         """What an error code means."""
@@ -111,11 +100,10 @@ class Cuda:
 
 
 class Holdings:
-    """Resources of a device: all are given back by ``close`` or when forgotten, the last taken first."""
+    """Resources of a device: all are given back by ``close`` or on collection, the last taken first."""
 
     def __init__(self, device: Cuda) -> None:
-        self._device = device
-        self._returns: list[tuple[Callable[[int], object], int]] = []
+        self._device, self._returns = device, ExitStack()
         weakref.finalize(self, _give_back, self._returns).atexit = False
 
     def memory(self, size: int) -> int:
@@ -133,12 +121,10 @@ class Holdings:
 
     def taken(self, handle: int, give_back: Callable[[int], object]) -> int:
         """Hold a resource."""
-        self._returns.append((give_back, handle))
+        self._returns.callback(give_back, handle)
         return handle
 
 
-def _give_back(returns: list[tuple[Callable[[int], object], int]]) -> None:
-    while returns:
-        give_back, handle = returns.pop()
-        with suppress(BackendError):
-            give_back(handle)
+def _give_back(returns: ExitStack) -> None:
+    with suppress(BackendError):
+        returns.close()

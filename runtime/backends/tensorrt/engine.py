@@ -7,21 +7,20 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ....bundle.store import Bundle, onnx_name
+from ....bundle.store import Bundle
 from ....engines.metadata import MODULES
 from ....errors import BackendError, HydrantError, InputError, MissingExtraError, cut, require
 from ..dlpack import CUDA, DeviceArray, borrow, check_borrowed
 from ..kernel_cache import KernelCache
-from ..protocol import Backend
+from ..protocol import Backend, graph_file, joined
 from .choose import Chosen, Loaded, Machine, choose_engine, load_engine, read_engine
 from .cuda import Cuda
 from .lane import Lane
-from .profiles import Part, Profiles, checked_inputs, output_bytes, padded, run_parts
+from .profiles import Profiles, padded
 
 
 class EngineBackend(Backend):
@@ -37,22 +36,24 @@ class EngineBackend(Backend):
         memory_kind: int = CUDA,
     ) -> None:
         trt = require(MODULES[library], library, "run engines")
-        device, absent = None, None
+        device: Cuda | HydrantError
         try:
             device = open_device(library)
-        except (BackendError, MissingExtraError) as error:  # what else is wrong with the engine is reported first
-            absent = error
-        capability = device.compute_capability() if device else None
+        except (BackendError, MissingExtraError) as error:  # an engine that does not fit is reported first
+            device = error
+        capability = None if isinstance(device, HydrantError) else device.compute_capability()
         chosen = choose_engine(bundle, Machine(library, str(trt.__version__), capability), precision)
         data = read_engine(bundle, chosen)
-        if device is None:
-            raise absent or BackendError("no GPU")
+        if isinstance(device, HydrantError):
+            raise device
         self._device, self._memory_kind = device, memory_kind
         self._padding = bundle.architecture().padding_token
-        self._profiles = Profiles(chosen.facts.profiles, chosen.rebuild)
-        loaded = load_engine(trt, data, chosen, _weights(bundle, chosen))
+        weights = None
+        if chosen.facts.stripped:  # its weights are in the graph
+            weights, _ = graph_file(bundle, library, (chosen.facts.precision,), chosen.facts.precision)
+        loaded = load_engine(trt, data, chosen, weights)
+        self._profiles = Profiles(loaded.profiles, chosen.rebuild)
         self._contexts = _Contexts(loaded, chosen)
-        self._first = chosen.facts.profiles[0]
         self._lock = threading.Lock()
         self._idle: list[Lane] = []
         super().__init__(library, chosen.facts.precision, loaded.outputs, self._profiles.longest)
@@ -69,10 +70,9 @@ class EngineBackend(Backend):
             check_borrowed(tensors, loaded.inputs)
             shapes = {name: each.shape for name, each in tensors.items()}
             if (profile := self._profiles.exact(shapes)) is None:
-                found = {name: f"{each.dtype} {list(each.shape)}" for name, each in tensors.items()}
                 raise InputError(
-                    f"no profile of the engine takes {found} as they are; "
-                    "`run` pads and splits NumPy arrays, or rebuild the engine for these shapes with `hydrant build`"
+                    f"no profile of the engine takes inputs of shape {shapes}; give NumPy arrays to `predict`, which "
+                    "pads and splits them, or rebuild the engine for these shapes with `hydrant build`"
                 )
             outputs = {}
             for name, shape in lane.output_shapes(next(iter(shapes.values()))[0]).items():
@@ -92,25 +92,23 @@ class EngineBackend(Backend):
         return self._timed(inputs)[0]
 
     def _release(self) -> None:
-        self._contexts.save()
+        if self._contexts.cache is not None:
+            self._contexts.cache.save()
         for lane in self._idle:
             lane.close()
         del self._contexts, self._idle
 
     def _timed(self, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """The outputs of a batch, padded or split to what a profile takes, and the milliseconds of its parts."""
-        arrays, rows, tokens = checked_inputs(inputs, self._contexts.loaded.inputs, self._first)
-        parts = self._profiles.parts(rows, tokens)
-        spent = dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
+        first = next(iter(inputs.values()))
+        parts = self._profiles.parts(len(first), first.shape[1] if first.ndim == 2 else None)
+        outputs, spent = [], dict.fromkeys(("h2d", "compute", "d2h", "enqueue"), 0.0)
         with self._lane() as (lane, _):
-
-            def run(part: Part) -> dict[str, np.ndarray]:
-                outputs, times = lane.run(part.profile, padded(arrays, part, self._padding))
-                for name, milliseconds in times.items():
-                    spent[name] += milliseconds
-                return outputs
-
-            return run_parts(parts, run), spent
+            for part in parts:
+                arrays, times = lane.run(part.profile, padded(inputs, part, self._padding))
+                outputs.append({name: array[: part.stop - part.start] for name, array in arrays.items()})
+                spent = {name: spent[name] + milliseconds for name, milliseconds in times.items()}
+        return joined(outputs), spent
 
     @contextmanager
     def _lane(self) -> Iterator[tuple[Lane, Loaded]]:
@@ -130,25 +128,20 @@ class EngineBackend(Backend):
         self._idle.append(lane)
 
     def _new_lane(self) -> Lane:
-        loaded = self._contexts.loaded
-        return Lane(
-            loaded,
-            self._device,
-            self._profiles.input_bytes(loaded.inputs),
-            {name: output_bytes(shape, self._profiles.rows) for name, shape in loaded.outputs.items()},
-            self._contexts.new,
-            captures=self._contexts.captures,
-        )
+        loaded, contexts, rows = self._contexts.loaded, self._contexts, self._profiles.rows
+        inputs = self._profiles.input_bytes(loaded.inputs)
+        outputs = {name: rows * math.prod(shape[1:]) * 4 for name, shape in loaded.outputs.items()}  # float32
+        return Lane(loaded, self._device, inputs, outputs, contexts.new, captures=contexts.captures)
 
 
 class _Contexts:
-    """Makes execution contexts of an engine, and outlives them; TensorRT-RTX caches kernels and captures graphs."""
+    """Execution contexts of an engine, which this object outlives; TensorRT-RTX caches kernels and captures graphs."""
 
     def __init__(self, loaded: Loaded, chosen: Chosen) -> None:
         self.loaded = loaded
         self._plain: Any = None
         self._capturing: Any = None
-        self._cache: KernelCache | None = None
+        self.cache: KernelCache | None = None
         self._lock = threading.Lock()
         try:
             if hasattr(loaded.engine, "create_runtime_config"):
@@ -160,7 +153,7 @@ class _Contexts:
                 self._plain.cuda_graph_strategy = strategies.DISABLED
                 self._capturing.cuda_graph_strategy = strategies.WHOLE_GRAPH_CAPTURE
             if hasattr(self._plain, "create_runtime_cache"):
-                self._cache = KernelCache(chosen.facts.engine_sha256, self._plain, self._capturing)
+                self.cache = KernelCache(chosen.facts.engine_sha256, self._plain, self._capturing)
         except Exception as error:  # whatever the library's binding raises
             raise BackendError(
                 f"{loaded.trt.__name__} cannot prepare engine {chosen.name}: {cut(error, 200)}; rebuild it with "
@@ -174,18 +167,3 @@ class _Contexts:
             if self._plain is None:
                 return engine.create_execution_context()
             return engine.create_execution_context(self._capturing if captures else self._plain)
-
-    def save(self) -> None:
-        """Keep the kernels for the next process."""
-        if self._cache is not None:
-            self._cache.save()
-
-
-def _weights(bundle: Bundle, chosen: Chosen) -> Path | None:
-    """The graph that a stripped engine takes its weights from, after its digest was checked."""
-    if not chosen.facts.stripped:
-        return None
-    name = onnx_name(chosen.facts.precision)
-    if bundle.has(f"{name}.data"):
-        bundle.file(f"{name}.data")
-    return bundle.file(name)

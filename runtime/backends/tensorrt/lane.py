@@ -1,4 +1,4 @@
-"""What one thread at a time runs an engine with: a stream, buffers, execution contexts and CUDA graphs."""
+"""A lane: stream, buffers, execution contexts and CUDA graphs with which one thread at a time runs an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .cuda import Cuda, Holdings
 log = logging.getLogger(__name__)
 
 GRAPHS = 4
-"""Most shapes of a lane with a CUDA graph, each in a context of its own; the one not used for longest makes room."""
+"""Most shapes of a lane with a CUDA graph, each in a context of its own; the least recently used makes room."""
 
 Key = tuple[int, tuple[tuple[str, Shape], ...]]
 
@@ -87,8 +87,7 @@ class Lane:
         self._compute(key)
         enqueue = (time.perf_counter() - before) * 1e3
         self._device.record(computed, self.stream)
-        rows = len(next(iter(inputs.values())))
-        shapes = self.output_shapes(rows)
+        shapes = self.output_shapes(len(next(iter(inputs.values()))))
         for name, shape in shapes.items():
             buffer = self._outputs[name]
             self._device.download(buffer.address, buffer.device, math.prod(shape) * 4, self.stream)
@@ -98,10 +97,10 @@ class Lane:
             name: self._outputs[name].host[: math.prod(shape) * 4].view(np.float32).reshape(shape).copy()
             for name, shape in shapes.items()
         }
-        times = zip(("h2d", "compute", "d2h"), self._events, self._events[1:], strict=False)
-        return outputs, {
-            **{name: self._device.elapsed_ms(first, then) for name, first, then in times}, "enqueue": enqueue
-        }  # fmt: skip
+        times = {"enqueue": enqueue}
+        for name, first, then in zip(("h2d", "compute", "d2h"), self._events, self._events[1:], strict=False):
+            times[name] = self._device.elapsed_ms(first, then)
+        return outputs, times
 
     def run_at(self, profile: int, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
         """Run on tensors where they lie on the GPU, and wait until the outputs are complete."""
@@ -120,9 +119,8 @@ class Lane:
 
     def _compute(self, key: Key) -> None:
         """Start these shapes: from their second use on in a context of their own, from their third on as a graph."""
-        if key in self._captured:
+        if (captured := self._captured.get(key)) is not None:
             self._captured.move_to_end(key)
-            captured = self._captured[key]
             if captured.graph is None:
                 self._execute(captured.context)
             else:
@@ -220,7 +218,7 @@ def _release(
     held: Holdings,
     keep: object,  # noqa: ARG001  # must outlive the contexts
 ) -> None:
-    """Give back all that a lane holds. It knows no lane, as it also runs when one was forgotten."""
+    """Give back all that a lane holds, also after the lane itself was collected."""
     with suppress(BackendError):
         device.synchronize(stream)
     while captured:

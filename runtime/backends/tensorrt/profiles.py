@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,14 @@ import numpy as np
 
 from ....engines.metadata import Profile, Shape
 from ....errors import BackendError
-from ..protocol import Batch, joined
+from ..protocol import Batch
 
 DTYPES: dict[str, np.dtype[Any]] = {"INT64": np.dtype(np.int64), "FLOAT": np.dtype(np.float32)}
-"""Types of an engine's inputs; all outputs are float32."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The smallest and largest batch and text of an optimization profile; ``most`` numbers in its largest inputs."""
+    """Smallest and largest batch and text of an optimization profile; ``most`` elements in its largest inputs."""
 
     index: int
     rows: tuple[int, int]
@@ -30,20 +29,19 @@ class Range:
     @classmethod
     def of(cls, index: int, profile: Profile) -> Range:
         """The range of a profile, whose inputs all share it."""
-        rows = {(least[0], most[0]) for least, _, most in profile.values() if least and most}
-        tokens = {(least[1], most[1]) for least, _, most in profile.values() if len(least) == len(most) == 2}
-        most = sum(math.prod(largest) for _, _, largest in profile.values())
-        return cls(index, rows.pop(), tokens.pop() if tokens else None, most)
+        least, _, most = next(iter(profile.values()))
+        tokens = (least[1], most[1]) if len(most) == 2 else None
+        elements = sum(math.prod(largest) for _, _, largest in profile.values())
+        return cls(index, (least[0], most[0]), tokens, elements)
 
     def takes_tokens(self, tokens: int | None) -> bool:
-        """Whether texts of this length fit; shorter ones than the shortest are padded."""
+        """Whether texts of this length fit, after padding to the shortest."""
         return self.tokens is None or tokens is None or tokens <= self.tokens[1]
 
     def padded(self, rows: int, tokens: int | None) -> tuple[int, int | None]:
         """Batch and length after padding to the smallest that the profile takes."""
-        if self.tokens is None or tokens is None:
-            return max(rows, self.rows[0]), None
-        return max(rows, self.rows[0]), max(tokens, self.tokens[0])
+        rows = max(rows, self.rows[0])
+        return rows, None if self.tokens is None or tokens is None else max(tokens, self.tokens[0])
 
 
 @dataclass(frozen=True)
@@ -91,12 +89,12 @@ class Profiles:
 
     def exact(self, shapes: Mapping[str, Shape]) -> int | None:
         """The profile that takes tensors as they are, the one with the fewest elements; ``None`` if none does."""
-        able = [
-            each
-            for each in self._ranges
-            if all(_within(shape, self._profiles[each.index][name]) for name, shape in shapes.items())
-        ]
-        return min(able, key=lambda each: (each.most, each.index)).index if able else None
+        able = []
+        for each in self._ranges:
+            profile = self._profiles[each.index]
+            if all(_within(shape, profile[name]) for name, shape in shapes.items()):
+                able.append((each.most, each.index))
+        return min(able)[1] if able else None
 
     def input_bytes(self, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, int]:
         """Size of every input's buffer: that of its largest shape in any profile."""
@@ -116,50 +114,11 @@ class Profiles:
     def _too_long(self, tokens: int) -> str:
         ranges = [each.tokens for each in self._ranges if each.tokens]
         least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
+        command = f"{re.sub(r' --sequence [0-9:]+', '', self._rebuild)} --sequence {least}:{most}:{tokens}"
         return (
             f"the texts have {tokens} tokens; this engine was built for {least} to {most}: cut them, or rebuild it "
-            f"with `{_with_sequence(self._rebuild, f'{least}:{min(most, tokens)}:{tokens}')}`"
+            f"with `{command}`"
         )
-
-
-def _with_sequence(command: str, sequence: str) -> str:
-    """A command with one range of lengths in the place of those it has."""
-    words = shlex.split(command)
-    while "--sequence" in words:
-        at = words.index("--sequence")
-        del words[at : at + 2]
-    return shlex.join([*words, "--sequence", sequence])
-
-
-def output_bytes(shape: Shape, rows: int) -> int:
-    """Size of the buffer of a float32 output [-1, …] for ``rows`` inputs."""
-    return rows * math.prod(shape[1:]) * 4
-
-
-def checked_inputs(
-    inputs: Batch, dtypes: Mapping[str, np.dtype[Any]], profile: Profile
-) -> tuple[dict[str, np.ndarray], int, int | None]:
-    """The inputs in memory order, their number of rows, and of tokens (``None`` for images)."""
-    if set(inputs) != set(dtypes):
-        raise BackendError(f"the inputs are {sorted(inputs)}; this engine takes {sorted(dtypes)}")
-    for name, array in inputs.items():
-        most = profile[name][2]
-        fixed = 2 if len(most) == 2 else 1
-        if array.dtype != dtypes[name] or array.ndim != len(most) or array.shape[fixed:] != most[fixed:]:
-            axes = ["batch", "sequence"][:fixed] + [str(size) for size in most[fixed:]]
-            raise BackendError(
-                f"{name} is {array.dtype} {list(array.shape)}; this engine takes {dtypes[name]} [{', '.join(axes)}]"
-            )
-    leading = {array.shape[: 2 if array.ndim == 2 else 1] for array in inputs.values()}
-    if len(leading) != 1:
-        shapes = {name: list(array.shape) for name, array in inputs.items()}
-        raise BackendError(f"the inputs have shapes {shapes}; expected the same batch and sequence in all")
-    sizes = leading.pop()
-    return (
-        {name: np.ascontiguousarray(array) for name, array in inputs.items()},
-        sizes[0],
-        sizes[1] if len(sizes) == 2 else None,
-    )
 
 
 def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarray]:
@@ -167,23 +126,13 @@ def padded(inputs: Batch, part: Part, padding_token: int) -> dict[str, np.ndarra
     filled = {}
     for name, array in inputs.items():
         rows = array[part.start : part.stop]
-        after = [(0, 0)] * rows.ndim
-        if part.tokens is not None and rows.ndim == 2 and part.tokens > rows.shape[1]:
-            after[1] = (0, part.tokens - rows.shape[1])
+        if part.tokens is not None and part.tokens > rows.shape[1]:
+            after = (0, 0), (0, part.tokens - rows.shape[1])
             rows = np.pad(rows, after, constant_values=padding_token if name == "input_ids" else 0)
         if part.rows > len(rows):
             rows = np.concatenate([rows, np.repeat(rows[-1:], part.rows - len(rows), axis=0)])
         filled[name] = np.ascontiguousarray(rows)
     return filled
-
-
-def run_parts(parts: Sequence[Part], run: Callable[[Part], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Run every part, drop the rows that were added, and join the outputs along the batch."""
-    outputs = []
-    for part in parts:
-        found = run(part)
-        outputs.append({name: array[: part.stop - part.start] for name, array in found.items()})
-    return joined(outputs)
 
 
 def _within(shape: Shape, sizes: tuple[Shape, Shape, Shape]) -> bool:
