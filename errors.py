@@ -76,7 +76,6 @@ EXTRAS = {
     "openvino": "openvino",
     "ray": "ray",
 }
-"""Which extra brings a package that not every install has."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
@@ -116,8 +115,7 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
         ) from error
 
 
-LARGEST = 2**31 - 1
-"""Most that a whole number may be where nothing else bounds it."""
+LARGEST = 2**31 - 1  # default upper limit of integers
 
 
 def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:

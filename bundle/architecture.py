@@ -20,17 +20,10 @@ from ..errors import BundleError, InputError, cut
 from ..tasks import ScoreActivation, TaskName
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
-Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]
-"""No setting is as large, nor is any θ of rotary positions; float32 holds its powers."""
-
+Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]  # within float32, powers included
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
-
 Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
-
-
 TokenPooling = Literal["first", "mean", "first_and_mean"]
 
 
@@ -193,9 +186,7 @@ class Architecture:
         return found
 
 
-BIASES = ("norms", "output", "mlp", "pooler")
-"""What may be without biases: every LayerNorm, attention's output projection, the MLP, the dense layer."""
-
+BIASES = ("norms", "output", "mlp", "pooler")  # parts that may lack biases
 ADDED: dict[str, Any] = {field.name: field.default for field in fields(Architecture)[-12:]}
 """Fields from ``token_pooling`` on, which hydrant 0.1 did not have, and their defaults: a bundle without them means
 these."""
@@ -237,11 +228,8 @@ def part_of(name: str) -> str:
     return "norms" if part.endswith("_norm") else part
 
 
-PROJECTIONS = ("query", "key", "value", "output")
-"""The linear maps of attention."""
-
-PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
-"""Every part that :func:`part_of` names."""
+PROJECTIONS = ("query", "key", "value", "output")  # linear maps of attention
+PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")  # as `part_of` names them
 
 
 def check_parts(names: Iterable[str]) -> frozenset[str]:

@@ -24,10 +24,7 @@ from .strict_json import check_schema
 from .traffic_reference import TrafficReference
 
 SCHEMA = 1
-
-LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
-"""Ends of float32's normal numbers above 0: decisions are computed in these."""
-
+LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38  # float32's normal numbers above 0
 Float32 = Annotated[float, Meta(ge=-MOST, le=MOST)]
 Amount = Annotated[float, Meta(ge=0, le=MOST)]
 Temperature = Annotated[float, Meta(ge=LEAST, le=MOST)]
@@ -112,8 +109,7 @@ class Intervals:
             raise ValueError(f"the lower of the bounds {list(self.bounds)} is the larger one")
 
 
-UNFITTED = 0.5
-"""Threshold of every label of a multi-label model that was not calibrated."""
+UNFITTED = 0.5  # threshold of each label of an uncalibrated multi-label model
 
 
 @dataclass(frozen=True)

@@ -14,35 +14,21 @@ from .density_file import fitted_on
 from .store import PLAN, Bundle
 
 log = logging.getLogger(__name__)
-
-
-LEAST = 0.05
-"""Share of examples from which on an overlap is told: a few inputs, such as short greetings, recur in any data, and
-move no figure by much."""
-
-
+LEAST = 0.05  # share of examples from which an overlap is reported: greetings recur in any data
 SEEN, NEAR = "figures look better than they are", "they look nearer than fresh inputs do"
 """What follows from that, in every such note; and from data that the distance was fitted on."""
 
-Use = tuple[str, str, Fingerprint]
-"""What a bundle was, the name of the data, and their fingerprint."""
+Use = tuple[str, str, Fingerprint]  # verb, name of the data, fingerprint
 
 USES = {
     "planned": {"data": "planned on", "ood": "planned against"},
     "tuned": {"data": "tuned on", "validation": "judged on while it was tuned"},
     "calibrated": {"data": "calibrated on", "ood": "calibrated against"},
 }
-"""Step → which of its data → what the bundle was, in words."""
 
-MOST = 0.9
-"""Share of examples from which on an overlap is refused, since the result would not hold for fresh inputs."""
-
-LEARNT = ("tuned on",)
-"""Of :data:`USES`, what no calibration may be made on."""
-
-JUDGED = (*LEARNT, "calibrated on")
-"""What no evaluation may be made on."""
-
+MOST = 0.9  # share of examples from which an overlap is refused
+LEARNT = ("tuned on",)  # refused for calibration
+JUDGED = (*LEARNT, "calibrated on")  # refused for evaluation
 FITTED = "fitted"
 
 
@@ -95,8 +81,7 @@ def seen_already(doing: str, examples: Examples, share: float, what: str) -> Inp
     )
 
 
-FORMS = {True: "pairs of texts", False: "single texts"}
-"""What inputs are, by whether they are pairs."""
+FORMS = {True: "pairs of texts", False: "single texts"}  # by is_pair
 
 REMEDY = {
     True: "a model that has learnt from single texts answers pairs all the same, and nobody has measured how well: "
@@ -104,7 +89,6 @@ REMEDY = {
     False: "a model that has learnt from pairs answers single texts all the same, and nobody has measured how well: "
     "name the second column (--text-pair-column), or give both texts (--pair; tuples in Python)",
 }
-"""What to do about inputs that are pairs, and about those that are none."""
 
 
 def form_used(bundle: Bundle) -> tuple[bool, str] | None:

@@ -34,13 +34,9 @@ from .strict_json import check_schema, from_json_bytes
 from .traced import AnyArchitecture, Traced
 
 SCHEMA = 1
-
 METADATA = "density"
-
 FLOAT32 = "F32"
-
 TENSORS = ("centre", "whitening", "means", "location", "scale")
-
 TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
 
 

@@ -19,14 +19,9 @@ from .calibration import Calibration
 from .manifest import MANIFEST
 from .store import CALIBRATION, DENSITY, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle
 
-METADATA, KEY, VALUE = 14, 1, 2
-"""Fields of ONNX's ModelProto and StringStringEntryProto."""
-
-GRAPH, INPUT, OUTPUT = 7, 11, 12
-"""Fields of ModelProto and GraphProto."""
-
-_Fact = tuple[str, Any, Callable[[str], Any]]
-"""The file that answers for a key of the metadata, what that says, and how the graph's text is decoded."""
+METADATA, KEY, VALUE = 14, 1, 2  # fields of ONNX's ModelProto and StringStringEntryProto
+GRAPH, INPUT, OUTPUT = 7, 11, 12  # fields of ModelProto and GraphProto
+_Fact = tuple[str, Any, Callable[[str], Any]]  # source file, its value, decoder of the graph's text
 
 
 def graph_metadata(path: Path) -> dict[str, str]:

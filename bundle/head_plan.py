@@ -15,9 +15,7 @@ from .staging import write_atomically
 from .strict_json import check_schema, from_json_bytes, to_json_bytes
 
 SCHEMA = 1
-
-Keep = tuple[tuple[int, ...], ...]
-"""One member's kept heads: ``keep[layer]`` is a sorted tuple of head indices."""
+Keep = tuple[tuple[int, ...], ...]  # of one member: keep[layer] holds sorted head indices
 
 
 class Member(Spec, frozen=True):

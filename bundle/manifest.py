@@ -20,16 +20,10 @@ from ..errors import BundleError, cut, listing
 from .strict_json import check_schema, from_json_bytes
 
 SCHEMA = 1
-
 MANIFEST = "hydrant.json"
-
 MAX_MANIFEST_BYTES = 16 * 2**20
-
 MAX_FILES = 4096
-
-LONGEST_PART, LONGEST = 255, 1024
-"""Bytes in UTF-8 of a folder's or a file's name, and of all of a path within the bundle, that every system holds."""
-
+LONGEST_PART, LONGEST = 255, 1024  # UTF-8 bytes of a name and of a path
 DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(\..*)?", re.IGNORECASE | re.DOTALL)
 """A name that Windows takes for a device, in whatever folder and with whatever ending."""
 

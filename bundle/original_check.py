@@ -21,12 +21,8 @@ from .store import Bundle
 from .strict_json import check_schema
 
 ORIGINAL_CHECK = "original_check.json"
-
 SCHEMA = 1
-
-SAMPLES = 64
-"""Values that are kept of a sound's tensor: its sums are rounded differently from machine to machine."""
-
+SAMPLES = 64  # values stored of a sound: machines round its sums differently
 SOUND_TOLERANCE = 1e-3
 
 

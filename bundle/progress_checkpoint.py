@@ -16,10 +16,7 @@ from .staging import alone_in, discard, flush, owned_folder, sweep, telling
 from .strict_json import from_json_bytes, to_json_bytes
 
 log = logging.getLogger(__name__)
-
 DESCRIPTION = "job.json"
-"""The file that says which job a folder belongs to."""
-
 T = TypeVar("T")
 
 

@@ -16,12 +16,9 @@ from .staging import folders_above, owned_folder, telling, write_atomically
 from .store import ENGINES, Bundle
 
 log = logging.getLogger(__name__)
-
 REPORT = "reports/verify.json"
 REMEDY = "run `hydrant verify` again"
-
-LONGEST = 200
-"""Characters that are repeated of what a report says."""
+LONGEST = 200  # characters of a quoted report value
 
 
 def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:

@@ -24,10 +24,7 @@ from .staging import PURPOSE, flush, locked, owned_folder, sha256_of, stages, te
 from .store import Bundle, resolve
 
 SIGNATURE = "hydrant.sig"
-
-PASSWORD = "HYDRANT_KEY_PASSWORD"
-"""Variable of the environment with the password of an encrypted private key."""
-
+PASSWORD = "HYDRANT_KEY_PASSWORD"  # environment variable with the private key's password
 MAX_SIGNATURE_BYTES = 64 * 2**20
 MAX_PEM_BYTES = 2**20
 

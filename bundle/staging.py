@@ -37,22 +37,13 @@ from ..data.specs import Spec, convert
 from ..errors import BundleError, InputError
 from .manifest import stays_inside
 
-PURPOSE = "hydrant"
-"""Of the stages inside a bundle."""
-
+PURPOSE = "hydrant"  # of stages inside a bundle
 JOURNAL = "journal.json"
-
 NEW, OLD = "new", "old"
-
 ENDING = "stage"
-
-RETIRED = "retired"
-"""Ending of a folder that gives its name to another, for the moment in which nothing has the name."""
-
+RETIRED = "retired"  # ending of a folder that is being replaced
 TOKEN_BYTES = 6
-
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-
 _threads = threading.local()
 
 

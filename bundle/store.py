@@ -48,7 +48,6 @@ DENSITY = "density.safetensors"
 PROCESSOR = "processor"
 ENGINES = "engines"
 TOKENIZER_GRAPH = "tokenizer.onnx"
-
 MEANWHILE = "was changed by another process meanwhile; run the command again"
 
 

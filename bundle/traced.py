@@ -22,22 +22,12 @@ from .architecture import Architecture
 from .strict_json import check_schema
 
 SCHEMA = 1
-
-CHECKPOINT = "checkpoint.json"
-"""The configuration of the original, as transformers writes it."""
-
-Name = Annotated[str, Meta(pattern=r"^[\w-]+(\.[\w-]+)*\Z")]
-"""A name, perhaps dotted, as of a class or a module."""
-
+CHECKPOINT = "checkpoint.json"  # the original's transformers configuration
+Name = Annotated[str, Meta(pattern=r"^[\w-]+(\.[\w-]+)*\Z")]  # of a class or module
 NameOrNone = Annotated[str, Meta(pattern=r"^([\w-]+(\.[\w-]+)*)?\Z")]
-
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
 Some = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-
-MemberForm = Literal["sliced", "masked"]
-"""How members leave heads out: their weights are cut away, or what they give is multiplied by 0."""
-
+MemberForm = Literal["sliced", "masked"]  # heads cut out of the weights, or outputs multiplied by 0
 LACKS = "tuning, adapters, circuits, budgets, FP16, BF16 and INT8 graphs, engines, and an estimate of its cost"
 """What a traced bundle does without, in words."""
 
@@ -173,4 +163,3 @@ SIZES: dict[str, tuple[str, ...]] = {
     "image": ("channels", "image_height", "image_width"),
     "audio": ("shortest",),
 }
-"""Sizes of which no model of a modality has 0."""

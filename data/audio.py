@@ -24,12 +24,9 @@ from .tensors import EncodedTensors
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
-
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
-
 MOST_SECONDS = 600  # of one sound: attention looks at every pair of its moments, and would fill the memory
 BLOCK = 2**16  # moments that are decoded at a time: a file of few bytes may have many channels of silence
-
 EXPECTED = "a path, the bytes of a sound file, or an array of floats [samples]"
 
 

@@ -14,15 +14,9 @@ from .processor import Processor
 from .spec import InputSpec
 
 log = logging.getLogger(__name__)
-
 Batch = dict[str, np.ndarray]
-
-WINDOW_BATCHES = 16
-"""A stream of inputs is prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
-
-MEMORY_BYTES = 256 * 2**20
-"""Most memory for kept batches; those beyond it lie in a temporary file, which is gone when nobody reads it."""
-
+WINDOW_BATCHES = 16  # prepared at a time from a stream: enough to group similar lengths
+MEMORY_BYTES = 256 * 2**20  # of cached batches; the others go to a temporary file
 READER = "this model reads"
 
 

@@ -24,9 +24,7 @@ from .raw_inputs import Sound
 from .spec import InputSpec
 from .tensors import TensorProcessor
 
-LONG = "a " * 700 + "last"
-"""Beyond the 512 tokens that most models read."""
-
+LONG = "a " * 700 + "last"  # more tokens than the 512 that most models read
 BATCH_SIZES = (1, 2, 5, 16)  # of real inputs, in turn, so that every dynamic axis is exercised
 
 

@@ -80,7 +80,6 @@ CORRUPTIONS: dict[str, Callable[[Any, int, np.random.Generator], np.ndarray]] = 
     "jpeg": _jpeg,
     "pixelate": _pixelate,
 }
-"""Kind of corruption → how."""
 
 
 def _unit(image: Any) -> np.ndarray:

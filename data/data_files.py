@@ -29,17 +29,10 @@ from .text import LONGEST
 
 T = TypeVar("T")
 Line = TypeVar("Line", str, bytes)
-
 FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
-
-Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]
-"""Records of a table, and for columns of class indices the map to class names."""
-
-PARQUET_ROWS = 100
-"""Rows of Parquet in memory at once: a text of its dictionary is repeated for every row that uses it."""
-
-EXAMPLES, LABELS = "x", "y"
-"""Arrays of a ``.npz`` file; in place of ``x`` there may be ready tensors, named as the model's inputs."""
+Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]  # records, and class names by column of class indices
+PARQUET_ROWS = 100  # in memory at once; a dictionary text is repeated in each
+EXAMPLES, LABELS = "x", "y"  # arrays of a .npz file; the model's input names may replace x
 
 
 def file_rows(path: str | Path, columns: DataOptions = DataOptions(), *, missing: bool = False) -> Iterator[Row]:

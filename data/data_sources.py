@@ -20,7 +20,6 @@ from .python_inputs import table_rows
 from .raw_inputs import Row
 
 HUB = "hf:"
-
 HUB_FORM = "hf:NAME, hf:NAME:CONFIG, hf:NAME:CONFIG:SPLIT or hf:NAME::SPLIT"
 
 

@@ -22,12 +22,8 @@ from .spec import InputSpec
 from .specs import processor_settings
 from .tensors import EncodedTensors, stacked
 
-MOST_SCANS = 1000
-"""Of a JPEG file: each runs over all pixels and takes some bytes only. Programs write a dozen; the mark of a scan also
-occurs by chance in what cameras append to a photo, once in 64 kB."""
-
+MOST_SCANS = 1000  # in one JPEG, each over all pixels; programs write a dozen
 STEPS = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
-
 OTHERS = ("crop_pct", "rescale_offset", "include_top")  # keys that ask for a step, as those in ``do_`` do
 
 KINDS = (
@@ -37,11 +33,8 @@ KINDS = (
 """Image processors of transformers that do what the keys of their configuration say, and no more. LeViT's, say, makes
 images larger before they are cropped, and Perceiver's crops first."""
 
-KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
-"""Names of image processors, older ones among them."""
-
+KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")  # older names included
 DEEP = re.compile(r";16[BLN]|SGI16")  # in PIL's names for pixels of 16 bits per channel, of which it would drop 8
-
 Edge = Annotated[int, msgspec.Meta(ge=1, le=2**15)]
 Size = Edge | dict[str, Edge | None] | None
 Mean = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]

@@ -27,14 +27,9 @@ from .raw_inputs import Row, is_words
 from .words import NO_WORD, EncodedWords
 
 log = logging.getLogger(__name__)
-
 SEPARATOR = "|"  # between the names of several labels
-
-IGNORED = -100
-"""Label of what has none: Hugging Face's -100, PyTorch's ``ignore_index``."""
-
-Named = Callable[[Any, str], Any]
-"""An index, or a list of them, and its place, for messages → names of classes; ``None`` for no label."""
+IGNORED = -100  # label of unlabelled items, as in Hugging Face and PyTorch
+Named = Callable[[Any, str], Any]  # index or indices, and place for messages → class names or None
 
 
 def plain(value: Any) -> Any:

@@ -35,9 +35,7 @@ from .raw_inputs import (
 from .spec import Modality
 
 EXPECTED = "expected texts, images, sounds, a table with a column of them, rows as dicts, or a dict of tensors"
-
-TAGS = ("tags", "ner_tags")
-"""Columns of the tags of words, where there is none of labels; the first that is there."""
+TAGS = ("tags", "ner_tags")  # columns of word tags where no label column exists
 
 
 def given_inputs(
@@ -209,10 +207,8 @@ TABLES: dict[tuple[str, str], Callable[[Any, Any], Iterable[Any]]] = {
     ("pyarrow", "Table"): lambda table, name: table.column(name).to_pylist(),
     ("pyarrow", "RecordBatch"): lambda table, name: table.column(name).to_pylist(),
 }
-"""Library and class of a table in memory → one of its columns."""
 
-DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}
-"""Tables that are read row by row."""
+DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}  # read row by row
 
 
 def _is_column(value: Any) -> bool:

@@ -18,12 +18,8 @@ TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "inp
 PAIR = "text_pair"  # the key of a second text, as in the dicts that pipelines of transformers take
 WORDS = "tokens"  # the key of a text as a list of words, for models that tag tokens
 AUDIO = "audio"  # the key of a sound, as in data sets of the hub
-
-KEYS = ("text", "image", AUDIO, WORDS)
-"""Keys and columns of inputs, of which the first that is there counts."""
-
+KEYS = ("text", "image", AUDIO, WORDS)  # keys and columns of inputs, the first present one counts
 SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
-"""Several tables under the names of their splits."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,7 @@ from .specs import processor_settings
 from .tensors import EncodedTensors, stacked
 
 log = logging.getLogger(__name__)
-
-WIDTH, HOP = 400, 160
-"""Samples of a frame and between the starts of two, of either kind: 25 and 10 ms at 16,000 samples a second."""
+WIDTH, HOP = 400, 160  # samples of a frame and between frame starts: 25 and 10 ms at 16 kHz
 
 
 def kaldi_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:

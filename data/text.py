@@ -17,13 +17,9 @@ from .raw_inputs import Unusable, is_pair
 from .spec import InputSpec
 from .specs import processor_settings
 
-LONGEST = 2**24
-"""Characters of one text or pair, each of which takes 130 bytes while it is cut into tokens; and of one line, or of one
-row of a table that goes over many: a file without an end would fill the memory."""
-
+LONGEST = 2**24  # characters of a text, line or table row: 130 bytes each while tokenized
 INPUT_NAMES = "model_input_names"  # the setting of a tokenizer that says what it gives to models
 TYPES = "token_type_ids"
-
 UNREADABLE = "expected readable text"
 REMEDY = "use the tokenizer that the model was trained with"
 

@@ -16,9 +16,7 @@ from .spec import InputSpec
 from .text import REMEDY, UNREADABLE, EncodedText, TextProcessor, check_texts, tokenizing
 
 log = logging.getLogger(__name__)
-
-NO_WORD = -1
-"""Stands for the word of a token that belongs to none: a special token, or padding."""
+NO_WORD = -1  # the word of a special token or of padding
 
 
 @dataclass(frozen=True)
