@@ -192,7 +192,7 @@ FAULTS = [
     Fault("bundle-12", "bundle/density_file.py", "test_distance.py::test_a_density_that_is_not_this_bundles_is_refused",
           "if not (density.scale > 0).all():",
           "if not (density.scale >= 0).all():"),
-    Fault("bundle-13", "bundle/traffic_reference.py", "test_drift.py::test_references_that_are_malformed",
+    Fault("bundle-13", "bundle/calibration.py", "test_drift.py::test_references_that_are_malformed",
           "if self.count > self.n:",
           "if self.count < 0:"),
     Fault("bundle-14", "bundle/graphs.py", "test_consistency.py::test_a_graph_that_contradicts_its_bundle",

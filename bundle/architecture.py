@@ -1,8 +1,6 @@
 """One description of every supported classifier: an encoder of L layers with H attention heads each.
 
-The families differ in their embeddings, in where LayerNorm stands, in how attention knows of positions, in the MLP, in
-which tokens the classifier reads and in what stands between these and the classifier. Everything above this floor reads
-these fields instead of asking which family it has.
+Higher rooms read these fields instead of asking for the family.
 """
 
 from __future__ import annotations
@@ -14,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from msgspec import Meta
 
-from ..data.spec import Modality
-from ..data.specs import convert
+from ..data.specs import Modality, convert
 from ..errors import BundleError, InputError, cut
 from ..tasks import ScoreActivation, TaskName
 
@@ -110,13 +107,8 @@ class Architecture:
         return self.task == "tokens"
 
     @property
-    def drops_attention(self) -> bool:
-        """Whether dropout stands behind attention's output projection, in training: DistilBERT has none there."""
-        return self.family != "distilbert"
-
-    @property
     def drops_pooled(self) -> bool:
-        """Whether dropout stands before the classifier's dense layer, too, in training: RoBERTa's and ELECTRA's."""
+        """Whether training applies dropout before the classifier's dense layer, too."""
         return self.pooling != "none" and self.family in ("roberta", "xlm-roberta", "camembert", "electra")
 
     @property
@@ -178,8 +170,8 @@ class Architecture:
     def from_json(cls, data: Any) -> Architecture:
         """Rebuild from :meth:`to_json`."""
         file = "the bundle's config.json (make the bundle again with `hydrant fuse`)"
-        found, known = convert(data, cls, file), {field.name for field in fields(cls)}
-        wrong = sorted((known ^ set(data)) - set(ADDED))
+        found = convert(data, cls, file)
+        wrong = sorted({field.name for field in fields(cls)} ^ set(data) - set(ADDED))
         wrong += [name for name, fits in _fits(found).items() if not fits]
         if wrong:
             raise BundleError(f"{file} has {wrong[0]} = {cut(data.get(wrong[0]))}, which no model of hydrant's has")
@@ -187,9 +179,8 @@ class Architecture:
 
 
 BIASES = ("norms", "output", "mlp", "pooler")  # parts that may lack biases
+# Fields from `token_pooling` on: bundles of hydrant 0.1 lack them, and mean these defaults.
 ADDED: dict[str, Any] = {field.name: field.default for field in fields(Architecture)[-12:]}
-"""Fields from ``token_pooling`` on, which hydrant 0.1 did not have, and their defaults: a bundle without them means
-these."""
 
 
 def _fits(arch: Architecture) -> dict[str, bool]:

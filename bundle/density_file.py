@@ -41,7 +41,7 @@ TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
 
 
 class Facts(Spec, frozen=True):
-    """The metadata: ``weights_sha256`` is of the weights that give these features."""
+    """The metadata; ``weights_sha256`` belongs to the weights that give these features."""
 
     schema: int
     taps: tuple[str, ...]
@@ -71,16 +71,15 @@ class Density:
         return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in TENSORS}
 
     def to_json(self) -> dict[str, Any]:
-        """What people want to know of it: the taps, a rank below d, and on what they were fitted and chosen."""
+        """Summary for reports: the taps, a rank below d, and the data of fit and choice."""
         width, rank = self.whitening.shape[1:]
-        told = {name: each for name, each in self.fitted.items() if name != "fingerprints"}
-        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **told}
+        fitted = {name: each for name, each in self.fitted.items() if name != "fingerprints"}
+        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **fitted}
 
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""
-        facts = Facts(SCHEMA, self.taps, weights_sha256, dict(self.fitted))
-        text = json.dumps(msgspec.structs.asdict(facts), sort_keys=True)
-        return save(self.arrays(), {METADATA: text})
+        facts = msgspec.structs.asdict(Facts(SCHEMA, self.taps, weights_sha256, dict(self.fitted)))
+        return save(self.arrays(), {METADATA: json.dumps(facts, sort_keys=True)})
 
     @classmethod
     def of(cls, bundle: Bundle) -> Density | None:
@@ -112,7 +111,7 @@ class Density:
 
 
 def fitted_on(bundle: Bundle) -> Mapping[str, Any]:
-    """On what the distance of a bundle was fitted; empty where there is none, or none that can be read."""
+    """Data that a bundle's distance was fitted on; empty without a readable distance."""
     if not bundle.has(DENSITY):
         return {}
     try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ..data.check_inputs import from_json, to_json
@@ -26,44 +27,34 @@ SAMPLES = 64  # values stored of a sound: machines round its sums differently
 SOUND_TOLERANCE = 1e-3
 
 
-class Row(Spec, frozen=True):
-    """One input."""
+class CheckedInput(Spec, frozen=True):
+    """One raw input, its tensors without batch axis (``None`` where rejected), and the original's probabilities.
+
+    These are the highest ones by class index, or the score under ``"score"``. The file holds summaries of both.
+    """
 
     input: Any
-    tensors: dict[str, Any] | None
-    probabilities: dict[str, float]
+    tensors: Mapping[str, Any] | None
+    probabilities: Mapping[str, float]
 
 
 class CheckFile(Spec, frozen=True):
     """The file."""
 
     schema: int
-    inputs: list[Row]
-
-
-@dataclass(frozen=True)
-class CheckedInput:
-    """One raw input and what the original checkpoint makes of it.
-
-    ``tensors`` have no batch axis, and are ``None`` where hydrant rejects the input, as it does empty texts;
-    ``probabilities`` are the original's highest ones by class index, or its score under ``"score"``.
-    """
-
-    item: Any
-    tensors: Mapping[str, Any] | None
-    probabilities: Mapping[str, float]
+    inputs: list[CheckedInput]
 
 
 @dataclass(frozen=True)
 class OriginalCheck:
-    """What hydrant and the original checkpoint agreed on, and the settings of the original's processor."""
+    """Inputs on which hydrant and the original agree, and the settings of the original's processor."""
 
     settings: Mapping[str, Any]
     inputs: list[CheckedInput]
 
 
 def summary(name: str, tensor: np.ndarray) -> Any:
-    """What is stored of one input's tensor [...]: token ids whole, pixels as a digest, a sound's as some values."""
+    """Stored form of one input's tensor [...]: all token ids, a digest of pixels, some values of a sound."""
     if np.issubdtype(tensor.dtype, np.integer):
         return tensor.tolist()
     facts: dict[str, Any] = {"shape": list(tensor.shape)}
@@ -74,21 +65,17 @@ def summary(name: str, tensor: np.ndarray) -> Any:
 
 
 def _summaries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What is stored of one input's tensors; of one input the mask is all ones."""
+    """Stored form of one input's tensors; its mask is all ones."""
     return {name: summary(name, tensor) for name, tensor in tensors.items() if name != "attention_mask"}
 
 
 def check_to_json(check: OriginalCheck) -> dict[str, Any]:
     """The file as a JSON object."""
     rows = [
-        {
-            "input": to_json(each.item),
-            "tensors": None if each.tensors is None else _summaries(each.tensors),
-            "probabilities": dict(each.probabilities),
-        }
+        CheckedInput(to_json(each.input), each.tensors and _summaries(each.tensors), each.probabilities)
         for each in check.inputs
     ]
-    return {"schema": SCHEMA, "inputs": rows}
+    return msgspec.to_builtins(CheckFile(SCHEMA, rows))
 
 
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:

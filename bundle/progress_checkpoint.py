@@ -1,4 +1,4 @@
-"""The folder in which a long job keeps how far it has come, so that the same call goes on from there."""
+"""The folder of an interrupted job, from which the same call resumes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Checkpoint:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder is there."""
+        """Whether the folder exists."""
         return self.folder is not None and self.folder.exists()
 
     @property
@@ -92,9 +92,8 @@ class Checkpoint:
             try:
                 free = stack.enter_context(alone_in(self.folder))
             except OSError as error:
-                raise InputError(
-                    f"{self.folder} is gone: another process finished or deleted it; look at the output first"
-                ) from error
+                gone = f"{self.folder} is gone: another process finished or deleted it"
+                raise InputError(f"{gone}; look at the output first") from error
             if not free:
                 raise InputError(f"{self.folder} is used by another process; wait for it, or choose another output")
             self._check()
@@ -128,7 +127,5 @@ class Checkpoint:
         found = self.read(DESCRIPTION, dict[str, Any])
         other = [name for name in {**self._digest, **found} if found.get(name) != self._digest.get(name)]
         if other:
-            raise InputError(
-                f"{self.folder} holds an interrupted {self._job} with other {listing(other)}; run the command that "
-                f"began it, or {self.remedy}"
-            )
+            holds = f"{self.folder} holds an interrupted {self._job} with other {listing(other)}"
+            raise InputError(f"{holds}; run the command that began it, or {self.remedy}")

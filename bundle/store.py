@@ -134,7 +134,7 @@ class Bundle:
 
     @contextmanager
     def _telling(self, name: str) -> Iterator[None]:
-        """Say of a file that another process has replaced meanwhile that it was."""
+        """Report files that another process replaced meanwhile as such."""
         try:
             yield
         except BundleError:
@@ -159,19 +159,15 @@ class Bundle:
             raise BundleError(f"{path} is listed in {MANIFEST} but is not a file there; make the bundle again")
         size = path.stat().st_size
         if size != entry["bytes"]:
-            raise BundleError(
-                f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered; "
-                "write it again with hydrant"
-            )
+            wrong = f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered"
+            raise BundleError(f"{wrong}; write it again with hydrant")
         return path
 
     def _compare(self, name: str, digest: str) -> None:
         expected = self.manifest["files"][name]["sha256"]
         if digest != expected:
-            raise BundleError(
-                f"{self.path / name} was altered: its SHA-256 is {digest[:12]}…, but the manifest says "
-                f"{expected[:12]}…; write it again with hydrant"
-            )
+            digests = f"its SHA-256 is {digest[:12]}…, but the manifest says {expected[:12]}…"
+            raise BundleError(f"{self.path / name} was altered: {digests}; write it again with hydrant")
 
     def read_json(self, name: str) -> Any:
         """Decode a JSON file of the bundle after checking its digest.
@@ -209,11 +205,8 @@ class Bundle:
         """
         found = self.any_architecture()
         if isinstance(found, Traced):
-            raise InputError(
-                f"bundle {self.path} is traced ({found.model_class}), and this needs a family that hydrant declares: "
-                f"traced bundles do without {LACKS}; export, calibrate, verify, evaluate, profile and predict with it, "
-                "or fine-tune a model of a declared family"
-            )
+            traced = f"bundle {self.path} is traced ({found.model_class}), and traced bundles do without {LACKS}"
+            raise InputError(f"{traced}; expected one of a declared family")
         return found
 
     def any_architecture(self) -> AnyArchitecture:

@@ -14,8 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from ..data.spec import Modality
-from ..data.specs import convert
+from ..data.specs import Modality, convert
 from ..errors import BundleError, cut
 from ..tasks import ScoreActivation, TaskName
 from .architecture import Architecture

@@ -18,8 +18,7 @@ import numpy as np
 from ..errors import InputError, cut, require
 from .images import has_image_name
 from .raw_inputs import Sound, Unusable, as_array
-from .spec import InputSpec
-from .specs import processor_settings
+from .specs import InputSpec, processor_settings
 from .tensors import EncodedTensors
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from .processor import Processor
-from .spec import InputSpec
+from .specs import InputSpec
 
 log = logging.getLogger(__name__)
 Batch = dict[str, np.ndarray]

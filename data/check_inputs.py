@@ -21,7 +21,7 @@ from .data_options import DataOptions
 from .examples import read_examples
 from .processor import Processor
 from .raw_inputs import Sound
-from .spec import InputSpec
+from .specs import InputSpec
 from .tensors import TensorProcessor
 
 LONG = "a " * 700 + "last"  # more tokens than the 512 that most models read

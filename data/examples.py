@@ -28,7 +28,7 @@ from .python_inputs import (
     unformatted,
 )
 from .raw_inputs import Row, as_input, column_rows, input_keys, is_pair, kind_of
-from .spec import InputSpec
+from .specs import InputSpec
 from .tensors import TensorProcessor
 from .text import empty_text
 

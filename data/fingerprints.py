@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import InputError
 from .examples import Examples
 from .raw_inputs import Sound, as_array, is_pair
-from .spec import Modality
+from .specs import Modality
 
 LOWEST = 4096  # hashes that a record keeps; data of no more examples are compared exactly
 BYTES = 6

@@ -18,8 +18,7 @@ import numpy as np
 
 from ..errors import InputError, cut, listing
 from .raw_inputs import Unusable
-from .spec import InputSpec
-from .specs import processor_settings
+from .specs import InputSpec, processor_settings
 from .tensors import EncodedTensors, stacked
 
 MOST_SCANS = 1000  # in one JPEG, each over all pixels; programs write a dozen

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import InputError
-from .spec import InputSpec
+from .specs import InputSpec
 
 
 class Processor(Protocol):

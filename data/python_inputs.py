@@ -32,7 +32,7 @@ from .raw_inputs import (
     kind_of,
     kinds,
 )
-from .spec import Modality
+from .specs import Modality
 
 EXPECTED = "expected texts, images, sounds, a table with a column of them, rows as dicts, or a dict of tensors"
 TAGS = ("tags", "ner_tags")  # columns of word tags where no label column exists

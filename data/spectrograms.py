@@ -17,8 +17,7 @@ import numpy as np
 
 from ..errors import InputError
 from .audio import Count, Zero, check_samples, opened
-from .spec import InputSpec
-from .specs import processor_settings
+from .specs import InputSpec, processor_settings
 from .tensors import EncodedTensors, stacked
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from ..errors import InputError
 from .corruptions import CORRUPTIONS, corrupt, opened
 from .examples import Examples
 from .raw_inputs import is_pair, is_words
-from .spec import Modality
+from .specs import Modality
 
 LATIN = "abcdefghijklmnopqrstuvwxyz"
 SCRIPTS = ("абцдефгхижклмнопярстувшъыз", "αβκδεφγηιξκλμνοπθρστυωχψζζ", "ابجدهوزحطيكلمنسعفصقرشتثخذض")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError, listing
 from .raw_inputs import as_array
-from .spec import InputSpec
+from .specs import InputSpec
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ import numpy as np
 
 from ..errors import InputError, cut, of_library
 from .raw_inputs import Unusable, is_pair
-from .spec import InputSpec
-from .specs import processor_settings
+from .specs import InputSpec, processor_settings
 
 LONGEST = 2**24  # characters of a text, line or table row: 130 bytes each while tokenized
 INPUT_NAMES = "model_input_names"  # the setting of a tokenizer that says what it gives to models

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import InputError, cut
 from .raw_inputs import Unusable, is_pair, is_words
-from .spec import InputSpec
+from .specs import InputSpec
 from .text import REMEDY, UNREADABLE, EncodedText, TextProcessor, check_texts, tokenizing
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..bundle.calibration import Calibration
+from ..bundle.calibration import RATES, Calibration, TrafficReference
 from ..bundle.store import Bundle, resolve
-from ..bundle.traffic_reference import RATES, TrafficReference
 from ..errors import InputError, listing
 from ..progress import Progress, no_progress
 from ..runtime.prediction_counts import WATCHED, observed_rows

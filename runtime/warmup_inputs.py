@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..data.spec import InputSpec
+from ..data.specs import InputSpec
 from ..tasks import DISTANCE, PER_CLASS, TASKS, TaskName
 
 

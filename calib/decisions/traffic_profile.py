@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ...bundle.calibration import ABSTAIN, OOD, SIDES, Threshold
-from ...bundle.traffic_reference import Histogram, Rate, TrafficReference, binned
+from ...bundle.calibration import ABSTAIN, OOD, SIDES, Histogram, Rate, Threshold, TrafficReference, binned
 from ...metrics.uncertainty import uncertainty
 from .thresholds import Scores, gap
 
