@@ -1,13 +1,4 @@
-"""The exceptions that hydrant raises.
-
-    HydrantError
-    ├── InputError            a text, image, file, option or tensor given by the user
-    ├── PlanError             a head plan that is malformed or does not fit the model
-    ├── UnsupportedModelError an architecture, or a setting of one, outside the supported families
-    ├── BundleError           a bundle that is missing, incomplete, altered or hostile
-    ├── BackendError          a backend that is unknown or cannot run here
-    ├── GateError             a graph that differs from its reference by more than its gates allow
-    └── MissingExtraError     an optional dependency that is not installed
+"""The exceptions that hydrant raises: subclasses of :class:`HydrantError`.
 
 Every message says what was found, what was expected and what to do about it.
 The command line prints the message as one line and exits with status 2, or 1 for a failed gate.
@@ -57,11 +48,7 @@ class MissingExtraError(HydrantError):
 
 
 def of_library(error: BaseException) -> bool:
-    """Whether a library may say by this that it cannot use a file or a text.
-
-    That is any ``Exception`` except ``MemoryError``, and what PyO3 raises where Rust code panics, as in ``tokenizers``:
-    it is no ``Exception`` and cannot be imported.
-    """
+    """Whether a library may reject its input by this: an ``Exception``, or a panic of Rust code (tokenizers)."""
     kind = type(error)
     return (issubclass(kind, Exception) and not issubclass(kind, MemoryError)) or kind.__name__ == "PanicException"
 
@@ -89,16 +76,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import ``module``, or say which extra provides it.
-
-    Args:
-        module: dotted name to import.
-        extra: name of the hydrant extra that installs it.
-        purpose: what it is needed for, completing "… is needed to".
-
-    Raises:
-        MissingExtraError: the module's top-level package is not installed, or cannot be imported.
-    """
+    """Import ``module``, or raise ``MissingExtraError`` with the extra that brings it and what it "is needed to" do."""
     package, distribution = module.partition(".")[0], f"hydrant-uq[{extra}]"
     try:
         return importlib.import_module(module)
@@ -124,21 +102,13 @@ def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse what no generator of random numbers starts from.
-
-    Raises:
-        InputError: not a whole number from 0 to 2⁶³ − 1.
-    """
+    """Refuse a seed that is not a whole number from 0 to 2⁶³ − 1."""
     if not is_whole(seed, most=2**63 - 1):
         raise InputError(f"seed is {seed!r:.60}; expected a whole number, 0 or more")
 
 
 def check_plain(options: Any) -> None:
-    """Refuse what is neither ``True`` nor ``False`` for a flag of a dataclass, and what is no path for a path.
-
-    Raises:
-        InputError: the first such field.
-    """
+    """Refuse flags of a dataclass that are not booleans, and paths that are not paths."""
     for field in fields(options):
         value = getattr(options, field.name)
         if field.type == "bool" and not isinstance(value, bool):

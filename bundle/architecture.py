@@ -1,7 +1,4 @@
-"""One description of every supported classifier: an encoder of L layers with H attention heads each.
-
-Higher rooms read these fields instead of asking for the family.
-"""
+"""One description of every supported classifier: an encoder of L layers with H attention heads each."""
 
 from __future__ import annotations
 
@@ -207,13 +204,7 @@ def _fits(arch: Architecture) -> dict[str, bool]:
 
 
 def part_of(name: str) -> str:
-    """The part of the model that a canonical weight belongs to, one of :data:`PARTS`.
-
-    >>> part_of("layers.3.mlp.up.weight")
-    'mlp'
-    >>> part_of("layers.3.attention_norm.bias")
-    'norms'
-    """
+    """The one of :data:`PARTS` that a canonical weight belongs to, such as ``mlp`` for ``layers.3.mlp.up.weight``."""
     pieces = name.split(".")
     part = pieces[2] if pieces[0] == "layers" else pieces[0]
     return "norms" if part.endswith("_norm") else part
@@ -233,10 +224,6 @@ def check_parts(names: Iterable[str]) -> frozenset[str]:
 
 
 def rotary_frequencies(base: float, head_width: int) -> np.ndarray:
-    """Radians a token, [d_h/2] float32: θ^(−2i/d_h) for the pair (i, i + d_h/2) (RoFormer, Su et al. 2021).
-
-    >>> rotary_frequencies(100.0, 4).tolist()
-    [1.0, 0.10000000149011612]
-    """
+    """Radians per token, [d_h/2] float32: θ^(−2i/d_h) for the pair (i, i + d_h/2) (RoFormer, Su et al. 2021)."""
     exponents = np.arange(0, head_width, 2, dtype=np.float64) / head_width
     return (base**-exponents).astype(np.float32)

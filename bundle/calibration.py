@@ -1,8 +1,6 @@
-"""``calibration.json``: one temperature, and the thresholds by which a prediction becomes a decision.
+"""``calibration.json``: temperatures, and the thresholds by which a prediction becomes a decision.
 
-An input is abstained from, or flagged as out of distribution, when its score lies on the named side of
-the value. All values are exact in float32, so that every runtime compares the same numbers; one beyond its range
-(3.4e38) is refused. docs/reference/bundle.md describes the file.
+All values are exact in float32, so that every runtime compares the same numbers (docs/reference/bundle.md).
 """
 
 from __future__ import annotations
@@ -92,11 +90,9 @@ class Conformal:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Intervals around a score that hold the label with a probability of at least the confidence.
+    """Intervals around a score, of half width quantile · √(variance + floor), that hold the label with this confidence.
 
-    The half width is quantile · √(variance + floor), in float32; the normalised conformal score of Lei et al. (2018),
-    |label − score| ÷ √(variance + floor), gives the quantile. The variance of an error is
-    σ² = factor · (variance + floor): for the likelihood of labels, not for the intervals.
+    They are normalised conformal (Lei et al. 2018). The variance of an error is σ² = factor · (variance + floor).
     """
 
     confidence: Annotated[float, Meta(gt=0, lt=1)]
@@ -117,11 +113,7 @@ UNFITTED = 0.5  # threshold of each label of an uncalibrated multi-label model
 
 @dataclass(frozen=True)
 class LabelDecisions:
-    """What decides each label of a multi-label model.
-
-    Each label's logits of all members are divided by its own temperature [C]; a label applies where its probability
-    lies above its threshold [C]. The target is ``{"f1": 1.0}`` for the best, or ``{"false_alarm": 0.05}``.
-    """
+    """Each label's own temperature [C], and the threshold [C] that its probability must exceed to apply."""
 
     temperatures: tuple[Temperature, ...]
     thresholds: tuple[Share, ...]

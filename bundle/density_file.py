@@ -1,17 +1,13 @@
-"""``density.safetensors``: what the distance of an input's features from the training data is computed with.
+"""``density.safetensors``: the distance of an input's features from the training data.
 
 A *tap* is a vector f of the network: ``layers.3.first`` and ``layers.3.mean``, the first token and the mean over real
-tokens behind a layer of the trunk that all members share, or ``last.0``, what a member's classifier reads (the first
-token, or the mean of all patches or real tokens, behind the final norm and before the pooler; where it reads both,
-``last.0`` is the first token and ``last.0.mean`` the mean). Of a model that tags tokens every token has vectors of its
-own, ``layers.3.token`` and ``last.0``, and a distance; its classes are the tags. With f of unit length, the squared
-Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller & Hein 2025) is
+tokens behind a shared layer; or ``last.0``, the input of a member's pooler or classifier (``last.0.mean`` the mean
+where it reads both). Token classification has ``layers.3.token`` and ``last.0`` for every token. With f of unit length,
+the squared Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller & Hein 2025) is
 
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
 
-and the distance of an input is the mean over its taps of (d − location) / scale. W may bring features to fewer numbers,
-r of d (``calib.mahalanobis.directions``). The file holds the float32 tensors of :class:`Density`, and :class:`Facts` as
-JSON in one entry of its metadata: the order of several would differ from file to file.
+and the distance of an input is the mean over its taps of (d − location) / scale.
 """
 
 from __future__ import annotations
@@ -54,8 +50,7 @@ class Density:
     """The fitted distance of a bundle, of K taps of width d and R classes that had examples.
 
     ``centre`` [K, d], ``whitening`` W [K, d, r], ``means`` μ_c [K, R, r], whitened; ``location`` and ``scale`` [K] are
-    mean and standard deviation of the squared distance on in-distribution validation data, the latter over the weight
-    of the tap, where one counts more than another.
+    mean and standard deviation on in-distribution validation data, the latter divided by the tap's weight.
     """
 
     taps: tuple[str, ...]

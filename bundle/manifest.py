@@ -1,7 +1,4 @@
-"""``hydrant.json``, the manifest of a bundle: its schema, the model, and its files with size and SHA-256.
-
-File names are portable: relative, valid on Windows, and distinct without regard to letter case and Unicode form.
-"""
+"""``hydrant.json``, the manifest of a bundle: its schema, the model, and its files with size and SHA-256."""
 
 from __future__ import annotations
 

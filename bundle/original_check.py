@@ -1,8 +1,4 @@
-"""``original_check.json``: the original checkpoint's answers to fixed raw inputs, and the tensors it read.
-
-``hydrant fuse`` compares hydrant with the original on them; the file lets any machine repeat the preprocessing later,
-without the checkpoint.
-"""
+"""``original_check.json``: the original's answers to fixed raw inputs, to repeat the preprocessing anywhere."""
 
 from __future__ import annotations
 
@@ -28,10 +24,7 @@ SOUND_TOLERANCE = 1e-3
 
 
 class CheckedInput(Spec, frozen=True):
-    """One raw input, its tensors without batch axis (``None`` where rejected), and the original's probabilities.
-
-    These are the highest ones by class index, or the score under ``"score"``. The file holds summaries of both.
-    """
+    """One raw input, its tensors without batch axis (``None`` where rejected), and the highest probabilities."""
 
     input: Any
     tensors: Mapping[str, Any] | None

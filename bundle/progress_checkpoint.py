@@ -21,10 +21,7 @@ T = TypeVar("T")
 
 
 class Checkpoint:
-    """Files of an interrupted job, each whole or absent, beside ``job.json``; without a folder nothing is kept.
-
-    The folder appears with the first file. ``digest`` is of everything that decides the result, by name.
-    """
+    """Files of an interrupted job, whose digest is in ``job.json``, each whole or absent; nothing without a folder."""
 
     def __init__(self, folder: Path | None, digest: Mapping[str, Any], job: str) -> None:
         self.folder = None if folder is None else Path(os.path.realpath(folder))

@@ -70,10 +70,7 @@ class Report(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Verification:
-    """The last verification: backends with precisions (``"onnxruntime fp32"``), and whether the files are unchanged.
-
-    Engines that came later do not count.
-    """
+    """The last verification: backends with precisions (``"onnxruntime fp32"``); ``current``: files are unchanged."""
 
     passed: tuple[str, ...]
     failed: tuple[str, ...]

@@ -90,10 +90,7 @@ def sign(
 
 
 def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
-    """Refuse a bundle, as it is now, without a signature by the trusted key or certificate.
-
-    The signature covers the manifest of the returned ``Bundle``, and so every file that is used later.
-    """
+    """The bundle whose manifest a signature by the trusted key or certificate covers as it is now; refuses others."""
     verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     place = bundle.path / SIGNATURE

@@ -1,13 +1,10 @@
 """Writes that are whole or absent: atomic files, staged folders, and several files of a bundle together.
 
-What is being written lies in a hidden folder, a *stage*, on which its owner holds a lock for as long as it lives. A
-process that is killed leaves its stage behind without a lock, and the next one removes it. Folders cannot be locked on
-Windows and NFS: what is left stays there, and writers at the same time are not kept apart.
+A *stage* is a hidden folder that its owner locks for as long as it lives; the next process removes stages without
+locks. Windows and NFS have no such locks: stages stay there, and concurrent writers are not kept apart.
 
-Several files take their places in a bundle together, also when the process is killed between two of them
-(:func:`commit`). They are prepared in a stage (``new/``), and the former ones get a second name there (``old/``). Once
-the journal is there, too, whoever opens the bundle next finishes the work of an owner that is no more. Each step is on
-the disk before the next one begins, so that this holds after a power failure, too.
+:func:`commit` moves several files of a bundle together: new ones wait in ``new/``, former ones get a second name in
+``old/``, and after a crash the next reader finishes what the journal says. Each step is on disk before the next begins.
 """
 
 from __future__ import annotations
@@ -70,10 +67,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) -> Iterator[None]:
-    """Let signals reach ``handler`` until the block ends, in the main thread, which alone gets any.
-
-    A signal whose handler was not installed from Python is left to that handler, which Python could not put back.
-    """
+    """Let signals reach ``handler`` until the block ends, in the main thread, unless foreign code handles them."""
     main = threading.current_thread() is threading.main_thread()
     numbers = [getattr(signal, name) for name in names if main and hasattr(signal, name)]
     before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not None}
@@ -198,11 +192,7 @@ def discard(folder: Path, purpose: str) -> None:
 
 
 def take_place(stage: Path, target: Path) -> None:
-    """Give a folder the name ``target``; what had that name then has the folder's old one.
-
-    Linux exchanges the two names at once. Elsewhere there is a moment in which nothing has the name ``target``, and
-    what had it has a hidden one that :func:`sweep` passes over.
-    """
+    """Give a folder the name ``target``, and an earlier one the stage's: at once on Linux, elsewhere with a gap."""
     if not target.exists():
         stage.replace(target)
     elif not _exchanged(stage, target):
@@ -230,11 +220,7 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that appears at ``path`` whole when the block ends, or not at all.
-
-    A file that is replaced leaves its permissions. Links are followed and stay; a device, a FIFO or ``/dev/stdout`` is
-    appended to, and gets what the block wrote until it failed.
-    """
+    """A file at ``path`` (behind links) that is whole when the block ends, or absent; devices are appended to."""
     inside = False
     try:
         with contextlib.ExitStack() as stack:
@@ -388,10 +374,7 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
 
 
 def place_folders(parts: Mapping[Path, Path]) -> None:
-    """Give staged folders their places (place → staged folder), in order; if one fails, all places are as before.
-
-    What stood at a place is then under the name of the staged folder.
-    """
+    """Swap staged folders into their places, in order; if one fails, all places are as before."""
     done: list[tuple[Path, Path | None]] = []
     for part in parts.values():
         flush_all(part)

@@ -1,8 +1,7 @@
-"""A model that no family declares: its attention was found by running it (``models.tracing.attention_blocks``).
+"""A model without a declared family: its attention was found by running it (``models.tracing.attention_blocks``).
 
-The bundle of such a model holds, beside plan, calibration and processor, the *whole* original: its weights
-(``fused.safetensors``, under the names of transformers), its configuration (``checkpoint.json``), and in
-``config.json`` what this file describes. Members are made of these when the bundle is loaded; nothing of it is code.
+Its bundle holds the whole original: weights (``fused.safetensors``, in transformers' names), ``checkpoint.json``, and
+the description below in ``config.json``. Members are built on loading; nothing of it is code.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ LACKS = "tuning, adapters, circuits, budgets, FP16, BF16 and INT8 graphs, engine
 
 @dataclass(frozen=True)
 class Block:
-    """One attention block, as it was found: ``groups`` heads of keys and values, and the names of its linear maps.
-
-    What ``output``, its output projection, reads is the heads' outputs, side by side; one of ``inputs`` may be
-    ``stacked``.
-    """
+    """An attention block: ``groups`` heads of keys and values; ``output`` projects the concatenated heads."""
 
     output: Name
     owner: NameOrNone
@@ -54,11 +49,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Traced:
-    """What a traced model is, and reads; docs/reference/bundle.md describes it (``config.json``).
-
-    ``width`` is d of the vector that the classifier reads, 0 where that was not found, and there is no distance then;
-    ``hidden_states`` tells of a tagger whether transformers hands out the vector of each token behind every block.
-    """
+    """A traced model and its inputs; docs/reference/bundle.md describes the fields (``config.json``)."""
 
     family: Name
     model_class: Name

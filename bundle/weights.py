@@ -14,11 +14,9 @@ Shape = tuple[int, ...]
 def fused_shapes(
     architecture: Architecture, plan: HeadPlan, ranks: Mapping[str, int] | None = None
 ) -> dict[str, Shape]:
-    """Shape of every fused tensor without its leading group axis.
+    """Shape of every fused tensor without its leading group axis: linear weights are [in, out], vectors [1, d].
 
-    Linear weights are [in, out], vectors [1, d], tables [rows, d]; a layer's attention has as many
-    head slots as its fullest member keeps heads. ``ranks`` holds the r of each low-rank update, such as
-    ``layers.0.attention.low_rank.query``: ``down`` [in, r] and ``up`` [r, out].
+    ``ranks`` holds the r of each low-rank update, such as ``layers.0.attention.low_rank.query``.
     """
     arch, d = architecture, architecture.width
     shapes: dict[str, Shape] = _embedding_shapes(arch)

@@ -1,8 +1,4 @@
-"""Sound → waveform tensor, by the checkpoint's ``preprocessor_config.json`` and without torch or transformers.
-
-What ``Wav2Vec2FeatureExtractor`` of transformers does: one channel at the model's own rate, and each sound by itself
-brought to mean 0 and variance 1. Files are read with soundfile, and are never resampled without being asked for.
-"""
+"""Sound → waveform tensor, as ``Wav2Vec2FeatureExtractor`` of transformers, without torch and without resampling."""
 
 from __future__ import annotations
 

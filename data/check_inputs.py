@@ -1,8 +1,4 @@
-"""Model inputs for checks and measurements: real ones, synthetic ones, and fixed raw ones, with their form in JSON.
-
-The fixed ones, on which a checkpoint is compared with the bundle made from it, travel in bundles, so they are hydrant's
-own and never a user's data.
-"""
+"""Model inputs for checks and measurements: real, synthetic, and fixed raw ones of our own, which travel in bundles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Labelled data in files: CSV, TSV, JSON lines, Parquet, words with tags a line (CoNLL), ``.npz``, folders of files.
-
-Everything but ``.npz`` is read as a stream, so that a file larger than memory is fine.
-"""
+"""Labelled data in files and folders; all but ``.npz`` are read as streams, so that they may exceed memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Which examples data hold, in a record small enough to travel with what was made from them.
+"""Small records of which examples data hold, to measure later how many of them other data share.
 
-Every input has a 48-bit hash; labels, order and repetition do not count. A record keeps the lowest hashes: a sample
-that is the same for the same examples wherever they stand (a bottom-k sketch, Cohen and Kaplan 2007), so that data can
-later be compared with it although they overlap in part only.
+Every input has a 48-bit hash; labels, order and repetition do not count. A record keeps the lowest hashes, a bottom-k
+sketch (Cohen and Kaplan 2007).
 """
 
 from __future__ import annotations

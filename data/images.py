@@ -1,8 +1,4 @@
-"""Image → pixel tensor, by the checkpoint's ``preprocessor_config.json`` and without torch or transformers.
-
-The order and arithmetic are those of transformers' PIL image processors: RGB, resize, centre crop,
-rescale, normalise.
-"""
+"""Image → pixel tensor, in the order and arithmetic of transformers' PIL image processors, without torch."""
 
 from __future__ import annotations
 

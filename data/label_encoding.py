@@ -1,8 +1,4 @@
-"""Labels → numbers: class names and indices, scores, several labels of one example, and tags of words.
-
-Whether labels are names of classes or their indices is decided once for all labels of the data. A word's tag is that of
-its first token: the others, special tokens and padding are :data:`IGNORED` by losses and figures.
-"""
+"""Labels → numbers: class names and indices, scores, several labels of one example, and tags of words."""
 
 from __future__ import annotations
 
@@ -88,12 +84,11 @@ def _number(row: Row) -> float:
 
 
 def meant(values: Sequence[Any], labels: Sequence[str], where: Sequence[str]) -> list[Any]:
-    """Labels, with names of classes as texts and their indices as whole numbers; what is neither stays what it is.
+    """Labels, with class names as texts and class indices as integers; others unchanged.
 
-    Texts are names or, when none of them is one and all are whole numbers ("2", or "2.0" as some writers have it),
-    numbers. A text that differs from one name alone in case, spaces or Unicode form is that name, which the log says.
-    Whole numbers are indices, or names where classes are called by numbers: where every number is an index
-    and some are no name they are indices, where every one is a name and some are no index names.
+    Texts are names or, if none is a name and all are whole numbers ("2", "2.0"), numbers. A text that differs from one
+    name in case, spaces or Unicode form alone is that name, with a warning. Numbers are indices, or names where classes
+    are called by numbers and every number is a name but not an index.
 
     >>> stars = ["1", "2", "3"]
     >>> meant([0, 2], stars, ["row 1", "row 2"]), meant([1, 3], stars, ["row 1", "row 2"])

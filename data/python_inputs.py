@@ -1,7 +1,4 @@
-"""What a caller gives in Python → raw inputs or rows: one input, many, an array, or a table in memory.
-
-Tables of pandas, polars, pyarrow and datasets are recognised without importing these libraries.
-"""
+"""Python objects → raw inputs or rows; tables of pandas, polars, pyarrow and datasets are recognised without import."""
 
 from __future__ import annotations
 

@@ -39,11 +39,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Row:
-    """One example of the data: an input, its label if any, its place, and the columns there if none is of labels.
-
-    An input is a text, its words as a list, a pair of texts as a tuple, an image or sound, its path or bytes, or a
-    mapping of names to ready tensors; the label of words a list of their tags.
-    """
+    """One example: input, label if any, place for messages, and the columns of a table without labels."""
 
     input: Any
     label: Any | None
@@ -138,11 +134,7 @@ def column_rows(given: Any, keys: Sequence[str]) -> Any:
 
 
 def stored_file(value: Any) -> Any:
-    """A file or the samples of a data set as bytes, a path, or :class:`Sound`; anything else as it is.
-
-    A path is no string, which a text model would read, and an address is :class:`Unusable`: nothing is fetched because
-    data say so.
-    """
+    """Bytes, path or :class:`Sound` of a data set's file, :class:`Unusable` for an address; other values unchanged."""
     if isinstance(value, Mapping) and "sampling_rate" in value:
         samples = next((value[name] for name in ("array", "raw") if name in value), None)
         return value if samples is None else Sound(samples, value["sampling_rate"])

@@ -18,11 +18,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode(content: bytes | str, kind: type[T], file: Path | str, raises: type[HydrantError] = BundleError) -> T:
-    """Decode JSON text as ``kind``.
-
-    Raises:
-        HydrantError: ``raises``, where the text is not JSON or does not have the fields and types of ``kind``.
-    """
+    """Decode JSON text as ``kind``; errors are of type ``raises``."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -1,8 +1,6 @@
-"""Sound → spectrogram tensor of a fixed size, by ``preprocessor_config.json`` and without torch or transformers.
+"""Sound → spectrogram tensor of a fixed size, as ASTFeatureExtractor and WhisperFeatureExtractor, without torch.
 
-What ``ASTFeatureExtractor`` (Kaldi's mel bands) and ``WhisperFeatureExtractor`` of transformers do, with the numbers of
-``transformers.audio_utils``. A shorter sound is filled with silence, a longer one cut, with a warning: these models
-read so many seconds and no more.
+Shorter sounds are filled with silence; longer ones are truncated, with a warning.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Out-of-distribution inputs made from the data themselves, for who has none.
+"""Out-of-distribution inputs synthesised from the data, to choose by, never to report on (Hendrycks et al. 2019).
 
-In turn: the words or patches in another order, halves of two inputs, and another script or a corruption at the highest
-severity. Whether real unknown inputs look like these is not known: they help to choose, and report nothing (Hendrycks
-et al. 2019, "Deep Anomaly Detection with Outlier Exposure", train on made ones).
+In turn: words or patches shuffled, halves of two inputs joined, and another script or a strong corruption.
 """
 
 from __future__ import annotations
