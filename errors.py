@@ -66,13 +66,11 @@ EXTRAS = {
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """What to tell of a package that was imported and is not there; ``None`` if it is none of hydrant's extras."""
+    """The error for a missing package of one of hydrant's extras; ``None`` for another package."""
     package = (error.name or "").partition(".")[0]
-    if package not in EXTRAS:
+    if (extra := EXTRAS.get(package)) is None:
         return None
-    return MissingExtraError(
-        f"{package} is not installed; it is needed here: pip install 'hydrant-uq[{EXTRAS[package]}]'"
-    )
+    return MissingExtraError(f"{package} is not installed; it is needed here: pip install 'hydrant-uq[{extra}]'")
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
@@ -80,17 +78,14 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
     package, distribution = module.partition(".")[0], f"hydrant-uq[{extra}]"
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != package:
+    except ImportError as error:
+        wrong, command = "is not installed", "pip install"
+        if not isinstance(error, ModuleNotFoundError):  # a shared library is missing or does not fit
+            wrong, command = f"is installed but cannot be imported ({error})", "pip install --force-reinstall"
+        elif (error.name or "").partition(".")[0] != package:
             raise
-        raise MissingExtraError(
-            f"{package} is not installed; it is needed to {purpose}: pip install '{distribution}'"
-        ) from error
-    except ImportError as error:  # installed, but a shared library of it is missing or does not fit
-        raise MissingExtraError(
-            f"{package} is installed but cannot be imported ({error}); it is needed to {purpose}: "
-            f"reinstall it with pip install --force-reinstall '{distribution}'"
-        ) from error
+        needed = f"it is needed to {purpose}: {command} '{distribution}'"
+        raise MissingExtraError(f"{package} {wrong}; {needed}") from error
 
 
 LARGEST = 2**31 - 1  # default upper limit of integers

@@ -168,7 +168,7 @@ class Architecture:
         """Rebuild from :meth:`to_json`."""
         file = "the bundle's config.json (make the bundle again with `hydrant fuse`)"
         found = convert(data, cls, file)
-        wrong = sorted({field.name for field in fields(cls)} ^ set(data) - set(ADDED))
+        wrong = sorted(({field.name for field in fields(cls)} ^ set(data)) - set(ADDED))
         wrong += [name for name, fits in _fits(found).items() if not fits]
         if wrong:
             raise BundleError(f"{file} has {wrong[0]} = {cut(data.get(wrong[0]))}, which no model of hydrant's has")

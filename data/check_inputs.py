@@ -34,11 +34,11 @@ def model_inputs(
     columns: DataOptions = DataOptions(),
     sizes: Sequence[int] = BATCH_SIZES,
 ) -> tuple[Sequence[Batch], str]:
-    """Batches of ready tensors, and what they are in words."""
+    """Batches of ready tensors, and their description."""
     check_seed(seed)
     if data is None:
         if examples is None:
-            raise InputError("the number of examples is 0, for all, of synthetic inputs; expected at least 1, or data")
+            raise InputError("synthetic inputs have no end; expected a number of examples, 1 or more, or data")
         return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
     found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
     if found.ready:

@@ -113,7 +113,7 @@ def typos(texts: Sequence[Any], severity: int, seed: int = 0, kinds: Sequence[st
 
 
 def _typo(word: str, kind: str, rng: np.random.Generator) -> str:
-    """The word with one error; words of one letter stay."""
+    """The word with one error; single letters stay."""
     if len(word) < 2:
         return word
     at = int(rng.integers(0, len(word) - (kind == "swap")))

@@ -111,9 +111,8 @@ def _delimited(path: Path) -> Records:
             if len(fields) != len(header):
                 count = f"{len(fields)} field(s); expected {len(header)}, as in the header"
                 raise InputError(f"{path}, row {number} has {count} (quote a text that holds the separator)")
-            if separator == "\t" and any(
-                ("\n" in field or "\r" in field) and ("\t" in field or len(fields) == 1) for field in fields
-            ):  # a text that begins with a quote swallows the next rows
+            several = [field for field in fields if "\n" in field or "\r" in field]
+            if separator == "\t" and any("\t" in field or len(fields) == 1 for field in several):
                 wrong = f"{path}, row {number} has a quoted text of several lines, which may be rows of their own"
                 raise InputError(f'{wrong}: save it as .csv, or quote texts with quotes ("""so"", he said")')
             yield dict(zip(header, fields, strict=True))
@@ -122,7 +121,6 @@ def _delimited(path: Path) -> Records:
 
 
 def _check_once(names: Sequence[str], path: Path) -> None:
-    """Refuse columns of one name."""
     if len(set(names)) < len(names):
         raise InputError(f"{path} has the columns {listing(names)}; expected every name once")
 
@@ -232,8 +230,8 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images or sounds; for labels, expected one subfolder per class")
 
 
+# Folder names of splits, as in `datasets`.
 SPLITS = (("train", "training"), ("validation", "valid", "val", "dev"), ("test", "testing", "eval", "evaluation"))
-"""Folder names of splits, as ``datasets`` knows them."""
 
 
 def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
@@ -333,15 +331,15 @@ def _raw(inputs: np.ndarray, path: Path, labelled: bool) -> Sequence[Any]:
 
 def _lines(path: Path) -> Iterator[str]:
     """The lines of a text file, with their ends."""
+
+    def read() -> Iterator[str]:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from _limited(file, "")
+
     check_filled(path)
-    for number, line in enumerate(_guarded(_text_lines(path), path), start=1):
+    for number, line in enumerate(_guarded(read(), path), start=1):
         _check_length(len(line), f"data {path}, line {number}")
         yield line
-
-
-def _text_lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        yield from _limited(file, "")
 
 
 def _limited(file: IO[Line], end: Line) -> Iterator[Line]:
