@@ -111,7 +111,7 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
     except Exception as error:  # of several libraries, none of which names its exceptions
         why = _changed(bundle.path, place) or str(error) or type(error).__name__
         wrong = f"bundle {bundle.path} is not what the owner of {pem} signed ({cut(why, 300)})"
-        raise BundleError(f"{wrong}; get it again, or after a change of yours sign it with `hydrant sign`") from error
+        raise BundleError(f"{wrong}; get it again from its maker, or sign it again with `hydrant sign`") from error
     if MANIFEST not in _statement(place) or bundle.now().manifest != bundle.manifest:
         raise BundleError(f"the signature of {bundle.path} does not cover its {MANIFEST}; sign it with `hydrant sign`")
     return bundle

@@ -81,10 +81,7 @@ def test_later_steps_say_so(bundles: dict[bool, Path], tmp_path: Path, said: Any
     table = write_table(tmp_path / "other.csv", 45)
     single = Path(shutil.copytree(bundles[False], tmp_path / "single"))
     (note,) = hydrant.calibrate(single, table, reading=PAIRS, seed=1).notes
-    assert note.startswith(
-        "calibrating single on other.csv: these are pairs of texts, and the bundle was planned on single texts "
-        "(planned.csv); a model that has learnt from single texts answers pairs all the same"
-    )
+    assert "these are pairs of texts, and the bundle was planned on single texts (planned.csv)" in note
     assert said() == [note]
     assert form_used(Bundle.open(single)) is None, "both are recorded now"
     notes = hydrant.evaluate(bundles[True], table, figures=Figures(bootstrap=0)).notes

@@ -45,17 +45,8 @@ DIFFERENCES: list[tuple[str, str, Callable[[dict[str, Any]], None], str]] = [
     ("text", CONFIG, setting(do_lower_case=False), r"normalizer\.lowercase is 'True' in the first and 'False' in the"),
     ("text", STEPS, swap_words, r"model\.vocab\.hello is '5' in the first and '6' in the second"),
     ("text", CONFIG, setting(model_max_length=16), "longest text is '40' in the first and '16' in the second"),
-    ("text", CONFIG, setting(truncation_side="left"), "side of truncation is 'right' in the first and 'left' in the"),
     ("text", CONFIG, setting(pad_token="[MASK]"), r"padding token is '\[PAD\]' in the first and '\[MASK\]' in the"),
     ("image", IMAGE, setting(image_mean=[0.4, 0.5, 0.5]), r"mean is '\[0\.5, 0\.5, 0\.5\]' in the first and '\[0\.4"),
-    ("image", IMAGE, setting(resample=3), "resample is '2' in the first and '3' in the second"),
-    ("image", IMAGE, setting(do_rescale=False), "scale is '0.00392.*' in the first and 'None'"),
-    (
-        "image",
-        IMAGE,
-        setting(do_center_crop=True, size={"shortest_edge": 14}, crop_size={"height": 12, "width": 12}),
-        r"resize\.height is '12' in the first and 'None' in the second",
-    ),
 ]
 
 

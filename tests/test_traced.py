@@ -338,7 +338,7 @@ def test_models_and_weights_that_timm_would_look_for_elsewhere_are_refused(
     [
         (["export", "--precision", "fp16"], "its graph has one form"),
         (["export", "--lowering", "grouped"], "its graph has one form"),
-        (["tune", "--data", "DATA"], "needs a family that hydrant declares"),
+        (["tune", "--data", "DATA"], "expected one of a declared family"),
     ],
 )
 def test_the_command_line_says_what_a_traced_bundle_lacks(
