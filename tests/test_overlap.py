@@ -16,7 +16,7 @@ from hydrant.data.raw_inputs import Sound
 from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from PIL import Image
-from support import random_plan
+from support import make_model, make_tokenizer, random_plan
 from test_calibrate import write_texts
 from test_tune import sentences
 
