@@ -234,6 +234,5 @@ class Calibration:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """A typed entry as a JSON object."""
     found: dict[str, Any] = json.loads(msgspec.json.encode(value))
     return found

@@ -112,7 +112,6 @@ def _other_form(uses: Iterable[Use], doing: str, now: Fingerprint | None) -> lis
 
 
 def _recorded(bundle: Bundle) -> Iterator[Use]:
-    """Recorded uses of data by the bundle's steps."""
     facts: dict[str, Any] = {
         "planned": bundle.plan().provenance if bundle.has(PLAN) else {},
         "tuned": bundle.manifest.get("fusion", {}).get("tuned"),
@@ -126,7 +125,6 @@ def _recorded(bundle: Bundle) -> Iterator[Use]:
 
 
 def _stored(about: Mapping[str, Any], part: str) -> Fingerprint | None:
-    """The fingerprint of some of the data that a step had, by what it recorded."""
     stored = about.get("fingerprints")
     return Fingerprint.from_json(stored.get(part)) if isinstance(stored, Mapping) else None
 

@@ -58,7 +58,6 @@ def summary(name: str, tensor: np.ndarray) -> Any:
 
 
 def _summaries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Stored form of one input's tensors; its mask is all ones."""
     return {name: summary(name, tensor) for name, tensor in tensors.items() if name != "attention_mask"}
 
 

@@ -117,7 +117,6 @@ class Checkpoint:
             sweep(self.folder.parent, self.folder.stem)
 
     def _check(self) -> None:
-        """Refuse the folder of another job."""
         assert self.folder is not None
         if not self.has(DESCRIPTION):
             raise InputError(f"{self.folder} is not an interrupted {self._job} (no {DESCRIPTION}); {self.remedy}")

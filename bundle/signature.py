@@ -150,7 +150,6 @@ def _check_whole(bundle: Bundle) -> None:
 
 
 def _pem(path: str | Path, *kinds: str) -> Path:
-    """A PEM file that holds one of several kinds of blocks."""
     path = Path(path)
     if not path.is_file() or path.stat().st_size > MAX_PEM_BYTES:
         raise InputError(f"{path} is not a file of at most {MAX_PEM_BYTES} bytes; expected a PEM file")
@@ -172,7 +171,6 @@ def _check_time(certificate: Path) -> None:
 
 @contextlib.contextmanager
 def _blaming_key(path: Path) -> Any:
-    """Errors of a key or certificate name its file."""
     try:
         yield
     except InputError:
@@ -185,6 +183,5 @@ def _blaming_key(path: Path) -> Any:
 
 
 def _library(module: str) -> ModuleType:
-    """A module of model-signing, which needs pyOpenSSL without saying so."""
     require("OpenSSL", "sign", "sign bundles and check signatures")
     return require(f"model_signing.{module}", "sign", "sign bundles and check signatures")

@@ -145,7 +145,6 @@ def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Itera
 
 
 def _new_folder(parent: Path, purpose: str) -> tuple[Path, int | None]:
-    """A new hidden folder, and a descriptor that holds its lock (none on Windows)."""
     while True:
         folder = parent / f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}"
         folder.mkdir()
@@ -207,7 +206,6 @@ def take_place(stage: Path, target: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two names in one step, where the system can."""
     if sys.platform != "linux":
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -492,7 +490,6 @@ def _back(folder: Path, stage: Path, entry: Entry) -> None:
 
 
 def _end(folder: Path, stage: Path, entry: Entry) -> None:
-    """Remove the journal, as all files have their places."""
     for above in {(folder / name).parent for name in (*entry.names, *entry.gone)}:
         flush(above)
     (stage / JOURNAL).unlink(missing_ok=True)

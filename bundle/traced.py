@@ -27,7 +27,6 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Some = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 MemberForm = Literal["sliced", "masked"]  # heads cut out of the weights, or outputs multiplied by 0
 LACKS = "tuning, adapters, circuits, budgets, FP16, BF16 and INT8 graphs, engines, and an estimate of its cost"
-"""What a traced bundle does without, in words."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Traced:
     @property
     def heads(self) -> int:
         """Heads of the block that has most."""
-        return max(block.heads for block in self.blocks)
+        return max(self.heads_of_layers)
 
     @property
     def heads_of_layers(self) -> tuple[int, ...]:

@@ -66,7 +66,6 @@ class Prepared:
         return self._each(range(len(self._inputs)))
 
     def _each(self, places: Iterable[int]) -> dict[int, Any]:
-        """Inputs prepared one by one, by place, without those that fail."""
         found = {}
         for place in places:
             try:

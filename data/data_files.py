@@ -63,7 +63,6 @@ def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
 
 
 def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Row]:
-    """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, named = READERS[path.suffix.lower()](path)
     patient = missing and path.suffix.lower() == ".jsonl"  # whose records need not be alike
     wanted: list[str] = []
@@ -137,8 +136,6 @@ def _fields(path: Path, separator: str) -> Iterator[list[str]]:
 
 
 def _json_lines(path: Path) -> Records:
-    """One JSON object a line; strings stay as they are."""
-
     def records() -> Iterator[dict[str, Any]]:
         for number, line in enumerate(_lines(path), start=1):
             if not line.strip():
@@ -179,7 +176,6 @@ def _parquet(path: Path) -> Records:
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:
-    """The rows of a Parquet file as batches of Arrow, of :data:`PARQUET_ROWS` each."""
     parquet = require("pyarrow.parquet", "fuse", "read Parquet")
     _check_regular(path)
     with parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**16) as file:  # by default a whole group of rows
@@ -319,7 +315,6 @@ def tensor_rows(tensors: Mapping[str, Any], source: str = "data") -> list[dict[s
 
 
 def _raw(inputs: np.ndarray, path: Path, labelled: bool) -> Sequence[Any]:
-    """Images, texts [N], or pairs of texts [N, 2]."""
     if inputs.dtype.kind != "U":
         if inputs.dtype == np.uint8 and inputs.ndim == 3 and inputs.size and (not labelled or len(inputs) != 3):
             image_stack(inputs, f"x of {path}")
@@ -354,13 +349,11 @@ def check_filled(path: Path) -> None:
 
 
 def _check_length(found: int, where: str) -> None:
-    """Refuse a line or row that is longer than any may be."""
     if found > LONGEST:
         raise InputError(f"{where} has more than {LONGEST} characters; expected shorter ones: cut its texts up")
 
 
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
-    """The stream, with the reader's errors turned into ours."""
     try:
         yield from stream
     except InputError:

@@ -98,7 +98,6 @@ def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
 
 
 def _is_url(text: str) -> bool:
-    """Whether data are named by a URL: ``s3://bucket/train.csv``."""
     return "://" in text
 
 
@@ -136,7 +135,6 @@ def _paths(system: Any, place: str) -> list[str]:
 
 
 def _remote_file_rows(system: Any, path: str, url: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
-    """Rows of one file."""
     name = PurePosixPath(urlsplit(path).path if "://" in path else path)
     called = shown(path if "://" in path else system.unstrip_protocol(path))
     if has_media_name(name.name):

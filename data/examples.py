@@ -210,7 +210,6 @@ def _inputs(inputs: Any, columns: DataOptions) -> list[Any]:
 
 
 def _labels(labels: Any) -> list[Any] | None:
-    """The labels of ``(inputs, labels)``, one for each input."""
     named = class_names(feature_of(labels))  # of a column of ``datasets``
     labels = unformatted(labels)
     listed = labels.to_pylist() if hasattr(labels, "to_pylist") else plain(labels)

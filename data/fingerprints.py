@@ -73,7 +73,7 @@ class Fingerprint:
 
 
 def shared_part(examples: Examples, earlier: Examples, modality: Modality) -> float:
-    """Share of examples that are among earlier ones; 0 where it cannot be told."""
+    """Share of examples that are among earlier ones; 0 if unknown."""
     now, then = (fingerprint_of(each.inputs, modality) for each in (examples, earlier))
     return 0.0 if now is None or then is None else now.share_in(then)
 
@@ -93,7 +93,7 @@ def hashes_of(inputs: Sequence[Any], modality: Modality) -> list[int] | None:
 
 
 def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
-    """The fingerprint of raw inputs; ``None`` where there are none, or one is of a kind that has no lasting form."""
+    """The fingerprint of raw inputs; ``None`` without any, or for a kind without lasting form."""
     numbers = hashes_of(inputs, modality)
     if not numbers:
         return None

@@ -29,11 +29,9 @@ class Processor(Protocol):
 
 def load_processor(folder: Path, spec: InputSpec) -> Processor:
     """The processor stored in ``folder``, for a model of this spec."""
-    from .audio import SoundProcessor
+    from .audio import SoundProcessor, SpectrogramProcessor
     from .images import ImageProcessor
-    from .spectrograms import SpectrogramProcessor
-    from .text import TextProcessor
-    from .words import WordProcessor
+    from .text import TextProcessor, WordProcessor
 
     if spec.modality == "image":
         return ImageProcessor(folder, spec)

@@ -131,7 +131,7 @@ def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[Row]:
 
 
 def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOptions:
-    """The columns to read, by a first record: where it has no text but sounds, or words and their tags, these."""
+    """The columns to read by a first record: its text, else its sound, or its words and tags."""
     usual = columns.text == DataOptions.text and columns.text not in record
     if usual and AUDIO in record and columns.text_pair is None:
         return replace(columns, text=AUDIO)
@@ -142,7 +142,7 @@ def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOpt
 
 
 def tags_column(columns: DataOptions, names: Sequence[Any]) -> str:
-    """The column of tags beside one of words, among the names of all; one that was asked for is no other."""
+    """The column of tags beside one of words: the chosen one, or a usual name."""
     usual = TAGS if columns.label == DataOptions.label else ()
     return next((name for name in (columns.label, *usual) if name in names), columns.label)
 
@@ -170,7 +170,6 @@ def _input_columns(table: Any, columns: DataOptions, keys: Sequence[str], *, onl
 
 
 def _column(table: Any, name: Any) -> Any:
-    """The name of a column that is there once."""
     names = column_names(table)
     if names.count(name) != 1:
         raise InputError(f"the table has the columns {listing(names)}; expected one column {name!r}")
@@ -178,16 +177,15 @@ def _column(table: Any, name: Any) -> Any:
 
 
 def _cells(cells: Sequence[Any], columns: DataOptions, keys: Sequence[str]) -> Any:
-    """The input that one cell of a table holds, or a pair of texts that two do."""
     return as_input(cells[0], columns, keys) if len(cells) == 1 else tuple(cells)
 
 
 def _table_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
     """The values of some columns, row by row; a missing value is ``None``."""
-    column = next((TABLES[kind] for kind in kinds(table) if kind in TABLES), None)
-    if column is None:
-        return _dataset_cells(table, names)
-    return zip(*(column(table, name) for name in names), strict=True)
+    for kind in kinds(table):
+        if kind in TABLES:
+            return zip(*(TABLES[kind](table, name) for name in names), strict=True)
+    return _dataset_cells(table, names)
 
 
 def _dataset_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
@@ -209,11 +207,10 @@ DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}  # read ro
 
 
 def _is_column(value: Any) -> bool:
-    return any(kind in (("datasets", "Column"), ("datasets", "IterableColumn")) for kind in kinds(value))
+    return not {("datasets", "Column"), ("datasets", "IterableColumn")}.isdisjoint(kinds(value))
 
 
 def _is_transformed(table: Any) -> bool:
-    """Whether rows of ``datasets`` are made by a function of the user."""
     return (getattr(table, "format", None) or {}).get("type") == "custom"
 
 

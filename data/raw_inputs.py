@@ -12,8 +12,8 @@ import numpy as np
 from ..errors import InputError, cut, listing
 from .data_options import DataOptions
 
+# Names of ready tensors, as of the graphs' inputs.
 TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values", "input_features")
-"""Names of ready tensors: those of the graphs' inputs."""
 
 PAIR = "text_pair"  # the key of a second text, as in the dicts that pipelines of transformers take
 WORDS = "tokens"  # the key of a text as a list of words, for models that tag tokens
@@ -77,13 +77,13 @@ def is_tensor(value: Any) -> bool:
 
 def as_array(value: Any) -> np.ndarray:
     """A value as an array: a tensor from any device, without its gradient, bfloat16 as float32."""
-    if not is_tensor(value):
-        try:
-            return np.asarray(value)
-        except ValueError as error:
-            raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
-    plain = value.detach().cpu()
-    return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
+    if is_tensor(value):
+        plain = value.detach().cpu()
+        return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
 
 
 def image_array(value: Any) -> np.ndarray:
@@ -91,9 +91,7 @@ def image_array(value: Any) -> np.ndarray:
     array = as_array(value)
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[-3] not in (1, 3):
         return array
-    if array.shape[-3] == 1:
-        return np.squeeze(array, axis=-3)  # [H, W] or [N, H, W]
-    return np.moveaxis(array, -3, -1)  # [H, W, 3] or [N, H, W, 3]
+    return np.squeeze(array, axis=-3) if array.shape[-3] == 1 else np.moveaxis(array, -3, -1)
 
 
 def input_keys(columns: DataOptions, modality: str | None = None) -> tuple[str, ...]:

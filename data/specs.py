@@ -39,20 +39,18 @@ def encode(value: Any) -> bytes:
 
 
 def processor_settings(folder: Path, kind: type[T], name: str = "preprocessor_config.json") -> T:
-    """What transformers stored of a tokenizer, image processor or feature extractor, as far as ``kind`` asks."""
+    """Settings that transformers stored of a tokenizer, image processor or feature extractor."""
     file = folder / name
     try:
-        content = file.read_bytes()
+        return decode(file.read_bytes(), kind, file, InputError)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}; save the processor there") from error
-    try:
-        return decode(content, kind, file, InputError)
     except InputError as error:
         raise InputError(f"{error}; save the model's own processor there again, or give ready tensors") from None
 
 
 class InputSpec(Protocol):
-    """Shapes and limits of a model's inputs; a bundle's architecture is one."""
+    """Shapes and limits of a model's inputs; every bundle's architecture is one."""
 
     @property
     def modality(self) -> Modality:

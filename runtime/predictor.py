@@ -20,7 +20,7 @@ from ..data.python_inputs import given_inputs, is_table, ordered
 from ..data.raw_inputs import are_tensors, is_pair
 from ..data.specs import InputSpec
 from ..data.tensors import checked_tensors
-from ..data.words import NO_WORD, Piece, WordProcessor
+from ..data.text import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
 from ..tasks import TASKS
 from .backends.dlpack import DeviceArray

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..bundle.calibration import Calibration
 from ..data.raw_inputs import is_words
-from ..data.words import NO_WORD
+from ..data.text import NO_WORD
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from ..metrics.spans import find_spans

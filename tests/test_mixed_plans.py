@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hydrant import Circuit, HeadPlan, Random, Taylor, plan_heads
 from hydrant.calib.heads.plan_search import looser
+from hydrant.data.corruptions import synthetic_ood
 from hydrant.data.examples import Examples
-from hydrant.data.synthetic_ood import synthetic_ood
 from hydrant.errors import InputError
 from hypothesis import given
 from hypothesis import strategies as st

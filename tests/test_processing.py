@@ -14,8 +14,7 @@ import pytest
 from hydrant.bundle.architecture import Architecture
 from hydrant.data.images import KINDS, ImageProcessor
 from hydrant.data.processor import from_transformers
-from hydrant.data.text import TextProcessor
-from hydrant.data.words import WordProcessor
+from hydrant.data.text import TextProcessor, WordProcessor
 from hydrant.errors import InputError
 from hydrant.models.family_registry import architecture_of
 from PIL import Image

@@ -15,8 +15,8 @@ import soundfile
 import torch
 import transformers
 from conftest import made_once
+from hydrant.data.audio import SpectrogramProcessor
 from hydrant.data.processor import from_transformers
-from hydrant.data.spectrograms import SpectrogramProcessor
 from hydrant.errors import InputError
 from hydrant.fusion import TracedClassifier
 from hydrant.models.tracing.members import trace

@@ -18,7 +18,7 @@ from ...bundle.head_plan import Keep
 from ...data.batching import Batch, CachedBatches, Prepared, by_length
 from ...data.label_encoding import word_starts
 from ...data.processor import Processor
-from ...data.words import NO_WORD
+from ...data.text import NO_WORD
 from ...fusion.ensemble import whole_model
 from ...fusion.module import FusedClassifier
 
