@@ -107,13 +107,11 @@ class Density:
 
 def fitted_on(bundle: Bundle) -> Mapping[str, Any]:
     """Data that a bundle's distance was fitted on; empty without a readable distance."""
-    if not bundle.has(DENSITY):
-        return {}
     try:
-        with safe_open(bundle.file(DENSITY), "np") as file:
-            return dict(json.loads((file.metadata() or {})[METADATA])["fitted"])
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError):
-        return {}  # whoever needs the distance says what is wrong with it
+        density = Density.of(bundle)
+    except BundleError:  # reported by whoever needs the distance
+        return {}
+    return {} if density is None else density.fitted
 
 
 def _check(density: Density, bundle: Bundle) -> None:

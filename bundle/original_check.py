@@ -93,14 +93,12 @@ def _difference(processor: Processor, index: int, item: Any, stored: Mapping[str
     if stored is None:
         return f"input {index} was rejected, and is accepted now"
     now = _summaries({name: array[0] for name, array in arrays.items()})
-    if set(now) != set(stored):
-        return f"input {index} becomes {', '.join(now)}; it was {', '.join(stored)}"
-    different = [name for name in now if not _same(now[name], stored[name])]
+    different = [name for name in {**now, **stored} if not _same(now.get(name), stored.get(name))]
     return f"input {index} has other {', '.join(different)}" if different else ""
 
 
 def _same(now: Any, stored: Any) -> bool:
-    if not isinstance(now, dict) or "values" not in now:
+    if stored is None or not isinstance(now, dict) or "values" not in now:
         return bool(now == stored)
     close = np.allclose(now["values"], stored["values"], rtol=SOUND_TOLERANCE, atol=SOUND_TOLERANCE)
     return now["shape"] == stored["shape"] and close

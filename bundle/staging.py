@@ -46,7 +46,7 @@ _threads = threading.local()
 
 @contextmanager
 def telling(what: str, remedy: str = "") -> Iterator[None]:
-    """Say of an error of the system what could not be done, and what to do instead."""
+    """Turn errors of the system into ``InputError``, with what failed and the fix."""
     try:
         yield
     except OSError as error:
@@ -55,7 +55,7 @@ def telling(what: str, remedy: str = "") -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C and signals to end back until the block ends; for the moment in which files change places."""
+    """Delay Ctrl-C and termination signals until the block ends."""
     caught: list[int] = []
     try:
         with signals_to(lambda number, _: caught.append(number), "SIGINT", "SIGTERM", "SIGHUP"):
@@ -115,7 +115,7 @@ def _hold(descriptor: int) -> bool | None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[bool]:
-    """Whether no other process, nor thread, is in such a block with ``folder``; none waits for it."""
+    """Whether no other process or thread is in such a block with ``folder``; does not wait."""
     with contextlib.ExitStack() as stack:
         free = True
         if sys.platform != "win32":  # which opens no folders
@@ -446,10 +446,8 @@ def settle(folder: Path) -> None:
             if (stage / JOURNAL).is_file() and not stage.is_symlink():
                 _finish(folder, stage)
         except OSError as error:
-            raise BundleError(
-                f"an interrupted write into bundle {folder} cannot be finished here ({error.strerror or error}); "
-                "run `hydrant inspect` on it once where it can be written"
-            ) from error
+            wrong = f"an interrupted write into bundle {folder} cannot be finished here ({error.strerror or error})"
+            raise BundleError(f"{wrong}; run `hydrant inspect` on it once where it can be written") from error
 
 
 def _finish(folder: Path, stage: Path) -> None:

@@ -47,10 +47,9 @@ def check_fused(
     """Check that weights, architecture, plan, labels and number of members belong together."""
     remedy = "make the bundle again with `hydrant fuse`"
     if len(plan.members) != members or len(labels) != architecture.classes:
-        raise BundleError(
-            f"bundle claims {members} members and {len(labels)} labels, but its plan has {len(plan.members)} members "
-            f"and its model {architecture.classes} classes; {remedy}"
-        )
+        claimed = f"bundle claims {members} members and {len(labels)} labels"
+        actual = f"its plan has {len(plan.members)} members and its model {architecture.classes} classes"
+        raise BundleError(f"{claimed}, but {actual}; {remedy}")
     if (plan.family, plan.layers, plan.heads) != (architecture.family, architecture.layers, architecture.heads):
         raise BundleError(f"the bundle's plan and config.json describe different models; {remedy}")
     ranks = {name.removesuffix(".down"): shape[-1] for name, shape in shapes.items()

@@ -50,9 +50,8 @@ def from_transformers(processor: Any, spec: InputSpec) -> Processor:
 def save_processor(processor: Any, folder: Path) -> None:
     """Write a processor's files of transformers into ``folder``."""
     if not hasattr(processor, "save_pretrained"):
-        raise InputError(
-            f"processor is a {type(processor).__name__}; expected a transformers tokenizer or image processor"
-        )
+        kind = type(processor).__name__
+        raise InputError(f"processor is a {kind}; expected a transformers tokenizer or image processor")
     part = getattr(processor, "image_processor", None) or getattr(processor, "feature_extractor", None)  # of CLIP's
     (part or processor).save_pretrained(str(folder))
     from .text import INPUT_NAMES, TYPES
