@@ -62,8 +62,8 @@ def overlaps(
                 raise seen_already(doing, examples, share, f"{words} ({name})")
             if share >= LEAST:
                 part = f"{share:.0%} of its {len(examples)} examples are among those that {words} ({name})"
-                about = f"{doing} {bundle.path.name} on {examples.name}: {part}, so that {follows}"
-                notes.append(f"{about}; give data that no earlier step has seen, and no example twice")
+                note = f"{doing} {bundle.path.name} on {examples.name}: {part}, so that {follows}"
+                notes.append(f"{note}; give data that no earlier step has seen, and no example twice")
     for note in notes:
         log.warning("%s", note)
     return notes

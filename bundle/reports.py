@@ -94,5 +94,5 @@ class Verification:
         now = bundle.digests()
         known = {name: now[name] for name in now if name in report.files or not name.startswith(f"{ENGINES}/")}
         lines = (short(text, LONGEST) for text in (report.reference, report.inputs))  # the bundle may be hostile
-        words = ("".join(sign if sign.isprintable() else "?" for sign in line) for line in lines)
-        return cls(passed, failed, *words, current=report.files in (now, known))
+        reference, inputs = ("".join(sign if sign.isprintable() else "?" for sign in line) for line in lines)
+        return cls(passed, failed, reference, inputs, report.files in (now, known))
