@@ -259,13 +259,9 @@ class Bundle:
         Raises:
             BundleError: the bundle is gone.
         """
-        try:
-            with locked(self.path):
-                settle(self.path)
-                found = (self.path / MANIFEST).stat()
-                return found.st_ino, found.st_mtime_ns
-        except OSError as error:
-            raise BundleError(f"bundle {self.path} is gone ({error.strerror or error}); expected it to stay") from error
+        with self.kept():
+            found = (self.path / MANIFEST).stat()
+        return found.st_ino, found.st_mtime_ns
 
     def now(self) -> Bundle:
         """The bundle as its manifest is at this moment; nothing that was interrupted is finished.

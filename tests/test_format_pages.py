@@ -18,7 +18,6 @@ from hydrant import Bundle, Conformal, Coverage, GraphForm, HeadPlan, calibrate,
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from support import CLASSES, FAMILIES, make_inputs, make_model, random_plan
-from token_support import make_tagger
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 MEMBERS = 2
@@ -103,23 +102,6 @@ def test_keys_of_the_json_files(calibrated: Bundle) -> None:
     told = table("bundle.md", "key of `reference`")
     assert [row[0].strip("`") for row in told] == list(facts["reference"])
     assert set(facts["reference"]["rates"]) <= set(quoted(told, 1))
-
-
-def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
-    told = table("bundle.md", "key that only some have", "config.json")
-    found: dict[str, set[str]] = {}
-    usual = set(quoted(table("bundle.md", "keys", "config.json")))
-    ranks = make_model("bert", num_labels=1, sentence_transformers={"activation_fn": "torch.nn.Sigmoid"})
-    several = make_model("bert", problem_type="multi_label_classification")
-    models = {family: make_model(family) for family in (*FAMILIES, "dinov2_with_registers", "modernbert")}
-    for name, model in {**models, "scores": ranks, "labels": several, "tags": make_tagger()}.items():
-        made = save_bundle(fuse(model), tmp_path / name, tensors_only=True)
-        for key, value in json.loads(made.file("config.json").read_bytes()).items():
-            if key not in usual:
-                found.setdefault(key, set()).add(str(value).lower())
-    assert {row[0].strip("`") for row in told} == set(found)
-    for name, _, _, values in told:
-        assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values in ("a number", "a list"), name
 
 
 def test_bytes_of_the_examples(tmp_path: Path) -> None:

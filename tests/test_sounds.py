@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import io
 from dataclasses import replace
@@ -282,16 +281,3 @@ def test_parts_that_are_written_out_are_those_of_transformers(name: str, tmp_pat
             found = predictor.predict({key: tensor.numpy() for key, tensor in given.items()})
             for key, values in wanted.items():
                 np.testing.assert_allclose(getattr(found, key), values, atol=2e-5)
-
-
-def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:
-    predict_request = pytest.importorskip("hydrant.serving.predict_request")
-    request_of = predict_request.PredictRequest
-    content = (folder / "LABEL_0" / "0.flac").read_bytes()
-    with hydrant.load(bundle, "torch") as predictor:
-        given = request_of([base64.b64encode(content).decode()], [None])
-        inputs, shown = predict_request.model_inputs(given, predictor, 1)
-        assert (inputs, shown) == ([content], ["audio 0"])
-        assert len(predictor.predict(inputs)) == 1
-        with pytest.raises(InputError, match=r"input 0, '.*', is not base64; expected a sound file in base64"):
-            predict_request.model_inputs(request_of([str(folder / "LABEL_0" / "0.flac")], [None]), predictor, 1)
