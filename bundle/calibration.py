@@ -184,7 +184,7 @@ def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a bundle's ``calibration.json`` says; entries that were not fitted are absent."""
+    """A bundle's ``calibration.json``; entries that were not fitted are absent."""
 
     temperature: Temperature = 1.0
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)

@@ -32,7 +32,7 @@ def graph_metadata(path: Path) -> dict[str, str]:
 
 
 def tokenizer_source(bundle: Bundle) -> str:
-    """What a ``tokenizer.onnx`` of this bundle is made from: the digests of the tokenizer's files."""
+    """Digests of the tokenizer's files, which identify the source of ``tokenizer.onnx``."""
     digests = bundle.digests()
     names = (f"{PROCESSOR}/tokenizer.json", f"{PROCESSOR}/tokenizer_config.json")
     return " ".join(digests[name] for name in names if name in digests)
@@ -61,7 +61,7 @@ def check_graph(bundle: Bundle, *names: str) -> None:
 
 
 def _expected(bundle: Bundle) -> dict[str, _Fact]:
-    """What the metadata of its graphs must say, as far as they say it."""
+    """Expected metadata of the bundle's graphs."""
     calibration, digests = Calibration.of(bundle), bundle.digests()
     stored = calibration.to_json()
     return {

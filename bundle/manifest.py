@@ -40,7 +40,7 @@ class UpdateForm(Struct, frozen=True):
 
 
 class Fusion(Struct, frozen=True):
-    """How the members were fused, as far as it is read."""
+    """Facts about the fusion that are read."""
 
     checkpoints: Annotated[int, Meta(ge=1)] = 1
     separate: list[str] = []

@@ -85,7 +85,7 @@ def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[st
 
 
 def _difference(processor: Processor, index: int, item: Any, stored: Mapping[str, Any] | None) -> str:
-    """How one input is prepared otherwise than it was; empty if alike."""
+    """Difference in the preparation of one input; empty if none."""
     try:
         arrays = processor.collate(processor.encode([item], index))
     except InputError as error:

@@ -383,5 +383,5 @@ def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """What the manifest says of a file: its size in bytes and its SHA-256."""
+    """The manifest's entry of a file: its size in bytes and its SHA-256."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

@@ -129,7 +129,7 @@ AnyArchitecture = Architecture | Traced
 
 
 def read_architecture(data: Any) -> AnyArchitecture:
-    """What a decoded ``config.json`` describes."""
+    """The model that a decoded ``config.json`` describes."""
     return Traced.from_json(data) if isinstance(data, Mapping) and "traced" in data else Architecture.from_json(data)
 
 

@@ -21,16 +21,19 @@ from .raw_inputs import Sound, Unusable, as_array
 from .specs import InputSpec, processor_settings
 from .tensors import EncodedTensors, stacked
 
+log = logging.getLogger(__name__)
+
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 Zero = Annotated[float, msgspec.Meta(ge=0, le=0)]
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au")
 MOST_SECONDS = 600  # of one sound: attention looks at every pair of its moments, and would fill the memory
 BLOCK = 2**16  # moments that are decoded at a time: a file of few bytes may have many channels of silence
+WIDTH, HOP = 400, 160  # samples of a frame and between frame starts: 25 and 10 ms at 16 kHz
 EXPECTED = "a path, the bytes of a sound file, or an array of floats [samples]"
 
 
 class SoundSettings(msgspec.Struct, frozen=True):
-    """What is read of a configuration; other feature extractors prepare other tensors."""
+    """Settings of a supported feature extractor."""
 
     feature_extractor_type: Literal["Wav2Vec2FeatureExtractor"]
     sampling_rate: Count
@@ -143,10 +146,6 @@ def has_media_name(path: str | Path) -> bool:
     return has_sound_name(path) or has_image_name(path)
 
 
-log = logging.getLogger(__name__)
-WIDTH, HOP = 400, 160  # samples of a frame and between frame starts: 25 and 10 ms at 16 kHz
-
-
 def kaldi_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
     """Natural logarithms of the energies in Kaldi's mel bands: [samples] → [frames, bands] float32."""
     frames = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), WIDTH)[::HOP]
@@ -160,7 +159,7 @@ def kaldi_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
 
 
 def whisper_bands(samples: np.ndarray, rate: int, bands: int) -> np.ndarray:
-    """What Whisper reads: [samples] → [bands, frames] float32, a frame for every :data:`HOP` samples."""
+    """Whisper's spectrogram: [samples] → [bands, frames] float32, a frame for every :data:`HOP` samples."""
     padded = np.pad(samples.astype(np.float64), WIDTH // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, WIDTH)[::HOP][:-1]
     energies = _energies(frames * np.hanning(WIDTH + 1)[:-1], WIDTH)

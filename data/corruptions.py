@@ -145,8 +145,7 @@ def _neighbour(letter: str, rng: np.random.Generator) -> str:
     return letter
 
 
-LATIN = "abcdefghijklmnopqrstuvwxyz"
-# Replacements of the Latin letters: Cyrillic, Greek, Arabic.
+LATIN = "abcdefghijklmnopqrstuvwxyz"  # and what replaces it: Cyrillic, Greek, Arabic
 SCRIPTS = ("абцдефгхижклмнопярстувшъыз", "αβκδεφγηιξκλμνοπθρστυωχψζζ", "ابجدهوزحطيكلمنسعفصقرشتثخذض")
 
 
@@ -189,7 +188,7 @@ def _text(texts: Sequence[str], index: int, rng: np.random.Generator) -> str:
 
 
 def _words(text: str) -> tuple[list[str], str]:
-    """What a text is taken apart into, and what stands between: characters of a lone word that is not Latin."""
+    """Words of a text and their separator; the characters of a single word that is not Latin."""
     words = text.split()
     return (list(words[0]), "") if len(words) == 1 and any(map(_is_foreign, text)) else (words, " ")
 

@@ -36,7 +36,7 @@ def named_rows(name: str | Path, columns: DataOptions = DataOptions(), *, missin
 
 
 def source_name(name: str | Path) -> str:
-    """What messages and reports call data: a URL without credentials and query."""
+    """Name of data in messages and reports: a URL without credentials and query."""
     return shown(str(name)) if _is_url(str(name)) else str(name)
 
 
@@ -52,7 +52,7 @@ def check_named(name: str | Path) -> None:
 
 
 def matches(pattern: str) -> list[Path]:
-    """What a pattern matches, in the order of the names; nothing for what is no pattern."""
+    """Paths that a pattern matches, by name; none for other texts."""
     if not glob.has_magic(pattern):
         return []
     return sorted(Path(path) for path in glob.glob(pattern, recursive=True))  # noqa: PTH207 - of absolute ones, too

@@ -103,7 +103,7 @@ def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | N
 
 
 def fingerprints(modality: Modality, **examples: Examples | None) -> dict[str, Any]:
-    """What a use of examples records beside their names: ``{"fingerprints": {"data": …}}``, empty without any."""
+    """Record of used examples: ``{"fingerprints": {"data": …}}``, empty without any."""
     made = {name: fingerprint_of(given.inputs, modality) for name, given in examples.items() if given is not None}
     found = {name: each.to_json() for name, each in made.items() if each is not None}
     return {"fingerprints": found} if found else {}

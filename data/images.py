@@ -36,7 +36,7 @@ Std = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 
 
 class ImageSettings(msgspec.Struct, frozen=True):
-    """What is read of a configuration."""
+    """Settings that are read."""
 
     do_resize: bool | None = True
     do_center_crop: bool | None = False

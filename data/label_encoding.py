@@ -300,7 +300,7 @@ def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str,
 
 
 def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
-    """What has a label: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch."""
+    """Labelled items: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch."""
     if not are_tags(labels):
         return logits, labels
     real = labels != IGNORED

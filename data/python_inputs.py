@@ -56,7 +56,7 @@ def given_inputs(
 
 
 def ordered(given: Any, modality: Modality | None) -> Iterable[Any]:
-    """What a caller gave that is no table, as many inputs, each as it is."""
+    """Inputs of an object that is not a table, each unchanged."""
     given = unformatted(given)
     if modality is None and is_pair(given):
         raise InputError("inputs is a tuple of two strings, which are one pair or two inputs; expected a list")

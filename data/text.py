@@ -18,11 +18,14 @@ from ..errors import InputError, cut, of_library
 from .raw_inputs import Unusable, is_pair, is_words
 from .specs import InputSpec, processor_settings
 
+log = logging.getLogger(__name__)
+
 LONGEST = 2**24  # characters of a text, line or table row: 130 bytes each while tokenized
 INPUT_NAMES = "model_input_names"  # the setting of a tokenizer that says what it gives to models
 TYPES = "token_type_ids"
 UNREADABLE = "expected readable text"
 REMEDY = "use the tokenizer that the model was trained with"
+NO_WORD = -1  # the word of a special token or of padding
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class EncodedText:
 
 
 class TextSettings(msgspec.Struct, frozen=True):
-    """What is read of ``tokenizer_config.json``; a missing length is one too large to matter."""
+    """Settings read from ``tokenizer_config.json``; a missing length means no limit."""
 
     model_max_length: Annotated[float, msgspec.Meta(ge=4)] = 2**31
     truncation_side: Literal["left", "right"] = "right"
@@ -183,7 +186,7 @@ class TextProcessor:
 
 
 def empty_text(item: Any) -> str:
-    """What is empty of a text or a pair of texts, in words; nothing where neither is, and of other inputs."""
+    """Description of an empty text or pair; empty for other inputs."""
     if isinstance(item, str):
         return "" if item.strip() else "an empty text"
     texts = item if is_pair(item) else ()
@@ -205,10 +208,6 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     short = min(first, second)
     kept = (short, room - short) if 2 * short <= room else (room // 2, room - room // 2)
     return kept if first <= second else (kept[1], kept[0])
-
-
-log = logging.getLogger(__name__)
-NO_WORD = -1  # the word of a special token or of padding
 
 
 @dataclass(frozen=True)
