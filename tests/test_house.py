@@ -19,7 +19,7 @@ FLOORS: list[dict[str, str]] = [
             processor batching label_encoding python_inputs data_files data_sources examples check_inputs
             corruptions fingerprints
         """,
-        "metrics": "__init__ bootstrap class_metrics gates label_order uncertainty labels scores spans timing",
+        "metrics": "__init__ bootstrap class_metrics gates uncertainty labels scores spans timing",
     },
     {
         "tasks": "task classification multi_label regression token_classification __init__",
@@ -65,12 +65,12 @@ FLOORS: list[dict[str, str]] = [
     {
         "calib": """
             decisions.targets heads.methods __init__ decisions.__init__ decisions.temperature
-            decisions.thresholds decisions.traffic_profile decisions.fit mahalanobis taps features
-            distance_choice decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
-            heads.masking losses heads.objectives heads.search_state heads.circuits heads.taylor
+            decisions.thresholds decisions.fit mahalanobis taps features
+            decisions.calibrate_bundle heads.__init__ heads.selection heads.candidates
+            losses heads.objectives heads.masking heads.circuits heads.taylor
             heads.trials heads.choosing heads.plan_search heads.planning ood_detectors
         """,
-        "monitoring": "drift_statistics drift_monitor prediction_log drift_report __init__",
+        "monitoring": "drift_statistics drift_monitor drift_report __init__",
     },
     {
         "evaluation": """
