@@ -510,7 +510,7 @@ FAULTS = [
     Fault("cli-1", "cli/command_options.py", "test_options.py::test_options_that_make_no_sense_together",
           "useful = any((kinds[one], name) in options.taken for one in chosen)",
           "useful = bool(chosen)"),
-    Fault("cli-2", "cli/argument_types.py", "test_calibrate.py::test_command_line_refusals",
+    Fault("cli-2", "cli/command_options.py", "test_calibrate.py::test_command_line_refusals",
           "if not 0 < found < 1:",
           "if not 0 < found:"),
     Fault("cpp-1", "runtime/cpp/src/calibration.cpp",

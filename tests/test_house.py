@@ -74,10 +74,10 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "evaluation": """
-            cost_estimate evaluation_options operator_times profile_targets profile_report __init__
+            cost_estimate evaluation_options profile_targets profile_report __init__
             dropout competitors report metric_names observation model_reports baselines bisect classes
-            drawing latency noise plots shown_examples verdict report_tables report_page evaluator
-            latency_plot peak_memory polygraphy profiler verifier
+            drawing latency plots verdict report_tables evaluator peak_memory polygraphy
+            profiler verifier
         """,
         "serving": """
             __init__ http_refusals admission predict_request batcher connection datatypes observers record
@@ -97,9 +97,8 @@ FLOORS: list[dict[str, str]] = [
     {
         "": "__init__",
         "cli": """
-            __init__ argument_types terminal command_options shared build calibrate prediction_text demo
-            drift evaluate export fusion_text fuse inspection_text inspect renamed main make merge plan
-            predict profile serve sign triton tune verify
+            __init__ terminal command_options shared build calibrate prediction_text demo drift evaluate
+            export fuse inspect renamed main make merge plan predict profile serve sign triton tune verify
         """,
     },
     {"": "__main__"},
