@@ -17,29 +17,29 @@ from .version import __version__
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
-    from .build import build_engine
-    from .bundle.head_plan import HeadPlan
-    from .bundle.signature import sign
-    from .bundle.store import Bundle
-    from .calib.decisions.calibrate_bundle import calibrate
-    from .calib.heads.planning import plan_heads
-    from .data.data_options import DataOptions
-    from .errors import HydrantError
-    from .evaluation.evaluation_options import EvaluationOptions
-    from .evaluation.evaluator import evaluate
-    from .evaluation.profiler import profile
-    from .evaluation.verifier import verify
-    from .export import export_onnx
-    from .fusion.ensemble import fuse
-    from .fusion.storage import save_bundle
-    from .monitoring.drift_report import drift
-    from .runtime.loading import load
-    from .runtime.offline.offline_run import predict_files
-    from .runtime.pipeline import pipeline
-    from .runtime.prediction import Prediction
-    from .runtime.predictor import Predictor
-    from .tuning import tune
-    from .workflow.make_bundle import make
+    from .build import build_engine as build_engine
+    from .bundle.head_plan import HeadPlan as HeadPlan
+    from .bundle.signature import sign as sign
+    from .bundle.store import Bundle as Bundle
+    from .calib.decisions.calibrate_bundle import calibrate as calibrate
+    from .calib.heads.planning import plan_heads as plan_heads
+    from .data.data_options import DataOptions as DataOptions
+    from .errors import HydrantError as HydrantError
+    from .evaluation.evaluation_options import EvaluationOptions as EvaluationOptions
+    from .evaluation.evaluator import evaluate as evaluate
+    from .evaluation.profiler import profile as profile
+    from .evaluation.verifier import verify as verify
+    from .export import export_onnx as export_onnx
+    from .fusion.ensemble import fuse as fuse
+    from .fusion.storage import save_bundle as save_bundle
+    from .monitoring.drift_report import drift as drift
+    from .runtime.loading import load as load
+    from .runtime.offline.offline_run import predict_files as predict_files
+    from .runtime.pipeline import pipeline as pipeline
+    from .runtime.prediction import Prediction as Prediction
+    from .runtime.predictor import Predictor as Predictor
+    from .tuning import tune as tune
+    from .workflow.make_bundle import make as make
 
 
 _HOMES = {
@@ -93,32 +93,7 @@ _RENAMED = {
 }
 """Former name → module and name of today; likewise."""
 
-__all__ = [
-    "Bundle",
-    "DataOptions",
-    "EvaluationOptions",
-    "HeadPlan",
-    "HydrantError",
-    "Prediction",
-    "Predictor",
-    "__version__",
-    "build_engine",
-    "calibrate",
-    "drift",
-    "evaluate",
-    "export_onnx",
-    "fuse",
-    "load",
-    "make",
-    "pipeline",
-    "plan_heads",
-    "predict_files",
-    "profile",
-    "save_bundle",
-    "sign",
-    "tune",
-    "verify",
-]
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the keys are strings
 
 
 def __getattr__(name: str) -> Any:

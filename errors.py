@@ -1,13 +1,4 @@
-"""The exceptions that hydrant raises.
-
-    HydrantError
-    ├── InputError            a text, image, file, option or tensor given by the user
-    ├── PlanError             a head plan that is malformed or does not fit the model
-    ├── UnsupportedModelError an architecture, or a setting of one, outside the supported families
-    ├── BundleError           a bundle that is missing, incomplete, altered or hostile
-    ├── BackendError          a backend that is unknown or cannot run here
-    ├── GateError             a graph that differs from its reference by more than its gates allow
-    └── MissingExtraError     an optional dependency that is not installed
+"""The exceptions that hydrant raises: subclasses of :class:`HydrantError`.
 
 Every message says what was found, what was expected and what to do about it.
 The command line prints the message as one line and exits with status 2, or 1 for a failed gate.
@@ -57,11 +48,7 @@ class MissingExtraError(HydrantError):
 
 
 def of_library(error: BaseException) -> bool:
-    """Whether a library may say by this that it cannot use a file or a text.
-
-    That is any ``Exception`` except ``MemoryError``, and what PyO3 raises where Rust code panics, as in ``tokenizers``:
-    it is no ``Exception`` and cannot be imported.
-    """
+    """Whether a library may reject its input by this: an ``Exception``, or a panic of Rust code (tokenizers)."""
     kind = type(error)
     return (issubclass(kind, Exception) and not issubclass(kind, MemoryError)) or kind.__name__ == "PanicException"
 
@@ -76,48 +63,32 @@ EXTRAS = {
     "openvino": "openvino",
     "ray": "ray",
 }
-"""Which extra brings a package that not every install has."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """What to tell of a package that was imported and is not there; ``None`` if it is none of hydrant's extras."""
+    """The error for a missing package of one of hydrant's extras; ``None`` for another package."""
     package = (error.name or "").partition(".")[0]
-    if package not in EXTRAS:
+    if (extra := EXTRAS.get(package)) is None:
         return None
-    return MissingExtraError(
-        f"{package} is not installed; it is needed here: pip install 'hydrant-uq[{EXTRAS[package]}]'"
-    )
+    return MissingExtraError(f"{package} is not installed; it is needed here: pip install 'hydrant-uq[{extra}]'")
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import ``module``, or say which extra provides it.
-
-    Args:
-        module: dotted name to import.
-        extra: name of the hydrant extra that installs it.
-        purpose: what it is needed for, completing "… is needed to".
-
-    Raises:
-        MissingExtraError: the module's top-level package is not installed, or cannot be imported.
-    """
+    """Import ``module``, or raise ``MissingExtraError`` with the extra that brings it and what it "is needed to" do."""
     package, distribution = module.partition(".")[0], f"hydrant-uq[{extra}]"
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != package:
+    except ImportError as error:
+        wrong, command = "is not installed", "pip install"
+        if not isinstance(error, ModuleNotFoundError):  # a shared library is missing or does not fit
+            wrong, command = f"is installed but cannot be imported ({error})", "pip install --force-reinstall"
+        elif (error.name or "").partition(".")[0] != package:
             raise
-        raise MissingExtraError(
-            f"{package} is not installed; it is needed to {purpose}: pip install '{distribution}'"
-        ) from error
-    except ImportError as error:  # installed, but a shared library of it is missing or does not fit
-        raise MissingExtraError(
-            f"{package} is installed but cannot be imported ({error}); it is needed to {purpose}: "
-            f"reinstall it with pip install --force-reinstall '{distribution}'"
-        ) from error
+        needed = f"it is needed to {purpose}: {command} '{distribution}'"
+        raise MissingExtraError(f"{package} {wrong}; {needed}") from error
 
 
-LARGEST = 2**31 - 1
-"""Most that a whole number may be where nothing else bounds it."""
+LARGEST = 2**31 - 1  # default upper limit of integers
 
 
 def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:
@@ -126,21 +97,13 @@ def is_whole(value: Any, least: int = 0, most: int = LARGEST) -> bool:
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse what no generator of random numbers starts from.
-
-    Raises:
-        InputError: not a whole number from 0 to 2⁶³ − 1.
-    """
+    """Refuse a seed that is not a whole number from 0 to 2⁶³ − 1."""
     if not is_whole(seed, most=2**63 - 1):
         raise InputError(f"seed is {seed!r:.60}; expected a whole number, 0 or more")
 
 
 def check_plain(options: Any) -> None:
-    """Refuse what is neither ``True`` nor ``False`` for a flag of a dataclass, and what is no path for a path.
-
-    Raises:
-        InputError: the first such field.
-    """
+    """Refuse flags of a dataclass that are not booleans, and paths that are not paths."""
     for field in fields(options):
         value = getattr(options, field.name)
         if field.type == "bool" and not isinstance(value, bool):

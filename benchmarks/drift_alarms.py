@@ -20,8 +20,7 @@ from typing import Any
 import harness
 import numpy as np
 from hydrant import Bundle
-from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.traffic_reference import RATES, TrafficReference
+from hydrant.bundle.calibration import RATES, Calibration, TrafficReference
 from hydrant.monitoring.drift_monitor import Watch
 from hydrant.monitoring.drift_report import reference_of
 from hydrant.runtime.prediction import Prediction

@@ -21,10 +21,9 @@ from hydrant.bundle.head_plan import HeadPlan
 from hydrant.bundle.signature import SIGNATURE, check_signature
 from hydrant.bundle.staging import sha256_of
 from hydrant.bundle.store import Bundle
-from hydrant.data.audio import BLOCK, SoundProcessor
+from hydrant.data.audio import BLOCK, SoundProcessor, SpectrogramProcessor
 from hydrant.data.images import ImageProcessor
 from hydrant.data.raw_inputs import Sound
-from hydrant.data.spectrograms import SpectrogramProcessor
 from hydrant.errors import InputError
 from hydrant.monitoring.drift_report import Own, drift, rows_of_file
 from hydrant.runtime.offline.shard_parts import manifest_of, merge_parts

@@ -38,7 +38,7 @@ from hydrant.cli.terminal import json_lines
 from hydrant.data.data_files import file_rows
 from hydrant.data.data_options import DataOptions
 from hydrant.data.examples import read_examples
-from hydrant.data.words import WordProcessor
+from hydrant.data.text import WordProcessor
 from hydrant.engines.metadata import read_metadata
 from hydrant.errors import BundleError
 from hydrant.tasks import TASKS

@@ -1,9 +1,4 @@
-"""One description of every supported classifier: an encoder of L layers with H attention heads each.
-
-The families differ in their embeddings, in where LayerNorm stands, in how attention knows of positions, in the MLP, in
-which tokens the classifier reads and in what stands between these and the classifier. Everything above this floor reads
-these fields instead of asking which family it has.
-"""
+"""One description of every supported classifier: an encoder of L layers with H attention heads each."""
 
 from __future__ import annotations
 
@@ -14,23 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from msgspec import Meta
 
-from ..data.spec import Modality
-from ..data.specs import convert
+from ..data.specs import Modality, convert
 from ..errors import BundleError, InputError, cut
 from ..tasks import ScoreActivation, TaskName
 
 Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
-Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]
-"""No setting is as large, nor is any θ of rotary positions; float32 holds its powers."""
-
+Number = Annotated[float, Meta(gt=-1e30, lt=1e30)]  # within float32, powers included
 Activation = Literal["gelu", "gelu_tanh", "relu", "quick_gelu", "silu"]
-
 Pooling = Literal["none", "tanh", "relu", "gelu", "unit"]
-
-
 TokenPooling = Literal["first", "mean", "first_and_mean"]
 
 
@@ -117,13 +104,8 @@ class Architecture:
         return self.task == "tokens"
 
     @property
-    def drops_attention(self) -> bool:
-        """Whether dropout stands behind attention's output projection, in training: DistilBERT has none there."""
-        return self.family != "distilbert"
-
-    @property
     def drops_pooled(self) -> bool:
-        """Whether dropout stands before the classifier's dense layer, too, in training: RoBERTa's and ELECTRA's."""
+        """Whether training applies dropout before the classifier's dense layer, too."""
         return self.pooling != "none" and self.family in ("roberta", "xlm-roberta", "camembert", "electra")
 
     @property
@@ -202,20 +184,17 @@ class Architecture:
     def from_json(cls, data: Any) -> Architecture:
         """Rebuild from :meth:`to_json`."""
         file = "the bundle's config.json (make the bundle again with `hydrant fuse`)"
-        found, known = convert(data, cls, file), {field.name for field in fields(cls)}
-        wrong = sorted((known ^ set(data)) - set(ADDED))
+        found = convert(data, cls, file)
+        wrong = sorted(({field.name for field in fields(cls)} ^ set(data)) - set(ADDED))
         wrong += [name for name, fits in _fits(found).items() if not fits]
         if wrong:
             raise BundleError(f"{file} has {wrong[0]} = {cut(data.get(wrong[0]))}, which no model of hydrant's has")
         return found
 
 
-BIASES = ("norms", "output", "mlp", "pooler")
-"""What may be without biases: every LayerNorm, attention's output projection, the MLP, the dense layer."""
-
+BIASES = ("norms", "output", "mlp", "pooler")  # parts that may lack biases
+# Fields from `token_pooling` on: bundles of hydrant 0.1 lack them, and mean these defaults.
 ADDED: dict[str, Any] = {field.name: field.default for field in fields(Architecture)[-12:]}
-"""Fields from ``token_pooling`` on, which hydrant 0.1 did not have, and their defaults: a bundle without them means
-these."""
 
 
 def _fits(arch: Architecture) -> dict[str, bool]:
@@ -242,23 +221,14 @@ def _fits(arch: Architecture) -> dict[str, bool]:
 
 
 def part_of(name: str) -> str:
-    """The part of the model that a canonical weight belongs to, one of :data:`PARTS`.
-
-    >>> part_of("layers.3.mlp.up.weight")
-    'mlp'
-    >>> part_of("layers.3.attention_norm.bias")
-    'norms'
-    """
+    """The one of :data:`PARTS` that a canonical weight belongs to, such as ``mlp`` for ``layers.3.mlp.up.weight``."""
     pieces = name.split(".")
     part = pieces[2] if pieces[0] == "layers" else pieces[0]
     return "norms" if part.endswith("_norm") else part
 
 
-PROJECTIONS = ("query", "key", "value", "output")
-"""The linear maps of attention."""
-
-PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")
-"""Every part that :func:`part_of` names."""
+PROJECTIONS = ("query", "key", "value", "output")  # linear maps of attention
+PARTS = ("embeddings", "attention", "norms", "mlp", "pooler", "classifier")  # as `part_of` names them
 
 
 def check_parts(names: Iterable[str]) -> frozenset[str]:
@@ -271,10 +241,6 @@ def check_parts(names: Iterable[str]) -> frozenset[str]:
 
 
 def rotary_frequencies(base: float, head_width: int) -> np.ndarray:
-    """Radians a token, [d_h/2] float32: θ^(−2i/d_h) for the pair (i, i + d_h/2) (RoFormer, Su et al. 2021).
-
-    >>> rotary_frequencies(100.0, 4).tolist()
-    [1.0, 0.10000000149011612]
-    """
+    """Radians per token, [d_h/2] float32: θ^(−2i/d_h) for the pair (i, i + d_h/2) (RoFormer, Su et al. 2021)."""
     exponents = np.arange(0, head_width, 2, dtype=np.float64) / head_width
     return (base**-exponents).astype(np.float32)

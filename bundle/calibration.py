@@ -1,38 +1,36 @@
-"""``calibration.json``: one temperature, and the thresholds by which a prediction becomes a decision.
+"""``calibration.json``: temperatures, and the thresholds by which a prediction becomes a decision.
 
-An input is abstained from, or flagged as out of distribution, when its score lies on the named side of
-the value. All values are exact in float32, so that every runtime compares the same numbers; one beyond its range
-(3.4e38) is refused. docs/reference/bundle.md describes the file.
+All values are exact in float32, so that every runtime compares the same numbers (docs/reference/bundle.md).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
-from ..data.specs import convert
+from ..data.specs import Spec, convert
 from ..errors import BundleError, cut
 from ..metrics.uncertainty import METHODS
 from .store import CALIBRATION, Bundle
 from .strict_json import check_schema
-from .traffic_reference import TrafficReference
 
 SCHEMA = 1
-
-LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38
-"""Ends of float32's normal numbers above 0: decisions are computed in these."""
-
+LEAST, MOST = 1.1754943508222875e-38, 3.4028234663852886e38  # float32's normal numbers above 0
 Float32 = Annotated[float, Meta(ge=-MOST, le=MOST)]
 Amount = Annotated[float, Meta(ge=0, le=MOST)]
 Temperature = Annotated[float, Meta(ge=LEAST, le=MOST)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
+Some = Annotated[int, Meta(ge=1)]
 Numbers = Mapping[str, Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]]
 
 Score = Literal[
@@ -45,8 +43,8 @@ Score = Literal[
     "score_variance",
 ]
 
+# Side of a threshold that is uncertain, by score.
 SIDES: dict[str, str] = {**dict.fromkeys(get_args(Score), "above"), "confidence": "below"}
-"""Scores that a threshold may stand on, and the side of it that is uncertain."""
 
 ABSTAIN, OOD = "abstain", "ood"
 
@@ -92,11 +90,9 @@ class Conformal:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Intervals around a score that hold the label with a probability of at least the confidence.
+    """Intervals around a score, of half width quantile · √(variance + floor), that hold the label with this confidence.
 
-    The half width is quantile · √(variance + floor), in float32; the normalised conformal score of Lei et al. (2018),
-    |label − score| ÷ √(variance + floor), gives the quantile. The variance of an error is
-    σ² = factor · (variance + floor): for the likelihood of labels, not for the intervals.
+    They are normalised conformal (Lei et al. 2018). The variance of an error is σ² = factor · (variance + floor).
     """
 
     confidence: Annotated[float, Meta(gt=0, lt=1)]
@@ -112,17 +108,12 @@ class Intervals:
             raise ValueError(f"the lower of the bounds {list(self.bounds)} is the larger one")
 
 
-UNFITTED = 0.5
-"""Threshold of every label of a multi-label model that was not calibrated."""
+UNFITTED = 0.5  # threshold of each label of an uncalibrated multi-label model
 
 
 @dataclass(frozen=True)
 class LabelDecisions:
-    """What decides each label of a multi-label model.
-
-    Each label's logits of all members are divided by its own temperature [C]; a label applies where its probability
-    lies above its threshold [C]. The target is ``{"f1": 1.0}`` for the best, or ``{"false_alarm": 0.05}``.
-    """
+    """Each label's own temperature [C], and the threshold [C] that its probability must exceed to apply."""
 
     temperatures: tuple[Temperature, ...]
     thresholds: tuple[Share, ...]
@@ -135,9 +126,65 @@ class LabelDecisions:
         return _plain(self)
 
 
+RATES = ("abstain", "out_of_distribution")  # decisions, by field of a prediction
+
+
+class Rate(Spec, frozen=True):
+    """A rate: ``count`` of ``n``."""
+
+    count: Count
+    n: Some
+
+    def __post_init__(self) -> None:
+        if self.count > self.n:
+            raise ValueError(f"a rate of {self.count} in {self.n}")
+
+    @property
+    def share(self) -> float:
+        """Count ÷ n."""
+        return self.count / self.n
+
+
+class Histogram(Spec, frozen=True):
+    """The values of one score: E ascending edges between bins, and the number of values in each of E + 1 bins."""
+
+    edges: tuple[float, ...]
+    counts: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(self.edges) + 1 or not sum(self.counts):
+            raise ValueError("a histogram needs one count more than edges, and one example at least")
+        if not all(map(math.isfinite, self.edges)) or any(low >= high for low, high in pairwise(self.edges)):
+            raise ValueError("the edges of a histogram are finite and ascend")
+
+
+class TrafficReference(Spec, frozen=True):
+    """Calibration examples as traffic is compared with them: histograms of scores, and predictions by label."""
+
+    inputs: Some
+    rates: Mapping[str, Rate] = {}
+    histograms: Mapping[str, Histogram] = {}
+    labels: Mapping[str, Count] = {}
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.rates) - set(RATES):
+            raise ValueError(f"the rate {sorted(unknown)[0]!r} is not one of {', '.join(RATES)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object; without labels for a model of one output."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found if self.labels else {name: value for name, value in found.items() if name != "labels"}
+
+
+def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Values in each bin, [E + 1]: up to the first edge, above it and up to the second, and so on."""
+    places = np.searchsorted(np.asarray(edges, np.float32), np.asarray(values, np.float32), side="left")
+    return np.bincount(places, minlength=len(edges) + 1)
+
+
 @dataclass(frozen=True)
 class Calibration:
-    """What a bundle's ``calibration.json`` says; entries that were not fitted are absent."""
+    """A bundle's ``calibration.json``; entries that were not fitted are absent."""
 
     temperature: Temperature = 1.0
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
@@ -187,6 +234,5 @@ class Calibration:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """A typed entry as a JSON object."""
     found: dict[str, Any] = json.loads(msgspec.json.encode(value))
     return found

@@ -1,4 +1,4 @@
-"""What a bundle was made and fitted on, and whether data given now are the same."""
+"""Overlap of data with those that a bundle was made and fitted on."""
 
 from __future__ import annotations
 
@@ -14,35 +14,20 @@ from .density_file import fitted_on
 from .store import PLAN, Bundle
 
 log = logging.getLogger(__name__)
-
-
-LEAST = 0.05
-"""Share of examples from which on an overlap is told: a few inputs, such as short greetings, recur in any data, and
-move no figure by much."""
-
-
+LEAST = 0.05  # share of examples from which an overlap is reported: greetings recur in any data
 SEEN, NEAR = "figures look better than they are", "they look nearer than fresh inputs do"
-"""What follows from that, in every such note; and from data that the distance was fitted on."""
 
-Use = tuple[str, str, Fingerprint]
-"""What a bundle was, the name of the data, and their fingerprint."""
+Use = tuple[str, str, Fingerprint]  # verb, name of the data, fingerprint
 
 USES = {
     "planned": {"data": "planned on", "ood": "planned against"},
     "tuned": {"data": "tuned on", "validation": "judged on while it was tuned"},
     "calibrated": {"data": "calibrated on", "ood": "calibrated against"},
 }
-"""Step → which of its data → what the bundle was, in words."""
 
-MOST = 0.9
-"""Share of examples from which on an overlap is refused, since the result would not hold for fresh inputs."""
-
-LEARNT = ("tuned on",)
-"""Of :data:`USES`, what no calibration may be made on."""
-
-JUDGED = (*LEARNT, "calibrated on")
-"""What no evaluation may be made on."""
-
+MOST = 0.9  # share of examples from which an overlap is refused
+LEARNT = ("tuned on",)  # refused for calibration
+JUDGED = (*LEARNT, "calibrated on")  # refused for evaluation
 FITTED = "fitted"
 
 
@@ -76,11 +61,9 @@ def overlaps(
             if share >= MOST and role == "data" and used in refused:
                 raise seen_already(doing, examples, share, f"{words} ({name})")
             if share >= LEAST:
-                notes.append(
-                    f"{doing} {bundle.path.name} on {examples.name}: {share:.0%} of its {len(examples)} examples are "
-                    f"among those that {words} ({name}), so that {follows}; give data that no earlier step has seen, "
-                    "and no example twice"
-                )
+                part = f"{share:.0%} of its {len(examples)} examples are among those that {words} ({name})"
+                note = f"{doing} {bundle.path.name} on {examples.name}: {part}, so that {follows}"
+                notes.append(f"{note}; give data that no earlier step has seen, and no example twice")
     for note in notes:
         log.warning("%s", note)
     return notes
@@ -88,30 +71,20 @@ def overlaps(
 
 def seen_already(doing: str, examples: Examples, share: float, what: str) -> InputError:
     """The error for data most of which an earlier step has seen."""
-    return InputError(
-        f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those that {what}; "
-        f"{doing} needs data of their own, since its result would not hold for fresh inputs; with force=True (--force) "
-        "it is done all the same"
-    )
+    part = f"{share:.0%} of the {len(examples)} examples of {examples.source} are among those that {what}"
+    return InputError(f"{part}; {doing} needs data of its own; force=True (--force) accepts these")
 
 
-FORMS = {True: "pairs of texts", False: "single texts"}
-"""What inputs are, by whether they are pairs."""
+FORMS = {True: "pairs of texts", False: "single texts"}  # by is_pair
 
 REMEDY = {
-    True: "a model that has learnt from single texts answers pairs all the same, and nobody has measured how well: "
-    "give single texts, or make the bundle with pairs (--text-pair-column)",
-    False: "a model that has learnt from pairs answers single texts all the same, and nobody has measured how well: "
-    "name the second column (--text-pair-column), or give both texts (--pair; tuples in Python)",
+    True: "its answers to pairs are not measured; give single texts, or make the bundle with --text-pair-column",
+    False: "its answers to single texts are not measured; give both texts (--pair, --text-pair-column, or tuples)",
 }
-"""What to do about inputs that are pairs, and about those that are none."""
 
 
 def form_used(bundle: Bundle) -> tuple[bool, str] | None:
-    """Whether a bundle was made and fitted on pairs of texts, and on which data it was what; ``None`` if unknown.
-
-    A checkpoint does not tell: every BERT has two token types, whatever it learnt from. The data of the steps do.
-    """
+    """Whether the recorded data of a bundle's steps are pairs of texts, and the last of them; ``None`` if unknown."""
     try:
         return _form(_recorded(bundle))
     except HydrantError:  # whoever needs the plan or the calibration says what is wrong with them
@@ -139,7 +112,6 @@ def _other_form(uses: Iterable[Use], doing: str, now: Fingerprint | None) -> lis
 
 
 def _recorded(bundle: Bundle) -> Iterator[Use]:
-    """What the bundle was, on which data, and their fingerprint; nothing for bundles that record none."""
     facts: dict[str, Any] = {
         "planned": bundle.plan().provenance if bundle.has(PLAN) else {},
         "tuned": bundle.manifest.get("fusion", {}).get("tuned"),
@@ -153,7 +125,6 @@ def _recorded(bundle: Bundle) -> Iterator[Use]:
 
 
 def _stored(about: Mapping[str, Any], part: str) -> Fingerprint | None:
-    """The fingerprint of some of the data that a step had, by what it recorded."""
     stored = about.get("fingerprints")
     return Fingerprint.from_json(stored.get(part)) if isinstance(stored, Mapping) else None
 

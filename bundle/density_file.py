@@ -1,17 +1,13 @@
-"""``density.safetensors``: what the distance of an input's features from the training data is computed with.
+"""``density.safetensors``: the distance of an input's features from the training data.
 
 A *tap* is a vector f of the network: ``layers.3.first`` and ``layers.3.mean``, the first token and the mean over real
-tokens behind a layer of the trunk that all members share, or ``last.0``, what a member's classifier reads (the first
-token, or the mean of all patches or real tokens, behind the final norm and before the pooler; where it reads both,
-``last.0`` is the first token and ``last.0.mean`` the mean). Of a model that tags tokens every token has vectors of its
-own, ``layers.3.token`` and ``last.0``, and a distance; its classes are the tags. With f of unit length, the squared
-Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller & Hein 2025) is
+tokens behind a shared layer; or ``last.0``, the input of a member's pooler or classifier (``last.0.mean`` the mean
+where it reads both). Token classification has ``layers.3.token`` and ``last.0`` for every token. With f of unit length,
+the squared Mahalanobis distance to the nearest class (Lee et al. 2018; unit length: Müller & Hein 2025) is
 
     d = min_c |(f − centre) W − μ_c|²        W Wᵀ the inverse of the shrunk covariance within classes
 
-and the distance of an input is the mean over its taps of (d − location) / scale. W may bring features to fewer numbers,
-r of d (``calib.mahalanobis.directions``). The file holds the float32 tensors of :class:`Density`, and :class:`Facts` as
-JSON in one entry of its metadata: the order of several would differ from file to file.
+and the distance of an input is the mean over its taps of (d − location) / scale.
 """
 
 from __future__ import annotations
@@ -34,18 +30,14 @@ from .strict_json import check_schema, from_json_bytes
 from .traced import AnyArchitecture
 
 SCHEMA = 1
-
 METADATA = "density"
-
 FLOAT32 = "F32"
-
 TENSORS = ("centre", "whitening", "means", "location", "scale")
-
 TAP = re.compile(r"layers\.(\d+)\.(first|mean|token)|last\.(\d+)(\.mean)?")
 
 
 class Facts(Spec, frozen=True):
-    """The metadata: ``weights_sha256`` is of the weights that give these features."""
+    """The metadata; ``weights_sha256`` belongs to the weights that give these features."""
 
     schema: int
     taps: tuple[str, ...]
@@ -58,8 +50,7 @@ class Density:
     """The fitted distance of a bundle, of K taps of width d and R classes that had examples.
 
     ``centre`` [K, d], ``whitening`` W [K, d, r], ``means`` μ_c [K, R, r], whitened; ``location`` and ``scale`` [K] are
-    mean and standard deviation of the squared distance on in-distribution validation data, the latter over the weight
-    of the tap, where one counts more than another.
+    mean and standard deviation on in-distribution validation data, the latter divided by the tap's weight.
     """
 
     taps: tuple[str, ...]
@@ -75,16 +66,15 @@ class Density:
         return {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in TENSORS}
 
     def to_json(self) -> dict[str, Any]:
-        """What people want to know of it: the taps, a rank below d, and on what they were fitted and chosen."""
+        """Summary for reports: the taps, a rank below d, and the data of fit and choice."""
         width, rank = self.whitening.shape[1:]
-        told = {name: each for name, each in self.fitted.items() if name != "fingerprints"}
-        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **told}
+        fitted = {name: each for name, each in self.fitted.items() if name != "fingerprints"}
+        return {"taps": list(self.taps), **({"rank": rank} if rank < width else {}), **fitted}
 
     def to_bytes(self, weights_sha256: str) -> bytes:
         """The file."""
-        facts = Facts(SCHEMA, self.taps, weights_sha256, dict(self.fitted))
-        text = json.dumps(msgspec.structs.asdict(facts), sort_keys=True)
-        return save(self.arrays(), {METADATA: text})
+        facts = msgspec.structs.asdict(Facts(SCHEMA, self.taps, weights_sha256, dict(self.fitted)))
+        return save(self.arrays(), {METADATA: json.dumps(facts, sort_keys=True)})
 
     @classmethod
     def of(cls, bundle: Bundle) -> Density | None:
@@ -116,14 +106,12 @@ class Density:
 
 
 def fitted_on(bundle: Bundle) -> Mapping[str, Any]:
-    """On what the distance of a bundle was fitted; empty where there is none, or none that can be read."""
-    if not bundle.has(DENSITY):
-        return {}
+    """Data that a bundle's distance was fitted on; empty without a readable distance."""
     try:
-        with safe_open(bundle.file(DENSITY), "np") as file:
-            return dict(json.loads((file.metadata() or {})[METADATA])["fitted"])
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError):
-        return {}  # whoever needs the distance says what is wrong with it
+        density = Density.of(bundle)
+    except BundleError:  # reported by whoever needs the distance
+        return {}
+    return {} if density is None else density.fitted
 
 
 def _check(density: Density, bundle: Bundle) -> None:

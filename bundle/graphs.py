@@ -1,8 +1,4 @@
-"""What a graph says of itself, and whether the bundle says the same.
-
-An ONNX file is a protocol-buffer message with its metadata in one field at the top, so that its parts are read without
-any library, and without reading the weights.
-"""
+"""Metadata of ONNX graphs, read without any library or the weights, and compared with those of their bundle."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,32 +16,23 @@ from .calibration import Calibration
 from .manifest import MANIFEST
 from .store import CALIBRATION, DENSITY, PROCESSOR, TOKENIZER_GRAPH, WEIGHTS, Bundle
 
-METADATA, KEY, VALUE = 14, 1, 2
-"""Fields of ONNX's ModelProto and StringStringEntryProto."""
-
-GRAPH, INPUT, OUTPUT = 7, 11, 12
-"""Fields of ModelProto and GraphProto."""
-
-_Fact = tuple[str, Any, Callable[[str], Any]]
-"""The file that answers for a key of the metadata, what that says, and how the graph's text is decoded."""
+METADATA, KEY, VALUE = 14, 1, 2  # fields of ONNX's ModelProto and StringStringEntryProto
+GRAPH, INPUT, OUTPUT = 7, 11, 12  # fields of ModelProto and GraphProto
+_Fact = tuple[str, Any, Callable[[str], Any]]  # source file, its value, decoder of the graph's text
 
 
 def graph_metadata(path: Path) -> dict[str, str]:
-    """``metadata_props`` of an ONNX file; what cannot be decoded is left to whoever loads the graph."""
-    found: dict[str, str] = {}
+    """``metadata_props`` of an ONNX file; empty for what is not one."""
     if not path.is_file():
-        return found
-    with path.open("rb") as file:
-        try:
-            for entry in _fields(file, METADATA, 0, file.seek(0, os.SEEK_END)):
-                found[_inner(entry, KEY).decode()] = _inner(entry, VALUE).decode()
-        except ValueError:  # no ONNX file
-            return {}
-    return found
+        return {}
+    with path.open("rb") as file, suppress(ValueError):
+        entries = _fields(file, METADATA, 0, file.seek(0, os.SEEK_END))
+        return {_inner(entry, KEY).decode(): _inner(entry, VALUE).decode() for entry in entries}
+    return {}
 
 
 def tokenizer_source(bundle: Bundle) -> str:
-    """What a ``tokenizer.onnx`` of this bundle is made from: the digests of the tokenizer's files."""
+    """Digests of the tokenizer's files, which identify the source of ``tokenizer.onnx``."""
     digests = bundle.digests()
     names = (f"{PROCESSOR}/tokenizer.json", f"{PROCESSOR}/tokenizer_config.json")
     return " ".join(digests[name] for name in names if name in digests)
@@ -56,10 +44,7 @@ def check_all_graphs(bundle: Bundle) -> None:
 
 
 def check_graph(bundle: Bundle, *names: str) -> None:
-    """Refuse graphs whose metadata contradict the bundle that they lie in.
-
-    What a graph does not tell, as one that went through another tool may not, is not compared.
-    """
+    """Refuse graphs whose metadata contradict their bundle; absent metadata are not compared."""
     facts = _expected(bundle) if names else {}
     for path in (bundle.path / name for name in names):
         said = graph_metadata(path)
@@ -71,15 +56,12 @@ def check_graph(bundle: Bundle, *names: str) -> None:
                 value = said[key]
             if value != expected:
                 ours, theirs = _different(value, expected)
-                raise BundleError(
-                    f"{path} has {key.removeprefix('hydrant.').replace('_', ' ')} {cut(ours)}, but {source} says "
-                    f"{cut(theirs)}: they are of different bundles, or one was edited; export the graph again with "
-                    "`hydrant export`"
-                )
+                what = f"{key.removeprefix('hydrant.').replace('_', ' ')} {cut(ours)}, but {source} says {cut(theirs)}"
+                raise BundleError(f"{path} has {what}; export the graph again with `hydrant export`")
 
 
 def _expected(bundle: Bundle) -> dict[str, _Fact]:
-    """What the metadata of its graphs must say, as far as they say it."""
+    """Expected metadata of the bundle's graphs."""
     calibration, digests = Calibration.of(bundle), bundle.digests()
     stored = calibration.to_json()
     return {
@@ -114,9 +96,6 @@ def _different(value: Any, expected: Any) -> tuple[Any, Any]:
     if not isinstance(value, list) or not isinstance(expected, list) or len(value) != len(expected):
         return value, expected
     return next((ours, theirs) for ours, theirs in zip(value, expected, strict=True) if ours != theirs)
-
-
-# The message
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ from .staging import write_atomically
 from .strict_json import check_schema, from_json_bytes, to_json_bytes
 
 SCHEMA = 1
-
-Keep = tuple[tuple[int, ...], ...]
-"""One member's kept heads: ``keep[layer]`` is a sorted tuple of head indices."""
+Keep = tuple[tuple[int, ...], ...]  # of one member: keep[layer] holds sorted head indices
 
 
 class Member(Spec, frozen=True):
@@ -77,10 +75,8 @@ class HeadPlan:
                 raise PlanError(f"member {member} of the plan has {len(keep)} layers; expected {layers}")
             for layer, kept in enumerate(keep):
                 if not kept or list(kept) != sorted(set(kept)) or not 0 <= kept[0] <= kept[-1] < heads:
-                    raise PlanError(
-                        f"member {member}, layer {layer} of the plan keeps heads {literal(list(kept))}; expected one "
-                        f"or more from 0 to {heads - 1}, sorted and each once"
-                    )
+                    wrong = f"member {member}, layer {layer} of the plan keeps heads {literal(list(kept))}"
+                    raise PlanError(f"{wrong}; expected one or more from 0 to {heads - 1}, sorted and each once")
 
     @classmethod
     def all_heads(cls, family: str, layers: int, heads: int, members: int = 1) -> HeadPlan:
@@ -112,9 +108,7 @@ class HeadPlan:
         pairs = list(combinations(range(len(self.members)), 2))
         if not pairs:
             return {"mean": None, "pairs": {}, "per_layer": [], "identical": []}
-        table = [
-            [_jaccard(self.members[i][layer], self.members[j][layer]) for layer in range(self.layers)] for i, j in pairs
-        ]
+        table = [list(map(_jaccard, self.members[i], self.members[j])) for i, j in pairs]
         means = [sum(row) / self.layers for row in table]
         return {
             "mean": sum(means) / len(means),
@@ -126,22 +120,15 @@ class HeadPlan:
     def check_fits(self, family: str, layers: int, heads: int) -> None:
         """Raise ``PlanError`` unless the plan was made for a model of this shape."""
         if (self.family, self.layers, self.heads) != (family, layers, heads):
-            raise PlanError(
-                f"plan is for a {self.family!r} model of {self.layers} layers of {self.heads} heads, but this model is "
-                f"{family!r} and has {layers} layers of {heads} heads; make a plan for it with `hydrant plan`"
-            )
+            planned = f"plan is for a {self.family!r} model of {self.layers} layers of {self.heads} heads"
+            given = f"this model is {family!r} and has {layers} layers of {heads} heads"
+            raise PlanError(f"{planned}, but {given}; make a plan for it with `hydrant plan`")
 
     def to_json(self) -> dict[str, Any]:
         """The plan as the JSON object of its file (docs/reference/bundle.md)."""
-        return {
-            "schema": SCHEMA,
-            "family": self.family,
-            "layers": self.layers,
-            "heads": self.heads,
-            "members": [{"keep": [list(kept) for kept in keep]} for keep in self.members],
-            "method": self.method,
-            "provenance": dict(self.provenance),
-        }
+        members = [{"keep": [list(kept) for kept in keep]} for keep in self.members]
+        facts = {name: getattr(self, name) for name in ("family", "layers", "heads")}
+        return {"schema": SCHEMA, **facts, "members": members, "method": self.method, "provenance": {**self.provenance}}
 
     @classmethod
     def from_json(cls, data: Any) -> HeadPlan:
@@ -173,9 +160,8 @@ class HeadPlan:
         try:
             content = Path(path).read_bytes()
         except OSError as error:
-            raise InputError(
-                f"cannot read plan {path}: {error.strerror or error}; expected a plan that `hydrant plan` wrote"
-            ) from error
+            wrong = f"cannot read plan {path}: {error.strerror or error}"
+            raise InputError(f"{wrong}; expected a plan that `hydrant plan` wrote") from error
         data = from_json_bytes(content, path, PlanError)
         try:
             return cls.from_json(data)

@@ -1,15 +1,10 @@
-"""``hydrant.json``, the manifest of a bundle: its schema, what it is of, and its files with size and SHA-256.
-
-A bundle made on one system is read on another: names of files are relative and normal with "/" between folders, hold
-nothing that Windows reads otherwise, and no two of them differ in letter case or Unicode form alone, which macOS and
-Windows take for one.
-"""
+"""``hydrant.json``, the manifest of a bundle: its schema, the model, and its files with size and SHA-256."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -20,18 +15,12 @@ from ..errors import BundleError, cut, listing
 from .strict_json import check_schema, from_json_bytes
 
 SCHEMA = 1
-
 MANIFEST = "hydrant.json"
-
 MAX_MANIFEST_BYTES = 16 * 2**20
-
 MAX_FILES = 4096
-
-LONGEST_PART, LONGEST = 255, 1024
-"""Bytes in UTF-8 of a folder's or a file's name, and of all of a path within the bundle, that every system holds."""
-
+LONGEST_PART, LONGEST = 255, 1024  # UTF-8 bytes of a name and of a path
+# Names of devices on Windows, in every folder and with every ending.
 DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(\..*)?", re.IGNORECASE | re.DOTALL)
-"""A name that Windows takes for a device, in whatever folder and with whatever ending."""
 
 FORBIDDEN = re.compile(r'[\x00-\x1f<>"|?*]')
 
@@ -51,7 +40,7 @@ class UpdateForm(Struct, frozen=True):
 
 
 class Fusion(Struct, frozen=True):
-    """How the members were fused, as far as it is read."""
+    """Facts about the fusion that are read."""
 
     checkpoints: Annotated[int, Meta(ge=1)] = 1
     separate: list[str] = []
@@ -96,16 +85,16 @@ def validated(manifest: Any, file: Path) -> dict[str, Any]:
 
 def safe_name(name: str, file: Path) -> str:
     """A name that the manifest ``file`` lists; refused where it leaves the folder or some system cannot hold it."""
-    path, why = name.encode(errors="surrogatepass"), ""
+    path, parts = name.encode(errors="surrogatepass"), name.split("/")
     if len(path) > LONGEST or any(len(part) > LONGEST_PART for part in path.split(b"/")):
         why = f", a name of more than {LONGEST_PART} bytes between two /, or {LONGEST} in all; give it a shorter one"
     elif not stays_inside(name):
         why = "; a bundle's files must stay inside its folder"
-    elif not is_portable(name):
+    elif any(part.endswith((".", " ")) or FORBIDDEN.search(part) or DEVICE.fullmatch(part) for part in parts):
         why = ", a name that Windows cannot hold; give it another"
-    if why:
-        raise BundleError(f"{file} lists the file {cut(name)}{why}")
-    return name
+    else:
+        return name
+    raise BundleError(f"{file} lists the file {cut(name)}{why}")
 
 
 def stays_inside(name: str) -> bool:
@@ -115,29 +104,14 @@ def stays_inside(name: str) -> bool:
     return normal and not (path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name)
 
 
-def is_portable(name: str) -> bool:
-    """Whether every system can hold a file of this name, which stays inside the folder."""
-    parts = name.split("/")
-    return not any(part.endswith((".", " ")) or FORBIDDEN.search(part) or DEVICE.fullmatch(part) for part in parts)
-
-
-def same_place(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two names that are one file where neither letter case nor Unicode form counts; ``None`` where all differ."""
+def check_apart(names: Sequence[str], file: Path) -> None:
+    """Refuse too many names, and two that differ in letter case or Unicode form alone."""
+    if len(names) > MAX_FILES:
+        raise BundleError(f"{file} lists {len(names)} files, itself included; expected at most {MAX_FILES}")
     seen: dict[str, str] = {}
     for name in names:
         folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
         if folded in seen:
-            return seen[folded], name
+            same = f"{cut(seen[folded])} and {cut(name)}, which are one file on macOS and Windows"
+            raise BundleError(f"{file} lists the files {same}; give one of them another name")
         seen[folded] = name
-    return None
-
-
-def check_apart(names: Sequence[str], file: Path) -> None:
-    """Refuse names of which two are one file where letter case does not count, and more than a bundle needs."""
-    if len(names) > MAX_FILES:
-        raise BundleError(f"{file} lists {len(names)} files, itself included; expected at most {MAX_FILES}")
-    if (same := same_place(names)) is not None:
-        raise BundleError(
-            f"{file} lists the files {cut(same[0])} and {cut(same[1])}, which are one file on macOS and Windows; give "
-            "one of them another name"
-        )

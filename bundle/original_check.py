@@ -1,8 +1,4 @@
-"""``original_check.json``: the original checkpoint's answers to fixed raw inputs, and the tensors it read.
-
-``hydrant fuse`` compares hydrant with the original on them; the file lets any machine repeat the preprocessing later,
-without the checkpoint.
-"""
+"""``original_check.json``: the original's answers to fixed raw inputs, to repeat the preprocessing anywhere."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ..data.check_inputs import from_json, to_json
@@ -21,53 +18,36 @@ from .store import Bundle
 from .strict_json import check_schema
 
 ORIGINAL_CHECK = "original_check.json"
-
 SCHEMA = 1
-
-SAMPLES = 64
-"""Values that are kept of a sound's tensor: its sums are rounded differently from machine to machine."""
-
+SAMPLES = 64  # values stored of a sound: machines round its sums differently
 SOUND_TOLERANCE = 1e-3
 
 
-class Row(Spec, frozen=True):
-    """One input."""
+class CheckedInput(Spec, frozen=True):
+    """One raw input, its tensors without batch axis (``None`` where rejected), and the highest probabilities."""
 
     input: Any
-    tensors: dict[str, Any] | None
-    probabilities: dict[str, float]
+    tensors: Mapping[str, Any] | None
+    probabilities: Mapping[str, float]
 
 
 class CheckFile(Spec, frozen=True):
     """The file."""
 
     schema: int
-    inputs: list[Row]
-
-
-@dataclass(frozen=True)
-class CheckedInput:
-    """One raw input and what the original checkpoint makes of it.
-
-    ``tensors`` have no batch axis, and are ``None`` where hydrant rejects the input, as it does empty texts;
-    ``probabilities`` are the original's highest ones by class index, or its score under ``"score"``.
-    """
-
-    item: Any
-    tensors: Mapping[str, Any] | None
-    probabilities: Mapping[str, float]
+    inputs: list[CheckedInput]
 
 
 @dataclass(frozen=True)
 class OriginalCheck:
-    """What hydrant and the original checkpoint agreed on, and the settings of the original's processor."""
+    """Inputs on which hydrant and the original agree, and the settings of the original's processor."""
 
     settings: Mapping[str, Any]
     inputs: list[CheckedInput]
 
 
 def summary(name: str, tensor: np.ndarray) -> Any:
-    """What is stored of one input's tensor [...]: token ids whole, pixels as a digest, a sound's as some values."""
+    """Stored form of one input's tensor [...]: all token ids, a digest of pixels, some values of a sound."""
     if np.issubdtype(tensor.dtype, np.integer):
         return tensor.tolist()
     facts: dict[str, Any] = {"shape": list(tensor.shape)}
@@ -78,21 +58,16 @@ def summary(name: str, tensor: np.ndarray) -> Any:
 
 
 def _summaries(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What is stored of one input's tensors; of one input the mask is all ones."""
     return {name: summary(name, tensor) for name, tensor in tensors.items() if name != "attention_mask"}
 
 
 def check_to_json(check: OriginalCheck) -> dict[str, Any]:
     """The file as a JSON object."""
     rows = [
-        {
-            "input": to_json(each.item),
-            "tensors": None if each.tensors is None else _summaries(each.tensors),
-            "probabilities": dict(each.probabilities),
-        }
+        CheckedInput(to_json(each.input), each.tensors and _summaries(each.tensors), each.probabilities)
         for each in check.inputs
     ]
-    return {"schema": SCHEMA, "inputs": rows}
+    return msgspec.to_builtins(CheckFile(SCHEMA, rows))
 
 
 def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[str, Any] | None:
@@ -110,7 +85,7 @@ def repeat_preprocessing(bundle: Bundle, processor: Processor | None) -> dict[st
 
 
 def _difference(processor: Processor, index: int, item: Any, stored: Mapping[str, Any] | None) -> str:
-    """How one input is prepared otherwise than it was; empty if alike."""
+    """Difference in the preparation of one input; empty if none."""
     try:
         arrays = processor.collate(processor.encode([item], index))
     except InputError as error:
@@ -118,14 +93,12 @@ def _difference(processor: Processor, index: int, item: Any, stored: Mapping[str
     if stored is None:
         return f"input {index} was rejected, and is accepted now"
     now = _summaries({name: array[0] for name, array in arrays.items()})
-    if set(now) != set(stored):
-        return f"input {index} becomes {', '.join(now)}; it was {', '.join(stored)}"
-    different = [name for name in now if not _same(now[name], stored[name])]
+    different = [name for name in {**now, **stored} if not _same(now.get(name), stored.get(name))]
     return f"input {index} has other {', '.join(different)}" if different else ""
 
 
 def _same(now: Any, stored: Any) -> bool:
-    if not isinstance(now, dict) or "values" not in now:
+    if stored is None or not isinstance(now, dict) or "values" not in now:
         return bool(now == stored)
     close = np.allclose(now["values"], stored["values"], rtol=SOUND_TOLERANCE, atol=SOUND_TOLERANCE)
     return now["shape"] == stored["shape"] and close

@@ -1,4 +1,4 @@
-"""The folder in which a long job keeps how far it has come, so that the same call goes on from there."""
+"""The folder of an interrupted job, from which the same call resumes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,12 @@ from .staging import alone_in, discard, flush, owned_folder, sweep, telling
 from .strict_json import from_json_bytes, to_json_bytes
 
 log = logging.getLogger(__name__)
-
 DESCRIPTION = "job.json"
-"""The file that says which job a folder belongs to."""
-
 T = TypeVar("T")
 
 
 class Checkpoint:
-    """Files of an interrupted job, each whole or absent, beside ``job.json``; without a folder nothing is kept.
-
-    The folder appears with the first file. ``digest`` is of everything that decides the result, by name.
-    """
+    """Files of an interrupted job, whose digest is in ``job.json``, each whole or absent; nothing without a folder."""
 
     def __init__(self, folder: Path | None, digest: Mapping[str, Any], job: str) -> None:
         self.folder = None if folder is None else Path(os.path.realpath(folder))
@@ -38,7 +32,7 @@ class Checkpoint:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder is there."""
+        """Whether the folder exists."""
         return self.folder is not None and self.folder.exists()
 
     @property
@@ -95,9 +89,8 @@ class Checkpoint:
             try:
                 free = stack.enter_context(alone_in(self.folder))
             except OSError as error:
-                raise InputError(
-                    f"{self.folder} is gone: another process finished or deleted it; look at the output first"
-                ) from error
+                gone = f"{self.folder} is gone: another process finished or deleted it"
+                raise InputError(f"{gone}; look at the output first") from error
             if not free:
                 raise InputError(f"{self.folder} is used by another process; wait for it, or choose another output")
             self._check()
@@ -124,14 +117,11 @@ class Checkpoint:
             sweep(self.folder.parent, self.folder.stem)
 
     def _check(self) -> None:
-        """Refuse the folder of another job."""
         assert self.folder is not None
         if not self.has(DESCRIPTION):
             raise InputError(f"{self.folder} is not an interrupted {self._job} (no {DESCRIPTION}); {self.remedy}")
         found = self.read(DESCRIPTION, dict[str, Any])
         other = [name for name in {**self._digest, **found} if found.get(name) != self._digest.get(name)]
         if other:
-            raise InputError(
-                f"{self.folder} holds an interrupted {self._job} with other {listing(other)}; run the command that "
-                f"began it, or {self.remedy}"
-            )
+            holds = f"{self.folder} holds an interrupted {self._job} with other {listing(other)}"
+            raise InputError(f"{holds}; run the command that began it, or {self.remedy}")

@@ -16,16 +16,13 @@ from .staging import folders_above, owned_folder, telling, write_atomically
 from .store import ENGINES, Bundle
 
 log = logging.getLogger(__name__)
-
 REPORT = "reports/verify.json"
 REMEDY = "run `hydrant verify` again"
-
-LONGEST = 200
-"""Characters that are repeated of what a report says."""
+LONGEST = 200  # characters of a quoted report value
 
 
 def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
-    """The folder that reports go to instead of the bundle; ``None`` stays. Meant to be asked before long work."""
+    """The writable folder for reports outside the bundle, checked before long work; ``None`` for the bundle."""
     if folder is None:
         return None
     chosen = Path(folder).absolute()
@@ -39,11 +36,7 @@ def report_folder(bundle: Bundle, folder: str | Path | None) -> Path | None:
 def store_reports(
     bundle: Bundle, files: Mapping[str, bytes | Path], folder: Path | None, remove: Collection[str] = ()
 ) -> list[str]:
-    """Put reports into the bundle, or into ``folder`` under the last part of their names; the names or paths.
-
-    A bundle that cannot be written, or is no longer what was measured, is no error: the figures are in the caller's
-    hands, and a warning is logged.
-    """
+    """Put reports into the bundle, or into ``folder``; their names or paths. A bundle that fails logs a warning."""
     if folder is None:
         try:
             bundle.add(files, remove=remove, unchanged=bundle.digests())
@@ -59,7 +52,7 @@ def store_reports(
 
 
 class Verdict(Struct, frozen=True):
-    """A backend, its precision, and whether all its gates held; other names could read as several."""
+    """A backend, its precision, and whether all its gates held."""
 
     backend: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,40}\Z")]
     precision: Annotated[str, Meta(pattern=r"^[a-z0-9]{1,20}\Z")]
@@ -77,11 +70,7 @@ class Report(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Verification:
-    """The last verification.
-
-    ``passed`` and ``failed`` name backends with their precision, as ``"onnxruntime fp32"``; ``current`` tells whether
-    the files of the bundle are those that were verified; engines that came later do not count.
-    """
+    """The last verification: backends with precisions (``"onnxruntime fp32"``); ``current``: files are unchanged."""
 
     passed: tuple[str, ...]
     failed: tuple[str, ...]
@@ -103,13 +92,7 @@ class Verification:
             for verdict in (True, False)
         )
         now = bundle.digests()
-        known = {
-            name: digest for name, digest in now.items() if name in report.files or not name.startswith(f"{ENGINES}/")
-        }
-        told = _line(report.reference), _line(report.inputs)
-        return cls(passed, failed, *told, current=report.files in (now, known))
-
-
-def _line(value: str) -> str:
-    """A report's words, as they may appear within a line: the bundle may be a stranger's."""
-    return "".join(sign if sign.isprintable() else "?" for sign in short(value, LONGEST))
+        known = {name: now[name] for name in now if name in report.files or not name.startswith(f"{ENGINES}/")}
+        lines = (short(text, LONGEST) for text in (report.reference, report.inputs))  # the bundle may be hostile
+        reference, inputs = ("".join(sign if sign.isprintable() else "?" for sign in line) for line in lines)
+        return cls(passed, failed, reference, inputs, report.files in (now, known))

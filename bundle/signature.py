@@ -1,9 +1,7 @@
 """Signatures of bundles, by the OpenSSF model-signing standard (a Sigstore bundle over an in-toto statement).
 
-The digests in a manifest tell chance from damage, not a friend from an attacker: who alters a file can write its new
-digest beside it. A signature covers every file of the folder, the manifest among them, and only the owner of the
-private key can make it. It stands in the bundle as ``hydrant.sig`` and is made last: whatever is added to the bundle
-afterwards, a report or an engine, ends it.
+Digests in a manifest detect damage; a signature (``hydrant.sig``) detects attackers. It covers every file of the
+folder and is made last: each later addition, such as a report or an engine, invalidates it.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ from .staging import PURPOSE, flush, locked, owned_folder, sha256_of, stages, te
 from .store import Bundle, resolve
 
 SIGNATURE = "hydrant.sig"
-
-PASSWORD = "HYDRANT_KEY_PASSWORD"
-"""Variable of the environment with the password of an encrypted private key."""
-
+PASSWORD = "HYDRANT_KEY_PASSWORD"  # environment variable with the private key's password
 MAX_SIGNATURE_BYTES = 64 * 2**20
 MAX_PEM_BYTES = 2**20
 
@@ -95,11 +90,7 @@ def sign(
 
 
 def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
-    """Refuse a bundle that whoever is trusted, by a PEM file, did not sign as it is now.
-
-    What an open ``Bundle`` read from the manifest is what the signature covers, so that every file that is used
-    later is compared with a signed digest.
-    """
+    """The bundle whose manifest a signature by the trusted key or certificate covers as it is now; refuses others."""
     verifying, pem = _library("verifying"), _pem(trust, "PUBLIC KEY", "CERTIFICATE")
     bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     place = bundle.path / SIGNATURE
@@ -119,10 +110,8 @@ def check_signature(bundle: Bundle | str | Path, trust: str | Path) -> Bundle:
             config.verify(bundle.path, place)
     except Exception as error:  # of several libraries, none of which names its exceptions
         why = _changed(bundle.path, place) or str(error) or type(error).__name__
-        raise BundleError(
-            f"bundle {bundle.path} is not what the owner of {pem} signed ({cut(why, 300)}); get it again from its "
-            "maker, or sign it again with `hydrant sign` where the change is yours"
-        ) from error
+        wrong = f"bundle {bundle.path} is not what the owner of {pem} signed ({cut(why, 300)})"
+        raise BundleError(f"{wrong}; get it again from its maker, or sign it again with `hydrant sign`") from error
     if MANIFEST not in _statement(place) or bundle.now().manifest != bundle.manifest:
         raise BundleError(f"the signature of {bundle.path} does not cover its {MANIFEST}; sign it with `hydrant sign`")
     return bundle
@@ -154,16 +143,13 @@ def _check_whole(bundle: Bundle) -> None:
         if any(path == stage or stage in path.parents for stage in passing):
             continue
         name = path.relative_to(bundle.path).as_posix()
-        if path.is_symlink():
-            raise BundleError(f"{path} is a link; a signature covers files alone, so replace it by what it leads to")
-        if path.exists() and not path.is_dir() and not path.is_file():
-            raise BundleError(f"{path} is neither a file nor a folder, which no signature covers; remove it")
+        if path.is_symlink() or (path.exists() and not path.is_dir() and not path.is_file()):
+            raise BundleError(f"{path} is a link or a special file; a signature covers regular files: replace it")
         if path.is_file() and name not in listed:
             raise BundleError(f"{path} is not listed in {MANIFEST}; a signature covers the whole folder: remove it")
 
 
 def _pem(path: str | Path, *kinds: str) -> Path:
-    """A PEM file that holds one of several kinds of blocks."""
     path = Path(path)
     if not path.is_file() or path.stat().st_size > MAX_PEM_BYTES:
         raise InputError(f"{path} is not a file of at most {MAX_PEM_BYTES} bytes; expected a PEM file")
@@ -179,15 +165,12 @@ def _check_time(certificate: Path) -> None:
         found = require("cryptography.x509", "sign", "sign bundles").load_pem_x509_certificate(certificate.read_bytes())
     begin, end = found.not_valid_before_utc, found.not_valid_after_utc
     if not begin <= datetime.now(UTC) <= end:
-        raise InputError(
-            f"the certificate {certificate} is valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC; expected "
-            "one that is valid now: get a new one for the key, or set the clock of this machine"
-        )
+        valid = f"from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+        raise InputError(f"the certificate {certificate} is valid {valid}; expected one that is valid now")
 
 
 @contextlib.contextmanager
 def _blaming_key(path: Path) -> Any:
-    """Errors of a key or certificate name its file."""
     try:
         yield
     except InputError:
@@ -195,13 +178,10 @@ def _blaming_key(path: Path) -> Any:
     except Exception as error:  # of cryptography, OpenSSL and model-signing, which name no common type
         kind = isinstance(error, AttributeError)  # what model-signing ends with over a key that has no curve, as of RSA
         reason = "its kind is another" if kind else str(error) or type(error).__name__
-        raise InputError(
-            f"{path} cannot be used ({cut(reason, 200)}); expected a key of the curves "
-            f"P-256, P-384 or P-521, its password in {PASSWORD} if it has one, or a certificate of such a key"
-        ) from error
+        wanted = f"a key of the curves P-256, P-384 or P-521 (its password in {PASSWORD}), or a certificate of one"
+        raise InputError(f"{path} cannot be used ({cut(reason, 200)}); expected {wanted}") from error
 
 
 def _library(module: str) -> ModuleType:
-    """A module of model-signing, which needs pyOpenSSL without saying so."""
     require("OpenSSL", "sign", "sign bundles and check signatures")
     return require(f"model_signing.{module}", "sign", "sign bundles and check signatures")

@@ -1,13 +1,10 @@
 """Writes that are whole or absent: atomic files, staged folders, and several files of a bundle together.
 
-What is being written lies in a hidden folder, a *stage*, on which its owner holds a lock for as long as it lives. A
-process that is killed leaves its stage behind without a lock, and the next one removes it. Folders cannot be locked on
-Windows and NFS: what is left stays there, and writers at the same time are not kept apart.
+A *stage* is a hidden folder that its owner locks for as long as it lives; the next process removes stages without
+locks. Windows and NFS have no such locks: stages stay there, and concurrent writers are not kept apart.
 
-Several files take their places in a bundle together, also when the process is killed between two of them
-(:func:`commit`). They are prepared in a stage (``new/``), and the former ones get a second name there (``old/``). Once
-the journal is there, too, whoever opens the bundle next finishes the work of an owner that is no more. Each step is on
-the disk before the next one begins, so that this holds after a power failure, too.
+:func:`commit` moves several files of a bundle together: new ones wait in ``new/``, former ones get a second name in
+``old/``, and after a crash the next reader finishes what the journal says. Each step is on disk before the next begins.
 """
 
 from __future__ import annotations
@@ -37,28 +34,19 @@ from ..data.specs import Spec, convert
 from ..errors import BundleError, InputError
 from .manifest import stays_inside
 
-PURPOSE = "hydrant"
-"""Of the stages inside a bundle."""
-
+PURPOSE = "hydrant"  # of stages inside a bundle
 JOURNAL = "journal.json"
-
 NEW, OLD = "new", "old"
-
 ENDING = "stage"
-
-RETIRED = "retired"
-"""Ending of a folder that gives its name to another, for the moment in which nothing has the name."""
-
+RETIRED = "retired"  # ending of a folder that is being replaced
 TOKEN_BYTES = 6
-
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-
 _threads = threading.local()
 
 
 @contextmanager
 def telling(what: str, remedy: str = "") -> Iterator[None]:
-    """Say of an error of the system what could not be done, and what to do instead."""
+    """Turn errors of the system into ``InputError``, with what failed and the fix."""
     try:
         yield
     except OSError as error:
@@ -67,7 +55,7 @@ def telling(what: str, remedy: str = "") -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C and signals to end back until the block ends; for the moment in which files change places."""
+    """Delay Ctrl-C and termination signals until the block ends."""
     caught: list[int] = []
     try:
         with signals_to(lambda number, _: caught.append(number), "SIGINT", "SIGTERM", "SIGHUP"):
@@ -79,10 +67,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def signals_to(handler: Callable[[int, FrameType | None], object], *names: str) -> Iterator[None]:
-    """Let signals reach ``handler`` until the block ends, in the main thread, which alone gets any.
-
-    A signal whose handler was not installed from Python is left to that handler, which Python could not put back.
-    """
+    """Let signals reach ``handler`` until the block ends, in the main thread, unless foreign code handles them."""
     main = threading.current_thread() is threading.main_thread()
     numbers = [getattr(signal, name) for name in names if main and hasattr(signal, name)]
     before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) is not None}
@@ -130,7 +115,7 @@ def _hold(descriptor: int) -> bool | None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[bool]:
-    """Whether no other process, nor thread, is in such a block with ``folder``; none waits for it."""
+    """Whether no other process or thread is in such a block with ``folder``; does not wait."""
     with contextlib.ExitStack() as stack:
         free = True
         if sys.platform != "win32":  # which opens no folders
@@ -160,7 +145,6 @@ def owned_folder(parent: Path, purpose: str, unless: str | None = None) -> Itera
 
 
 def _new_folder(parent: Path, purpose: str) -> tuple[Path, int | None]:
-    """A new hidden folder, and a descriptor that holds its lock (none on Windows)."""
     while True:
         folder = parent / f".{purpose}.{secrets.token_hex(TOKEN_BYTES)}.{ENDING}"
         folder.mkdir()
@@ -207,11 +191,7 @@ def discard(folder: Path, purpose: str) -> None:
 
 
 def take_place(stage: Path, target: Path) -> None:
-    """Give a folder the name ``target``; what had that name then has the folder's old one.
-
-    Linux exchanges the two names at once. Elsewhere there is a moment in which nothing has the name ``target``, and
-    what had it has a hidden one that :func:`sweep` passes over.
-    """
+    """Give a folder the name ``target``, and an earlier one the stage's: at once on Linux, elsewhere with a gap."""
     if not target.exists():
         stage.replace(target)
     elif not _exchanged(stage, target):
@@ -226,7 +206,6 @@ def take_place(stage: Path, target: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two names in one step, where the system can."""
     if sys.platform != "linux":
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -239,11 +218,7 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that appears at ``path`` whole when the block ends, or not at all.
-
-    A file that is replaced leaves its permissions. Links are followed and stay; a device, a FIFO or ``/dev/stdout`` is
-    appended to, and gets what the block wrote until it failed.
-    """
+    """A file at ``path`` (behind links) that is whole when the block ends, or absent; devices are appended to."""
     inside = False
     try:
         with contextlib.ExitStack() as stack:
@@ -397,10 +372,7 @@ def check_replaceable(target: Path, marker: str, force: bool) -> None:
 
 
 def place_folders(parts: Mapping[Path, Path]) -> None:
-    """Give staged folders their places (place → staged folder), in order; if one fails, all places are as before.
-
-    What stood at a place is then under the name of the staged folder.
-    """
+    """Swap staged folders into their places, in order; if one fails, all places are as before."""
     done: list[tuple[Path, Path | None]] = []
     for part in parts.values():
         flush_all(part)
@@ -474,10 +446,8 @@ def settle(folder: Path) -> None:
             if (stage / JOURNAL).is_file() and not stage.is_symlink():
                 _finish(folder, stage)
         except OSError as error:
-            raise BundleError(
-                f"an interrupted write into bundle {folder} cannot be finished here ({error.strerror or error}); "
-                "run `hydrant inspect` on it once where it can be written"
-            ) from error
+            wrong = f"an interrupted write into bundle {folder} cannot be finished here ({error.strerror or error})"
+            raise BundleError(f"{wrong}; run `hydrant inspect` on it once where it can be written") from error
 
 
 def _finish(folder: Path, stage: Path) -> None:
@@ -518,7 +488,6 @@ def _back(folder: Path, stage: Path, entry: Entry) -> None:
 
 
 def _end(folder: Path, stage: Path, entry: Entry) -> None:
-    """Remove the journal, as all files have their places."""
     for above in {(folder / name).parent for name in (*entry.names, *entry.gone)}:
         flush(above)
     (stage / JOURNAL).unlink(missing_ok=True)

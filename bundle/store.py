@@ -48,7 +48,6 @@ DENSITY = "density.safetensors"
 PROCESSOR = "processor"
 ENGINES = "engines"
 TOKENIZER_GRAPH = "tokenizer.onnx"
-
 MEANWHILE = "was changed by another process meanwhile; run the command again"
 
 
@@ -135,7 +134,7 @@ class Bundle:
 
     @contextmanager
     def _telling(self, name: str) -> Iterator[None]:
-        """Say of a file that another process has replaced meanwhile that it was."""
+        """Report files that another process replaced meanwhile as such."""
         try:
             yield
         except BundleError:
@@ -160,19 +159,15 @@ class Bundle:
             raise BundleError(f"{path} is listed in {MANIFEST} but is not a file there; make the bundle again")
         size = path.stat().st_size
         if size != entry["bytes"]:
-            raise BundleError(
-                f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered; "
-                "write it again with hydrant"
-            )
+            wrong = f"{path} has {size} bytes, but the manifest says {entry['bytes']}: it was truncated or altered"
+            raise BundleError(f"{wrong}; write it again with hydrant")
         return path
 
     def _compare(self, name: str, digest: str) -> None:
         expected = self.manifest["files"][name]["sha256"]
         if digest != expected:
-            raise BundleError(
-                f"{self.path / name} was altered: its SHA-256 is {digest[:12]}…, but the manifest says "
-                f"{expected[:12]}…; write it again with hydrant"
-            )
+            digests = f"its SHA-256 is {digest[:12]}…, but the manifest says {expected[:12]}…"
+            raise BundleError(f"{self.path / name} was altered: {digests}; write it again with hydrant")
 
     def read_json(self, name: str) -> Any:
         """Decode a JSON file of the bundle after checking its digest.
@@ -210,11 +205,8 @@ class Bundle:
         """
         found = self.any_architecture()
         if not found.is_declared:
-            raise InputError(
-                f"bundle {self.path} is traced ({found.model_class}), and this needs a family that hydrant declares: "
-                f"traced bundles do without {LACKS}; export, calibrate, verify, evaluate, profile and predict with it, "
-                "or fine-tune a model of a declared family"
-            )
+            traced = f"bundle {self.path} is traced ({found.model_class}), and traced bundles do without {LACKS}"
+            raise InputError(f"{traced}; expected one of a declared family")
         return found
 
     def any_architecture(self) -> AnyArchitecture:
@@ -267,13 +259,9 @@ class Bundle:
         Raises:
             BundleError: the bundle is gone.
         """
-        try:
-            with locked(self.path):
-                settle(self.path)
-                found = (self.path / MANIFEST).stat()
-                return found.st_ino, found.st_mtime_ns
-        except OSError as error:
-            raise BundleError(f"bundle {self.path} is gone ({error.strerror or error}); expected it to stay") from error
+        with self.kept():
+            found = (self.path / MANIFEST).stat()
+        return found.st_ino, found.st_mtime_ns
 
     def now(self) -> Bundle:
         """The bundle as its manifest is at this moment; nothing that was interrupted is finished.
@@ -395,5 +383,5 @@ def staged(folder: Path, stage: Path, name: str, content: bytes | Path) -> Path:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """What the manifest says of a file: its size in bytes and its SHA-256."""
+    """The manifest's entry of a file: its size in bytes and its SHA-256."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

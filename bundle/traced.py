@@ -1,8 +1,7 @@
-"""A model that no family declares: its attention was found by running it (``models.tracing.attention_blocks``).
+"""A model without a declared family: its attention was found by running it (``models.tracing.attention_blocks``).
 
-The bundle of such a model holds, beside plan, calibration and processor, the *whole* original: its weights
-(``fused.safetensors``, under the names of transformers), its configuration (``checkpoint.json``), and in
-``config.json`` what this file describes. Members are made of these when the bundle is loaded; nothing of it is code.
+Its bundle holds the whole original: weights (``fused.safetensors``, in transformers' names), ``checkpoint.json``, and
+the description below in ``config.json``. Members are built on loading; nothing of it is code.
 """
 
 from __future__ import annotations
@@ -14,41 +13,25 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from ..data.spec import Modality
-from ..data.specs import convert
+from ..data.specs import Modality, convert
 from ..errors import BundleError, cut
 from ..tasks import ScoreActivation, TaskName
 from .architecture import Architecture
 from .strict_json import check_schema
 
 SCHEMA = 1
-
-CHECKPOINT = "checkpoint.json"
-"""The configuration of the original, as transformers writes it."""
-
-Name = Annotated[str, Meta(pattern=r"^[\w-]+(\.[\w-]+)*\Z")]
-"""A name, perhaps dotted, as of a class or a module."""
-
+CHECKPOINT = "checkpoint.json"  # the original's transformers configuration
+Name = Annotated[str, Meta(pattern=r"^[\w-]+(\.[\w-]+)*\Z")]  # of a class or module
 NameOrNone = Annotated[str, Meta(pattern=r"^([\w-]+(\.[\w-]+)*)?\Z")]
-
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-
 Some = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-
-MemberForm = Literal["sliced", "masked"]
-"""How members leave heads out: their weights are cut away, or what they give is multiplied by 0."""
-
+MemberForm = Literal["sliced", "masked"]  # heads cut out of the weights, or outputs multiplied by 0
 LACKS = "tuning, adapters, circuits, budgets, FP16, BF16 and INT8 graphs, engines, and an estimate of its cost"
-"""What a traced bundle does without, in words."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """One attention block, as it was found: ``groups`` heads of keys and values, and the names of its linear maps.
-
-    What ``output``, its output projection, reads is the heads' outputs, side by side; one of ``inputs`` may be
-    ``stacked``.
-    """
+    """An attention block: ``groups`` heads of keys and values; ``output`` projects the concatenated heads."""
 
     output: Name
     owner: NameOrNone
@@ -65,11 +48,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Traced:
-    """What a traced model is, and reads; docs/reference/bundle.md describes it (``config.json``).
-
-    ``width`` is d of the vector that the classifier reads, 0 where that was not found, and there is no distance then;
-    ``hidden_states`` tells of a tagger whether transformers hands out the vector of each token behind every block.
-    """
+    """A traced model and its inputs; docs/reference/bundle.md describes the fields (``config.json``)."""
 
     family: Name
     model_class: Name
@@ -102,7 +81,7 @@ class Traced:
     @property
     def heads(self) -> int:
         """Heads of the block that has most."""
-        return max(block.heads for block in self.blocks)
+        return max(self.heads_of_layers)
 
     @property
     def heads_of_layers(self) -> tuple[int, ...]:
@@ -160,7 +139,7 @@ AnyArchitecture = Architecture | Traced
 
 
 def read_architecture(data: Any) -> AnyArchitecture:
-    """What a decoded ``config.json`` describes."""
+    """The model that a decoded ``config.json`` describes."""
     return Traced.from_json(data) if isinstance(data, Mapping) and "traced" in data else Architecture.from_json(data)
 
 
@@ -183,4 +162,3 @@ SIZES: dict[str, tuple[str, ...]] = {
     "image": ("channels", "image_height", "image_width"),
     "audio": ("shortest",),
 }
-"""Sizes of which no model of a modality has 0."""

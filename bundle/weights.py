@@ -14,11 +14,9 @@ Shape = tuple[int, ...]
 def fused_shapes(
     architecture: Architecture, plan: HeadPlan, ranks: Mapping[str, int] | None = None
 ) -> dict[str, Shape]:
-    """Shape of every fused tensor without its leading group axis.
+    """Shape of every fused tensor without its leading group axis: linear weights are [in, out], vectors [1, d].
 
-    Linear weights are [in, out], vectors [1, d], tables [rows, d]; a layer's attention has as many
-    head slots as its fullest member keeps heads. ``ranks`` holds the r of each low-rank update, such as
-    ``layers.0.attention.low_rank.query``: ``down`` [in, r] and ``up`` [r, out].
+    ``ranks`` holds the r of each low-rank update, such as ``layers.0.attention.low_rank.query``.
     """
     arch, d = architecture, architecture.width
     shapes: dict[str, Shape] = _embedding_shapes(arch)
@@ -49,10 +47,9 @@ def check_fused(
     """Check that weights, architecture, plan, labels and number of members belong together."""
     remedy = "make the bundle again with `hydrant fuse`"
     if len(plan.members) != members or len(labels) != architecture.classes:
-        raise BundleError(
-            f"bundle claims {members} members and {len(labels)} labels, but its plan has {len(plan.members)} members "
-            f"and its model {architecture.classes} classes; {remedy}"
-        )
+        claimed = f"bundle claims {members} members and {len(labels)} labels"
+        actual = f"its plan has {len(plan.members)} members and its model {architecture.classes} classes"
+        raise BundleError(f"{claimed}, but {actual}; {remedy}")
     if (plan.family, plan.layers, plan.heads) != (architecture.family, architecture.layers, architecture.heads):
         raise BundleError(f"the bundle's plan and config.json describe different models; {remedy}")
     ranks = {name.removesuffix(".down"): shape[-1] for name, shape in shapes.items()

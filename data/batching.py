@@ -11,23 +11,17 @@ import numpy as np
 
 from ..errors import InputError
 from .processor import Processor
-from .spec import InputSpec
+from .specs import InputSpec
 
 log = logging.getLogger(__name__)
-
 Batch = dict[str, np.ndarray]
-
-WINDOW_BATCHES = 16
-"""A stream of inputs is prepared this many batches at a time: enough to group similar lengths, bounded in memory."""
-
-MEMORY_BYTES = 256 * 2**20
-"""Most memory for kept batches; those beyond it lie in a temporary file, which is gone when nobody reads it."""
-
+WINDOW_BATCHES = 16  # prepared at a time from a stream: enough to group similar lengths
+MEMORY_BYTES = 256 * 2**20  # of cached batches; the others go to a temporary file
 READER = "this model reads"
 
 
 class Prepared:
-    """Inputs whose tensors can be asked for in any order; only texts are prepared before they are asked for."""
+    """Inputs whose tensors may be read in any order; only texts are prepared in advance."""
 
     def __init__(
         self,
@@ -47,15 +41,18 @@ class Prepared:
         if spec.modality == "text":
             self._texts = self._all()
             self.lengths[list(self._texts)] = [item.tokens for item in self._texts.values()]
-            self._warn_truncated(self._texts, reader)
+            if cut := [first + place for place, item in self._texts.items() if item.truncated]:
+                of = f"{len(self._texts)} texts" + f" of {source}" * bool(source)
+                limit = f"{self.lengths.max()} tokens {reader} (first: input {cut[0]})"
+                log.warning("%d of %s were cut to the %s; the rest was ignored", len(cut), of, limit)
 
     def batch(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Those of some places [B] whose inputs can be used, and their tensors: none where B is 0."""
+        """The usable ones of places [B], and their tensors."""
         found = self.items(places)
         return np.array(list(found), np.int64), self._processor.collate(list(found.values())) if found else {}
 
     def items(self, places: np.ndarray) -> dict[int, Any]:
-        """Prepared inputs by their places, in this order, of those that can be used; raises as :meth:`batch` does."""
+        """Usable prepared inputs by place, in this order."""
         if self._texts is None:
             return self._each(places.tolist())
         return {place: self._texts[place] for place in places.tolist() if place in self._texts}
@@ -69,7 +66,6 @@ class Prepared:
         return self._each(range(len(self._inputs)))
 
     def _each(self, places: Iterable[int]) -> dict[int, Any]:
-        """Inputs prepared one by one, by place, without those that fail."""
         found = {}
         for place in places:
             try:
@@ -81,16 +77,8 @@ class Prepared:
         return found
 
     def _named(self, error: InputError) -> InputError:
-        """The same or another one that names the source; what is raised from itself would never be freed by counts."""
+        """The error with the source's name; a new one, since one raised from itself is never freed."""
         return InputError(f"{self._source}: {error}") if self._source else error
-
-    def _warn_truncated(self, encoded: dict[int, Any], reader: str) -> None:
-        cut = [self._first + place for place, item in encoded.items() if item.truncated]
-        if cut:
-            log.warning(
-                "%d of %d texts%s were cut to the %d tokens %s (first: input %d); the rest was ignored",
-                len(cut), len(encoded), f" of {self._source}" * bool(self._source), self.lengths.max(), reader, cut[0],
-            )  # fmt: skip
 
 
 def item_batches(

@@ -1,8 +1,4 @@
-"""Model inputs for checks and measurements: real ones, synthetic ones, and fixed raw ones, with their form in JSON.
-
-The fixed ones, on which a checkpoint is compared with the bundle made from it, travel in bundles, so they are hydrant's
-own and never a user's data.
-"""
+"""Model inputs for checks and measurements: real, synthetic, and fixed raw ones of our own, which travel in bundles."""
 
 from __future__ import annotations
 
@@ -21,12 +17,10 @@ from .data_options import DataOptions
 from .examples import read_examples
 from .processor import Processor
 from .raw_inputs import Sound
-from .spec import InputSpec
+from .specs import InputSpec
 from .tensors import TensorProcessor
 
-LONG = "a " * 700 + "last"
-"""Beyond the 512 tokens that most models read."""
-
+LONG = "a " * 700 + "last"  # more tokens than the 512 that most models read
 BATCH_SIZES = (1, 2, 5, 16)  # of real inputs, in turn, so that every dynamic axis is exercised
 
 
@@ -40,11 +34,11 @@ def model_inputs(
     columns: DataOptions = DataOptions(),
     sizes: Sequence[int] = BATCH_SIZES,
 ) -> tuple[Sequence[Batch], str]:
-    """Batches of ready tensors, and what they are in words."""
+    """Batches of ready tensors, and their description."""
     check_seed(seed)
     if data is None:
         if examples is None:
-            raise InputError("the number of examples is 0, for all, of synthetic inputs; expected at least 1, or data")
+            raise InputError("synthetic inputs have no end; expected a number of examples, 1 or more, or data")
         return synthetic_batches(spec, examples, seed), f"{examples} synthetic inputs, seed {seed}"
     found = read_examples(data, None, limit=examples, seed=seed, columns=columns)
     if found.ready:

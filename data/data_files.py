@@ -1,7 +1,4 @@
-"""Labelled data in files: CSV, TSV, JSON lines, Parquet, words with tags a line (CoNLL), ``.npz``, folders of files.
-
-Everything but ``.npz`` is read as a stream, so that a file larger than memory is fine.
-"""
+"""Labelled data in files and folders; all but ``.npz`` are read as streams, so that they may exceed memory."""
 
 from __future__ import annotations
 
@@ -29,17 +26,10 @@ from .text import LONGEST
 
 T = TypeVar("T")
 Line = TypeVar("Line", str, bytes)
-
 FORMS = ".csv, .tsv, .jsonl, .parquet, .conll, .npz or a folder of images or sounds with one subfolder per class"
-
-Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]
-"""Records of a table, and for columns of class indices the map to class names."""
-
-PARQUET_ROWS = 100
-"""Rows of Parquet in memory at once: a text of its dictionary is repeated for every row that uses it."""
-
-EXAMPLES, LABELS = "x", "y"
-"""Arrays of a ``.npz`` file; in place of ``x`` there may be ready tensors, named as the model's inputs."""
+Records = tuple[Iterator[dict[str, Any]], dict[str, Named]]  # records, and class names by column of class indices
+PARQUET_ROWS = 100  # in memory at once; a dictionary text is repeated in each
+EXAMPLES, LABELS = "x", "y"  # arrays of a .npz file; the model's input names may replace x
 
 
 def file_rows(path: str | Path, columns: DataOptions = DataOptions(), *, missing: bool = False) -> Iterator[Row]:
@@ -73,7 +63,6 @@ def stream_lines(file: BinaryIO, name: str = "standard input") -> Iterator[Row]:
 
 
 def _record_rows(path: Path, columns: DataOptions, missing: bool) -> Iterator[Row]:
-    """Rows of a CSV, TSV, JSON-lines or Parquet file."""
     records, named = READERS[path.suffix.lower()](path)
     patient = missing and path.suffix.lower() == ".jsonl"  # whose records need not be alike
     wanted: list[str] = []
@@ -121,9 +110,8 @@ def _delimited(path: Path) -> Records:
             if len(fields) != len(header):
                 count = f"{len(fields)} field(s); expected {len(header)}, as in the header"
                 raise InputError(f"{path}, row {number} has {count} (quote a text that holds the separator)")
-            if separator == "\t" and any(
-                ("\n" in field or "\r" in field) and ("\t" in field or len(fields) == 1) for field in fields
-            ):  # a text that begins with a quote swallows the next rows
+            several = [field for field in fields if "\n" in field or "\r" in field]
+            if separator == "\t" and any("\t" in field or len(fields) == 1 for field in several):
                 wrong = f"{path}, row {number} has a quoted text of several lines, which may be rows of their own"
                 raise InputError(f'{wrong}: save it as .csv, or quote texts with quotes ("""so"", he said")')
             yield dict(zip(header, fields, strict=True))
@@ -132,7 +120,6 @@ def _delimited(path: Path) -> Records:
 
 
 def _check_once(names: Sequence[str], path: Path) -> None:
-    """Refuse columns of one name."""
     if len(set(names)) < len(names):
         raise InputError(f"{path} has the columns {listing(names)}; expected every name once")
 
@@ -149,8 +136,6 @@ def _fields(path: Path, separator: str) -> Iterator[list[str]]:
 
 
 def _json_lines(path: Path) -> Records:
-    """One JSON object a line; strings stay as they are."""
-
     def records() -> Iterator[dict[str, Any]]:
         for number, line in enumerate(_lines(path), start=1):
             if not line.strip():
@@ -191,7 +176,6 @@ def _parquet(path: Path) -> Records:
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:
-    """The rows of a Parquet file as batches of Arrow, of :data:`PARQUET_ROWS` each."""
     parquet = require("pyarrow.parquet", "fuse", "read Parquet")
     _check_regular(path)
     with parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**16) as file:  # by default a whole group of rows
@@ -242,8 +226,8 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
         raise InputError(f"folder {folder} holds no images or sounds; for labels, expected one subfolder per class")
 
 
+# Folder names of splits, as in `datasets`.
 SPLITS = (("train", "training"), ("validation", "valid", "val", "dev"), ("test", "testing", "eval", "evaluation"))
-"""Folder names of splits, as ``datasets`` knows them."""
 
 
 def visible_files(names: Iterable[str], folder: str) -> list[PurePosixPath]:
@@ -331,7 +315,6 @@ def tensor_rows(tensors: Mapping[str, Any], source: str = "data") -> list[dict[s
 
 
 def _raw(inputs: np.ndarray, path: Path, labelled: bool) -> Sequence[Any]:
-    """Images, texts [N], or pairs of texts [N, 2]."""
     if inputs.dtype.kind != "U":
         if inputs.dtype == np.uint8 and inputs.ndim == 3 and inputs.size and (not labelled or len(inputs) != 3):
             image_stack(inputs, f"x of {path}")
@@ -343,15 +326,15 @@ def _raw(inputs: np.ndarray, path: Path, labelled: bool) -> Sequence[Any]:
 
 def _lines(path: Path) -> Iterator[str]:
     """The lines of a text file, with their ends."""
+
+    def read() -> Iterator[str]:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from _limited(file, "")
+
     check_filled(path)
-    for number, line in enumerate(_guarded(_text_lines(path), path), start=1):
+    for number, line in enumerate(_guarded(read(), path), start=1):
         _check_length(len(line), f"data {path}, line {number}")
         yield line
-
-
-def _text_lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        yield from _limited(file, "")
 
 
 def _limited(file: IO[Line], end: Line) -> Iterator[Line]:
@@ -366,13 +349,11 @@ def check_filled(path: Path) -> None:
 
 
 def _check_length(found: int, where: str) -> None:
-    """Refuse a line or row that is longer than any may be."""
     if found > LONGEST:
         raise InputError(f"{where} has more than {LONGEST} characters; expected shorter ones: cut its texts up")
 
 
 def _guarded(stream: Iterable[T], path: Path) -> Iterator[T]:
-    """The stream, with the reader's errors turned into ours."""
     try:
         yield from stream
     except InputError:

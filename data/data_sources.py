@@ -20,7 +20,6 @@ from .python_inputs import table_rows
 from .raw_inputs import Row
 
 HUB = "hf:"
-
 HUB_FORM = "hf:NAME, hf:NAME:CONFIG, hf:NAME:CONFIG:SPLIT or hf:NAME::SPLIT"
 
 
@@ -37,7 +36,7 @@ def named_rows(name: str | Path, columns: DataOptions = DataOptions(), *, missin
 
 
 def source_name(name: str | Path) -> str:
-    """What messages and reports call data: a URL without credentials and query."""
+    """Name of data in messages and reports: a URL without credentials and query."""
     return shown(str(name)) if _is_url(str(name)) else str(name)
 
 
@@ -53,7 +52,7 @@ def check_named(name: str | Path) -> None:
 
 
 def matches(pattern: str) -> list[Path]:
-    """What a pattern matches, in the order of the names; nothing for what is no pattern."""
+    """Paths that a pattern matches, by name; none for other texts."""
     if not glob.has_magic(pattern):
         return []
     return sorted(Path(path) for path in glob.glob(pattern, recursive=True))  # noqa: PTH207 - of absolute ones, too
@@ -99,7 +98,6 @@ def _hub_rows(text: str, columns: DataOptions) -> Iterator[Row]:
 
 
 def _is_url(text: str) -> bool:
-    """Whether data are named by a URL: ``s3://bucket/train.csv``."""
     return "://" in text
 
 
@@ -137,7 +135,6 @@ def _paths(system: Any, place: str) -> list[str]:
 
 
 def _remote_file_rows(system: Any, path: str, url: str, columns: DataOptions, missing: bool) -> Iterator[Row]:
-    """Rows of one file."""
     name = PurePosixPath(urlsplit(path).path if "://" in path else path)
     called = shown(path if "://" in path else system.unstrip_protocol(path))
     if has_media_name(name.name):

@@ -28,7 +28,7 @@ from .python_inputs import (
     unformatted,
 )
 from .raw_inputs import Row, as_input, column_rows, input_keys, is_pair, kind_of
-from .spec import InputSpec
+from .specs import InputSpec
 from .tensors import TensorProcessor
 from .text import empty_text
 
@@ -96,9 +96,7 @@ def random_parts(examples: Examples, count: int, seed: int, task: str = "classif
 def _rankings(inputs: Sequence[Any]) -> dict[str, list[int]]:
     """Places of pairs by their first texts; nothing where there are other inputs."""
     found: dict[str, list[int]] = {}
-    for place, item in enumerate(inputs):
-        if not is_pair(item):
-            return {}
+    for place, item in enumerate(inputs if all(map(is_pair, inputs)) else ()):
         found.setdefault(item[0], []).append(place)
     return found
 
@@ -171,10 +169,9 @@ def read_examples(
         pair = is_pair(unlabelled[0].input) and not names
         hint = "; a tuple of two texts is a pair: give texts and their labels as (texts, labels)" if pair else ""
         hint += "; an example to which no label applies has []" if task == "multi_label" and where else ""
-        raise InputError(
-            f"data {source} has no label{where}; expected a column {columns.label!r}{names}, of words 'tags' or "
-            f"'ner_tags' (choose with --read label=NAME, DataOptions(label=…)){hint}"
-        )
+        wanted = f"a column {columns.label!r}{names}, of words 'tags' or 'ner_tags'"
+        how = "choose with --read label=NAME, DataOptions(label=…)"
+        raise InputError(f"data {source} has no label{where}; expected {wanted} ({how}){hint}")
     encoded = isinstance(data, Examples)  # whose labels are indices
     return Examples(inputs, None if unlabelled else encode(kept, labels, task, encoded), source)
 
@@ -210,7 +207,6 @@ def _inputs(inputs: Any, columns: DataOptions) -> list[Any]:
 
 
 def _labels(labels: Any) -> list[Any] | None:
-    """The labels of ``(inputs, labels)``, one for each input."""
     named = class_names(feature_of(labels))  # of a column of ``datasets``
     labels = unformatted(labels)
     listed = labels.to_pylist() if hasattr(labels, "to_pylist") else plain(labels)

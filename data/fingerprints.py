@@ -1,8 +1,7 @@
-"""Which examples data hold, in a record small enough to travel with what was made from them.
+"""Small records of which examples data hold, to measure later how many of them other data share.
 
-Every input has a 48-bit hash; labels, order and repetition do not count. A record keeps the lowest hashes: a sample
-that is the same for the same examples wherever they stand (a bottom-k sketch, Cohen and Kaplan 2007), so that data can
-later be compared with it although they overlap in part only.
+Every input has a 48-bit hash; labels, order and repetition do not count. A record keeps the lowest hashes, a bottom-k
+sketch (Cohen and Kaplan 2007).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 from ..errors import InputError
 from .examples import Examples
 from .raw_inputs import Sound, as_array, is_pair
-from .spec import Modality
+from .specs import Modality
 
 LOWEST = 4096  # hashes that a record keeps; data of no more examples are compared exactly
 BYTES = 6
@@ -74,7 +73,7 @@ class Fingerprint:
 
 
 def shared_part(examples: Examples, earlier: Examples, modality: Modality) -> float:
-    """Share of examples that are among earlier ones; 0 where it cannot be told."""
+    """Share of examples that are among earlier ones; 0 if unknown."""
     now, then = (fingerprint_of(each.inputs, modality) for each in (examples, earlier))
     return 0.0 if now is None or then is None else now.share_in(then)
 
@@ -94,7 +93,7 @@ def hashes_of(inputs: Sequence[Any], modality: Modality) -> list[int] | None:
 
 
 def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | None:
-    """The fingerprint of raw inputs; ``None`` where there are none, or one is of a kind that has no lasting form."""
+    """The fingerprint of raw inputs; ``None`` without any, or for a kind without lasting form."""
     numbers = hashes_of(inputs, modality)
     if not numbers:
         return None
@@ -104,7 +103,7 @@ def fingerprint_of(inputs: Sequence[Any], modality: Modality) -> Fingerprint | N
 
 
 def fingerprints(modality: Modality, **examples: Examples | None) -> dict[str, Any]:
-    """What a use of examples records beside their names: ``{"fingerprints": {"data": …}}``, empty without any."""
+    """Record of used examples: ``{"fingerprints": {"data": …}}``, empty without any."""
     made = {name: fingerprint_of(given.inputs, modality) for name, given in examples.items() if given is not None}
     found = {name: each.to_json() for name, each in made.items() if each is not None}
     return {"fingerprints": found} if found else {}

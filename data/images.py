@@ -1,8 +1,4 @@
-"""Image → pixel tensor, by the checkpoint's ``preprocessor_config.json`` and without torch or transformers.
-
-The order and arithmetic are those of transformers' PIL image processors: RGB, resize, centre crop,
-rescale, normalise.
-"""
+"""Image → pixel tensor, in the order and arithmetic of transformers' PIL image processors, without torch."""
 
 from __future__ import annotations
 
@@ -18,30 +14,21 @@ import numpy as np
 
 from ..errors import InputError, cut, listing
 from .raw_inputs import Unusable
-from .spec import InputSpec
-from .specs import processor_settings
+from .specs import InputSpec, processor_settings
 from .tensors import EncodedTensors, stacked
 
-MOST_SCANS = 1000
-"""Of a JPEG file: each runs over all pixels and takes some bytes only. Programs write a dozen; the mark of a scan also
-occurs by chance in what cameras append to a photo, once in 64 kB."""
-
+MOST_SCANS = 1000  # in one JPEG, each over all pixels; programs write a dozen
 STEPS = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
-
 OTHERS = ("crop_pct", "rescale_offset", "include_top")  # keys that ask for a step, as those in ``do_`` do
 
+# Image processors of transformers that do no more than the keys of their configuration say.
 KINDS = (
     "ViT", "DeiT", "Beit", "CLIP", "ChineseCLIP", "Siglip", "Blip", "Bit", "Pvt", "Segformer", "MobileNetV1",
     "MobileNetV2", "OwlViT",
 )  # fmt: skip
-"""Image processors of transformers that do what the keys of their configuration say, and no more. LeViT's, say, makes
-images larger before they are cropped, and Perceiver's crops first."""
 
-KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
-"""Names of image processors, older ones among them."""
-
+KIND = re.compile(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")  # older names included
 DEEP = re.compile(r";16[BLN]|SGI16")  # in PIL's names for pixels of 16 bits per channel, of which it would drop 8
-
 Edge = Annotated[int, msgspec.Meta(ge=1, le=2**15)]
 Size = Edge | dict[str, Edge | None] | None
 Mean = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
@@ -49,7 +36,7 @@ Std = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 
 
 class ImageSettings(msgspec.Struct, frozen=True):
-    """What is read of a configuration."""
+    """Settings that are read."""
 
     do_resize: bool | None = True
     do_center_crop: bool | None = False
@@ -123,9 +110,8 @@ class ImageProcessor:
         if self._crop is not None:
             pixels = _center_crop(pixels, self._crop["height"], self._crop["width"])
         if pixels.shape != self._expected:
-            made, read = pixels.shape[1:], self._expected[1:]
-            made_of = f"input {index} becomes {made[0]} by {made[1]} pixels"
-            raise InputError(f"{made_of}; the model reads {read[0]} by {read[1]}")
+            made = f"input {index} becomes {pixels.shape[1]} by {pixels.shape[2]} pixels"
+            raise InputError(f"{made}; the model reads {self._expected[1]} by {self._expected[2]}")
         values = pixels.astype(np.float32)
         if self._scale is not None:
             values = (pixels.astype(np.float64) * self._scale).astype(np.float32)
@@ -134,7 +120,6 @@ class ImageProcessor:
         return np.ascontiguousarray(values)
 
     def _open(self, image: Any, index: int) -> Any:
-        """The image as a PIL image in the model's mode."""
         from PIL import Image
 
         if isinstance(image, Unusable):
@@ -144,8 +129,8 @@ class ImageProcessor:
         elif isinstance(image, np.ndarray):
             picture = _from_array(image, index)
         else:
-            kind = f"input {index} is a {type(image).__name__}"
-            raise InputError(f"{kind}; expected a path, a PIL image, the bytes of a file or an array")
+            wanted = "a path, a PIL image, the bytes of a file or an array"
+            raise InputError(f"input {index} is a {type(image).__name__}; expected {wanted}")
         if picture.mode in ("F", "I") or picture.mode.startswith("I;"):
             raise _too_deep(f"input {index} is an image of mode {picture.mode}")
         picture = picture.convert("LA") if picture.mode == "La" else picture
@@ -195,10 +180,8 @@ def upright(image: Any, index: int) -> Any:
 
 
 def _is_deep(opened: Any) -> bool:
-    """Whether the pixels of a file that was opened, and not yet read, have 16 bits per channel and would lose 8."""
-    if opened.mode.startswith("I"):
-        return False
-    for codec, _, _, arguments in getattr(opened, "tile", ()):
+    """Whether an opened file has 16 bits per channel, of which decoding would lose 8."""
+    for codec, _, _, arguments in () if opened.mode.startswith("I") else getattr(opened, "tile", ()):
         words = (codec, *arguments) if isinstance(arguments, tuple) else (codec, arguments)
         largest = words[2] if codec in ("ppm", "ppm_plain") and len(words) > 2 else 255
         if largest > 255 or any(isinstance(word, str) and DEEP.search(word) for word in words):
@@ -274,7 +257,6 @@ def _size(value: Size, file: Path, edges: bool = True) -> dict[str, int]:
 
 
 def _target(size: dict[str, int], current: tuple[int, int]) -> tuple[int, int]:
-    """Width and height to resize to, from the current width and height."""
     if "shortest_edge" not in size:
         return size["width"], size["height"]
     width, height = current

@@ -1,8 +1,4 @@
-"""Labels → numbers: class names and indices, scores, several labels of one example, and tags of words.
-
-Whether labels are names of classes or their indices is decided once for all labels of the data. A word's tag is that of
-its first token: the others, special tokens and padding are :data:`IGNORED` by losses and figures.
-"""
+"""Labels → numbers: class names and indices, scores, several labels of one example, and tags of words."""
 
 from __future__ import annotations
 
@@ -24,17 +20,12 @@ import numpy as np
 
 from ..errors import InputError, cut, listing, literal
 from .raw_inputs import Row, is_words
-from .words import NO_WORD, EncodedWords
+from .text import NO_WORD, EncodedWords
 
 log = logging.getLogger(__name__)
-
 SEPARATOR = "|"  # between the names of several labels
-
-IGNORED = -100
-"""Label of what has none: Hugging Face's -100, PyTorch's ``ignore_index``."""
-
-Named = Callable[[Any, str], Any]
-"""An index, or a list of them, and its place, for messages → names of classes; ``None`` for no label."""
+IGNORED = -100  # label of unlabelled items, as in Hugging Face and PyTorch
+Named = Callable[[Any, str], Any]  # index or indices, and place for messages → class names or None
 
 
 def plain(value: Any) -> Any:
@@ -50,7 +41,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
 
 def class_names(feature: Any) -> Named | None:
-    """Names of the classes of a column of ``datasets``, or of lists of them; ``None`` where it has none."""
+    """The function from indices of a column of ``datasets`` to class names; ``None`` without names."""
     names, inner = (getattr(each, "names", None) for each in (feature, getattr(feature, "feature", None)))
     if inner is not None:
         return lambda values, where: [_class_name(value, where, inner) for value in values]
@@ -58,7 +49,7 @@ def class_names(feature: Any) -> Named | None:
 
 
 def _class_name(value: Any, where: str, names: Sequence[str]) -> Any:
-    """The name of a class by its index; below 0 there is no label, as in data whose labels are kept back."""
+    """The name of a class by its index; indices below 0 mean no label."""
     index = _integer(plain(value))
     if not isinstance(index, int):
         return index  # none, or a name already, which a transform may give
@@ -93,12 +84,11 @@ def _number(row: Row) -> float:
 
 
 def meant(values: Sequence[Any], labels: Sequence[str], where: Sequence[str]) -> list[Any]:
-    """Labels, with names of classes as texts and their indices as whole numbers; what is neither stays what it is.
+    """Labels, with class names as texts and class indices as integers; others unchanged.
 
-    Texts are names or, when none of them is one and all are whole numbers ("2", or "2.0" as some writers have it),
-    numbers. A text that differs from one name alone in case, spaces or Unicode form is that name, which the log says.
-    Whole numbers are indices, or names where classes are called by numbers: where every number is an index
-    and some are no name they are indices, where every one is a name and some are no index names.
+    Texts are names or, if none is a name and all are whole numbers ("2", "2.0"), numbers. A text that differs from one
+    name in case, spaces or Unicode form alone is that name, with a warning. Numbers are indices, or names where classes
+    are called by numbers and every number is a name but not an index.
 
     >>> stars = ["1", "2", "3"]
     >>> meant([0, 2], stars, ["row 1", "row 2"]), meant([1, 3], stars, ["row 1", "row 2"])
@@ -107,7 +97,7 @@ def meant(values: Sequence[Any], labels: Sequence[str], where: Sequence[str]) ->
     names = {name: index for index, name in enumerate(labels)}
     found = _respelled([_integer(plain(value), names) for value in values], labels, where)
     texts = {value for value in found if isinstance(value, str)}
-    if not texts & set(names) and all(map(_is_whole, texts)):
+    if not texts & set(names) and all(re.fullmatch(r"-?[0-9]{1,9}(\.0)?", text) for text in texts):
         found = [int(float(value)) if isinstance(value, str) else value for value in found]
     numbers = dict.fromkeys(value for value in found if type(value) is int)
     named = [number for number in numbers if str(number) in names]
@@ -125,19 +115,12 @@ def _integer(value: Any, names: Mapping[str, int] | Sequence[str] = ()) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and str(value) not in names else value
 
 
-def _is_whole(text: str) -> bool:
-    """Whether a text is a whole number, which some writers end in ``.0``."""
-    digits = text.removeprefix("-").removesuffix(".0")
-    return digits.isascii() and digits.isdigit() and len(digits) < 10
-
-
 def _folded(text: str) -> str:
     """A text without what spelling varies in: case, spaces around it or doubled, and Unicode form."""
     return " ".join(normalize("NFD", normalize("NFD", text).casefold()).split())
 
 
 def _by_form(labels: Sequence[str]) -> dict[str, list[str]]:
-    """Class names by their folded form."""
     found: dict[str, list[str]] = {}
     for label in dict.fromkeys(labels):
         found.setdefault(_folded(label), []).append(label)
@@ -159,7 +142,7 @@ def _respelled(values: list[Any], labels: Sequence[str], where: Sequence[str]) -
 
 
 def _written(text: str, names: Sequence[str]) -> list[str]:
-    """A text and names in quotes; escaped where they differ in Unicode form alone, which looks the same."""
+    """A text and names in quotes; escaped where they differ in Unicode form alone."""
     alike = any(text != name and normalize("NFC", text) == normalize("NFC", name) for name in names)
     return [ascii(each) if alike else literal(each) for each in (text, *names)]
 
@@ -187,7 +170,6 @@ def label_index(label: Any, labels: Sequence[str], where: str) -> int:
 
 
 def _unknown_label(label: Any, labels: Sequence[str], where: str, remedy: str, kind: str = "label") -> InputError:
-    """The error about a label that is not a class."""
     names = _by_form(labels)
     numbered = [name for name in labels if re.fullmatch(rf"{re.escape(str(label))} \(\d+\)", name)]
     forms = get_close_matches(_folded(str(label)), names, cutoff=0.85)
@@ -196,10 +178,8 @@ def _unknown_label(label: Any, labels: Sequence[str], where: str, remedy: str, k
         remedy = f"did you mean {' or '.join(close)}? Correct the name in the data"
     elif isinstance(label, str) and all(re.fullmatch(r"LABEL_\d+", name) for name in labels):
         remedy = "set id2label and label2id in the checkpoint's config.json and fuse it again, or give class indices"
-    return InputError(
-        f"{kind} {shown} at {where} is not a class of the model; its {len(labels)} classes are "
-        f"{listing(map(spaced, labels), 5)}; {remedy}"
-    )
+    classes = f"its {len(labels)} classes are {listing(map(spaced, labels), 5)}"
+    return InputError(f"{kind} {shown} at {where} is not a class of the model; {classes}; {remedy}")
 
 
 def _label_sets(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
@@ -219,7 +199,6 @@ def _label_sets(rows: Sequence[Row], labels: Sequence[str]) -> np.ndarray:
 
 
 def _parts(row: Row, labels: Sequence[str]) -> list[Any]:
-    """The labels of one row, each by itself."""
     value: Any = plain(row.label)
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(entry) for entry in value]
@@ -230,8 +209,8 @@ def _parts(row: Row, labels: Sequence[str]) -> list[Any]:
     try:
         return list(json.loads(value))
     except (ValueError, RecursionError) as error:
-        what = f"label {cut(value)} at {row.where} is not a JSON list"
-        raise InputError(f'{what}; expected one, or names with "{SEPARATOR}" between') from error
+        wrong = f"label {cut(value)} at {row.where} is not a JSON list"
+        raise InputError(f'{wrong}; expected one, or names with "{SEPARATOR}" between') from error
 
 
 def _is_line(row: Row, value: list[Any], count: int) -> bool:
@@ -280,7 +259,6 @@ def units(item: Any) -> int:
 
 
 def _tag_index(tag: Any, names: Mapping[str, int], labels: Sequence[str], where: str) -> int:
-    """The class index of a tag, or :data:`IGNORED`."""
     if tag is None:
         return IGNORED
     index = names.get(tag) if isinstance(tag, str) else tag
@@ -322,7 +300,7 @@ def batch_labels(items: Sequence[Any], labels: np.ndarray, tensors: Mapping[str,
 
 
 def labelled(logits: Any, labels: Any) -> tuple[Any, Any]:
-    """What has a label: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch."""
+    """Labelled items: logits [M, B, T, C] and labels [B, T] → [M, N, C] and [N], in NumPy as in PyTorch."""
     if not are_tags(labels):
         return logits, labels
     real = labels != IGNORED

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import InputError
-from .spec import InputSpec
+from .specs import InputSpec
 
 
 class Processor(Protocol):
@@ -29,11 +29,9 @@ class Processor(Protocol):
 
 def load_processor(folder: Path, spec: InputSpec) -> Processor:
     """The processor stored in ``folder``, for a model of this spec."""
-    from .audio import SoundProcessor
+    from .audio import SoundProcessor, SpectrogramProcessor
     from .images import ImageProcessor
-    from .spectrograms import SpectrogramProcessor
-    from .text import TextProcessor
-    from .words import WordProcessor
+    from .text import TextProcessor, WordProcessor
 
     if spec.modality == "image":
         return ImageProcessor(folder, spec)
@@ -52,9 +50,8 @@ def from_transformers(processor: Any, spec: InputSpec) -> Processor:
 def save_processor(processor: Any, folder: Path) -> None:
     """Write a processor's files of transformers into ``folder``."""
     if not hasattr(processor, "save_pretrained"):
-        raise InputError(
-            f"processor is a {type(processor).__name__}; expected a transformers tokenizer or image processor"
-        )
+        kind = type(processor).__name__
+        raise InputError(f"processor is a {kind}; expected a transformers tokenizer or image processor")
     part = getattr(processor, "image_processor", None) or getattr(processor, "feature_extractor", None)  # of CLIP's
     (part or processor).save_pretrained(str(folder))
     from .text import INPUT_NAMES, TYPES

@@ -1,7 +1,4 @@
-"""What a caller gives in Python → raw inputs or rows: one input, many, an array, or a table in memory.
-
-Tables of pandas, polars, pyarrow and datasets are recognised without importing these libraries.
-"""
+"""Python objects → raw inputs or rows; tables of pandas, polars, pyarrow and datasets are recognised without import."""
 
 from __future__ import annotations
 
@@ -32,12 +29,10 @@ from .raw_inputs import (
     kind_of,
     kinds,
 )
-from .spec import Modality
+from .specs import Modality
 
 EXPECTED = "expected texts, images, sounds, a table with a column of them, rows as dicts, or a dict of tensors"
-
-TAGS = ("tags", "ner_tags")
-"""Columns of the tags of words, where there is none of labels; the first that is there."""
+TAGS = ("tags", "ner_tags")  # columns of word tags where no label column exists
 
 
 def given_inputs(
@@ -61,7 +56,7 @@ def given_inputs(
 
 
 def ordered(given: Any, modality: Modality | None) -> Iterable[Any]:
-    """What a caller gave that is no table, as many inputs, each as it is."""
+    """Inputs of an object that is not a table, each unchanged."""
     given = unformatted(given)
     if modality is None and is_pair(given):
         raise InputError("inputs is a tuple of two strings, which are one pair or two inputs; expected a list")
@@ -136,7 +131,7 @@ def item_rows(items: Iterable[Any], columns: DataOptions) -> Iterator[Row]:
 
 
 def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOptions:
-    """The columns to read, by a first record: where it has no text but sounds, or words and their tags, these."""
+    """The columns to read by a first record: its text, else its sound, or its words and tags."""
     usual = columns.text == DataOptions.text and columns.text not in record
     if usual and AUDIO in record and columns.text_pair is None:
         return replace(columns, text=AUDIO)
@@ -147,7 +142,7 @@ def columns_of_words(columns: DataOptions, record: Mapping[str, Any]) -> DataOpt
 
 
 def tags_column(columns: DataOptions, names: Sequence[Any]) -> str:
-    """The column of tags beside one of words, among the names of all; one that was asked for is no other."""
+    """The column of tags beside one of words: the chosen one, or a usual name."""
     usual = TAGS if columns.label == DataOptions.label else ()
     return next((name for name in (columns.label, *usual) if name in names), columns.label)
 
@@ -175,7 +170,6 @@ def _input_columns(table: Any, columns: DataOptions, keys: Sequence[str], *, onl
 
 
 def _column(table: Any, name: Any) -> Any:
-    """The name of a column that is there once."""
     names = column_names(table)
     if names.count(name) != 1:
         raise InputError(f"the table has the columns {listing(names)}; expected one column {name!r}")
@@ -183,16 +177,15 @@ def _column(table: Any, name: Any) -> Any:
 
 
 def _cells(cells: Sequence[Any], columns: DataOptions, keys: Sequence[str]) -> Any:
-    """The input that one cell of a table holds, or a pair of texts that two do."""
     return as_input(cells[0], columns, keys) if len(cells) == 1 else tuple(cells)
 
 
 def _table_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
     """The values of some columns, row by row; a missing value is ``None``."""
-    column = next((TABLES[kind] for kind in kinds(table) if kind in TABLES), None)
-    if column is None:
-        return _dataset_cells(table, names)
-    return zip(*(column(table, name) for name in names), strict=True)
+    for kind in kinds(table):
+        if kind in TABLES:
+            return zip(*(TABLES[kind](table, name) for name in names), strict=True)
+    return _dataset_cells(table, names)
 
 
 def _dataset_cells(table: Any, names: list[Any]) -> Iterator[tuple[Any, ...]]:
@@ -209,18 +202,15 @@ TABLES: dict[tuple[str, str], Callable[[Any, Any], Iterable[Any]]] = {
     ("pyarrow", "Table"): lambda table, name: table.column(name).to_pylist(),
     ("pyarrow", "RecordBatch"): lambda table, name: table.column(name).to_pylist(),
 }
-"""Library and class of a table in memory → one of its columns."""
 
-DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}
-"""Tables that are read row by row."""
+DATASETS = {("datasets", "Dataset"), ("datasets", "IterableDataset")}  # read row by row
 
 
 def _is_column(value: Any) -> bool:
-    return any(kind in (("datasets", "Column"), ("datasets", "IterableColumn")) for kind in kinds(value))
+    return not {("datasets", "Column"), ("datasets", "IterableColumn")}.isdisjoint(kinds(value))
 
 
 def _is_transformed(table: Any) -> bool:
-    """Whether rows of ``datasets`` are made by a function of the user."""
     return (getattr(table, "format", None) or {}).get("type") == "custom"
 
 

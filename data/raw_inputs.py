@@ -12,18 +12,14 @@ import numpy as np
 from ..errors import InputError, cut, listing
 from .data_options import DataOptions
 
+# Names of ready tensors, as of the graphs' inputs.
 TENSORS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "input_values", "input_features")
-"""Names of ready tensors: those of the graphs' inputs."""
 
 PAIR = "text_pair"  # the key of a second text, as in the dicts that pipelines of transformers take
 WORDS = "tokens"  # the key of a text as a list of words, for models that tag tokens
 AUDIO = "audio"  # the key of a sound, as in data sets of the hub
-
-KEYS = ("text", "image", AUDIO, WORDS)
-"""Keys and columns of inputs, of which the first that is there counts."""
-
+KEYS = ("text", "image", AUDIO, WORDS)  # keys and columns of inputs, the first present one counts
 SPLITS = {("datasets", "DatasetDict"), ("datasets", "IterableDatasetDict")}
-"""Several tables under the names of their splits."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +39,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Row:
-    """One example of the data: an input, its label if any, its place, and the columns there if none is of labels.
-
-    An input is a text, its words as a list, a pair of texts as a tuple, an image or sound, its path or bytes, or a
-    mapping of names to ready tensors; the label of words a list of their tags.
-    """
+    """One example: input, label if any, place for messages, and the columns of a table without labels."""
 
     input: Any
     label: Any | None
@@ -85,13 +77,13 @@ def is_tensor(value: Any) -> bool:
 
 def as_array(value: Any) -> np.ndarray:
     """A value as an array: a tensor from any device, without its gradient, bfloat16 as float32."""
-    if not is_tensor(value):
-        try:
-            return np.asarray(value)
-        except ValueError as error:
-            raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
-    plain = value.detach().cpu()
-    return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
+    if is_tensor(value):
+        plain = value.detach().cpu()
+        return np.asarray((plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy())
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InputError("lists are not equally long; expected arrays: pad the inputs to one length") from error
 
 
 def image_array(value: Any) -> np.ndarray:
@@ -99,9 +91,7 @@ def image_array(value: Any) -> np.ndarray:
     array = as_array(value)
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[-3] not in (1, 3):
         return array
-    if array.shape[-3] == 1:
-        return np.squeeze(array, axis=-3)  # [H, W] or [N, H, W]
-    return np.moveaxis(array, -3, -1)  # [H, W, 3] or [N, H, W, 3]
+    return np.squeeze(array, axis=-3) if array.shape[-3] == 1 else np.moveaxis(array, -3, -1)
 
 
 def input_keys(columns: DataOptions, modality: str | None = None) -> tuple[str, ...]:
@@ -142,11 +132,7 @@ def column_rows(given: Any, keys: Sequence[str]) -> Any:
 
 
 def stored_file(value: Any) -> Any:
-    """A file or the samples of a data set as bytes, a path, or :class:`Sound`; anything else as it is.
-
-    A path is no string, which a text model would read, and an address is :class:`Unusable`: nothing is fetched because
-    data say so.
-    """
+    """Bytes, path or :class:`Sound` of a data set's file, :class:`Unusable` for an address; other values unchanged."""
     if isinstance(value, Mapping) and "sampling_rate" in value:
         samples = next((value[name] for name in ("array", "raw") if name in value), None)
         return value if samples is None else Sound(samples, value["sampling_rate"])

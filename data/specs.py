@@ -1,15 +1,16 @@
-"""Typed JSON files and messages, decoded strictly by msgspec; its errors become ours, with the file and the field."""
+"""Strict decoding of typed JSON by msgspec, with errors that name file and field; and the inputs that a model reads."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from ..errors import BundleError, HydrantError, InputError
 
 T = TypeVar("T")
+Modality = Literal["text", "image", "audio"]
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,11 +18,7 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode(content: bytes | str, kind: type[T], file: Path | str, raises: type[HydrantError] = BundleError) -> T:
-    """Decode JSON text as ``kind``.
-
-    Raises:
-        HydrantError: ``raises``, where the text is not JSON or does not have the fields and types of ``kind``.
-    """
+    """Decode JSON text as ``kind``; errors are of type ``raises``."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -42,13 +39,63 @@ def encode(value: Any) -> bytes:
 
 
 def processor_settings(folder: Path, kind: type[T], name: str = "preprocessor_config.json") -> T:
-    """What transformers stored of a tokenizer, image processor or feature extractor, as far as ``kind`` asks."""
+    """Settings that transformers stored of a tokenizer, image processor or feature extractor."""
     file = folder / name
     try:
-        content = file.read_bytes()
+        return decode(file.read_bytes(), kind, file, InputError)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}; save the processor there") from error
-    try:
-        return decode(content, kind, file, InputError)
     except InputError as error:
         raise InputError(f"{error}; save the model's own processor there again, or give ready tensors") from None
+
+
+class InputSpec(Protocol):
+    """Shapes and limits of a model's inputs; every bundle's architecture is one."""
+
+    @property
+    def modality(self) -> Modality:
+        """What the model reads."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of its tensors, in order."""
+
+    @property
+    def every_token(self) -> bool:
+        """Whether it answers for each token, so that texts are read word by word."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def token_types(self) -> int:
+        """Number of token types; 0 for a model without."""
+
+    @property
+    def padding_token(self) -> int:
+        """Token id that fills short sequences."""
+
+    @property
+    def max_sequence(self) -> int:
+        """Longest text, tokens."""
+
+    @property
+    def shortest(self) -> int:
+        """Fewest samples of a sound; 0 for other models."""
+
+    @property
+    def spectrogram(self) -> tuple[int, ...]:
+        """Shape of the spectrograms of a model that reads such sounds; empty for other models."""
+
+    @property
+    def channels(self) -> int:
+        """Image channels."""
+
+    @property
+    def image_height(self) -> int:
+        """Image height, pixels."""
+
+    @property
+    def image_width(self) -> int:
+        """Image width, pixels."""

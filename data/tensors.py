@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError, listing
 from .raw_inputs import as_array
-from .spec import InputSpec
+from .specs import InputSpec
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,6 @@ def checked_tensors(inputs: Mapping[str, Any], spec: InputSpec, first: int = 0) 
 
 
 def _tokens(inputs: Mapping[str, np.ndarray], spec: InputSpec, first: int) -> dict[str, np.ndarray]:
-    """Token ids [B, T], their mask and types."""
     _check_names(inputs, {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"})
     ids = _integers("input_ids", inputs["input_ids"], spec.vocabulary)
     if ids.shape[1] > spec.max_sequence:

@@ -19,7 +19,7 @@ from ..bundle.store import Bundle, resolve
 from ..bundle.strict_json import to_json_bytes
 from ..data.data_options import DataOptions
 from ..data.examples import Examples, check_alike, check_apart, read_examples
-from ..data.spec import Modality
+from ..data.specs import Modality
 from ..errors import InputError, check_seed, require
 from ..metrics.gates import Precision
 from ..progress import Progress, no_progress

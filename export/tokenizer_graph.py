@@ -3,7 +3,7 @@
 Input ``text``: strings [1], or [2] for a pair. Outputs: ``input_ids``, ``attention_mask`` and, where the model has
 them, ``token_type_ids``, int64 [1, tokens], cut as ``data.text`` cuts; ``counts``, int64 [texts]: the tokens of each
 text before that, without special ones. Of a model that tags tokens (:func:`word_graph`), also ``words`` [1, tokens], as
-``data.words`` gives them, and ``offsets`` [1, tokens, 2] in characters.
+``data.text`` gives them, and ``offsets`` [1, tokens, 2] in characters.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ import onnx
 
 from ..bundle.graphs import tokenizer_source
 from ..bundle.store import Bundle
-from ..data.text import TextProcessor
-from ..data.words import NO_WORD, EncodedWords, WordProcessor
+from ..data.text import NO_WORD, EncodedWords, TextProcessor, WordProcessor
 from ..errors import InputError, cut, require
 from .tokenizer_graph import tokenizer_graph, word_graph
 from .tokenizer_test_texts import fuzzed_texts

@@ -195,7 +195,7 @@ class FusedLayer(nn.Module):
         prefix = f"layers.{layer}."
         self.pre_norm = architecture.pre_norm
         self.dropout = architecture.hidden_dropout
-        self.attention_output_dropout = self.dropout if architecture.drops_attention else 0.0
+        self.attention_output_dropout = self.dropout if architecture.family != "distilbert" else 0.0
         self.attention = GroupedAttention(
             _linear(weights, f"{prefix}attention.qkv"),
             _linear(weights, f"{prefix}attention.output"),

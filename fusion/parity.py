@@ -17,7 +17,7 @@ from torch import Tensor
 from ..bundle.original_check import CheckedInput, OriginalCheck
 from ..data.check_inputs import check_inputs
 from ..data.processor import Processor, from_transformers, load_processor, save_processor
-from ..data.spec import InputSpec
+from ..data.specs import InputSpec
 from ..data.text import TextProcessor
 from ..errors import InputError, UnsupportedModelError, cut, listing
 from ..models.checkpoint import find_processor, quiet

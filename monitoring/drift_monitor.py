@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.traffic_reference import TrafficReference, binned
+from ..bundle.calibration import TrafficReference, binned
 from ..errors import InputError, cut, is_whole
 from ..runtime.prediction_counts import Observed
 from .drift_statistics import RateTest, moved_most, same_p_value, stability_index

@@ -9,9 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..bundle.calibration import Calibration
+from ..bundle.calibration import RATES, Calibration, TrafficReference
 from ..bundle.store import Bundle, resolve
-from ..bundle.traffic_reference import RATES, TrafficReference
 from ..errors import InputError, cut, listing
 from ..metrics.spans import split_tag
 from ..progress import Progress, no_progress

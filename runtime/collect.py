@@ -12,7 +12,7 @@ from ..bundle.traced import AnyArchitecture
 from ..data.batching import WINDOW_BATCHES, item_batches
 from ..data.label_encoding import IGNORED, at_tokens, word_starts
 from ..data.processor import Processor
-from ..data.words import NO_WORD
+from ..data.text import NO_WORD
 from ..errors import BackendError
 from ..progress import Progress, no_progress
 from .backends.protocol import Backend

@@ -13,7 +13,7 @@ import numpy as np
 from ..bundle.store import Bundle
 from ..data.python_inputs import given_inputs
 from ..data.raw_inputs import image_array, is_pair, is_record, is_tensor, is_words
-from ..data.words import Piece
+from ..data.text import Piece
 from ..errors import InputError, cut, is_whole
 from ..metrics.gates import Precision
 from ..tasks import TASKS

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import Calibration
-from ..bundle.traffic_reference import RATES
+from ..bundle.calibration import RATES, Calibration
 from ..errors import InputError, cut
 from ..metrics.gates import FURTHER_SCORES, SCORES
 from .prediction import Prediction

@@ -18,9 +18,9 @@ from ..data.batching import READER, WINDOW_BATCHES, item_batches
 from ..data.processor import load_processor
 from ..data.python_inputs import given_inputs, is_table, ordered
 from ..data.raw_inputs import are_tensors, is_pair
-from ..data.spec import InputSpec
+from ..data.specs import InputSpec
 from ..data.tensors import checked_tensors
-from ..data.words import NO_WORD, Piece, WordProcessor
+from ..data.text import NO_WORD, Piece, WordProcessor
 from ..errors import LARGEST, BackendError, InputError, cut, is_whole
 from ..tasks import DISTANCE, PER_CLASS, TASKS
 from .backends.dlpack import DeviceArray

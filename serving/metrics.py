@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from ..bundle.traffic_reference import RATES
+from ..bundle.calibration import RATES
 from ..errors import require
 from .stats import Buckets, ModelStats, Stats
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..data.spec import InputSpec
+from ..data.specs import InputSpec
 from ..errors import cut, is_whole, listing
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.traffic_reference import RATES
+from ..bundle.calibration import RATES
 from ..errors import InputError, cut, is_whole
 from ..runtime.prediction import Prediction
 from .observers import Observer, Served, flagged

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bundle.calibration import ABSTAIN, OOD
-from ..bundle.traffic_reference import RATES
+from ..bundle.calibration import ABSTAIN, OOD, RATES
 from ..monitoring.drift_monitor import Alarm, Counts, Watch, check_limits
 from ..runtime.prediction import Prediction
 from ..runtime.prediction_counts import Observed, is_counted, observed

@@ -27,7 +27,7 @@ from hydrant.tuning.optimizer import decays
 from hydrant.tuning.rank_one import RankOneLinear, draw, merged, with_factors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import FAMILIES, HEADS, LAYERS, OLDEST, make_inputs, make_model, random_plan, run_cli
+from support import FAMILIES, HEADS, LAYERS, OLDEST, make_inputs, make_model, random_plan
 from test_cost import assert_cost
 from test_tune import interrupted_after, pictures, same, sentences, state, weights, write_csv
 

@@ -21,8 +21,8 @@ from hydrant.calib.heads.methods import Objective
 from hydrant.calib.heads.objectives import Statistics, evaluate
 from hydrant.calib.heads.plan_search import looser
 from hydrant.calib.heads.trials import Trial
+from hydrant.data.corruptions import synthetic_ood
 from hydrant.data.examples import Examples
-from hydrant.data.synthetic_ood import synthetic_ood
 from hydrant.errors import InputError
 from hydrant.metrics import class_metrics as metrics
 from hypothesis import given, settings

@@ -20,7 +20,7 @@ from hydrant import Bundle
 from hydrant.bundle.calibration import Calibration, Threshold
 from hydrant.bundle.store import TOKENIZER_GRAPH
 from hydrant.data.data_files import stream_lines
-from hydrant.data.words import WordProcessor
+from hydrant.data.text import WordProcessor
 from hydrant.errors import InputError
 from hydrant.export.tokenizer_onnx import made_tokenizer
 from support import make_inputs, random_plan

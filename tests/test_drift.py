@@ -14,8 +14,7 @@ import hydrant
 import numpy as np
 import pytest
 from hydrant import Bundle, HydrantError, calibrate, drift, export_onnx, fuse, load, save_bundle
-from hydrant.bundle.calibration import Calibration
-from hydrant.bundle.traffic_reference import Histogram, Rate, TrafficReference, binned
+from hydrant.bundle.calibration import Calibration, Histogram, Rate, TrafficReference, binned
 from hydrant.calib.decisions.thresholds import LEVELS, bin_edges
 from hydrant.models.checkpoint import load_processor
 from hydrant.monitoring.drift_monitor import Watch

@@ -212,8 +212,6 @@ def test_what_is_put_into_a_bundle_that_another_takes_the_place_of_is_refused(
     ("edit", "named"),
     [
         (lambda m: m.update(schema=2, hydrant="1.4.0rc1"), "schema '2'.*install hydrant-uq 1.4.0rc1 or newer"),
-        (lambda m: m.update(schema=2, hydrant="$(rm)"), "schema '2'.*install the newest"),
-        (lambda m: m.pop("family") and None, "family"),
         (lambda m: m.update(members=0), "members"),
         (lambda m: m.update(labels=["one", "one"]), "labels one, one"),
         (lambda m: m["files"]["plan.json"].update(bytes=-1), "bytes"),
@@ -226,14 +224,6 @@ def test_malformed_manifest_is_refused(edit: Callable[[dict[str, Any]], Any], na
     bundle = make_bundle(tmp_path / "out")
     edit_manifest(bundle.path, edit)
     with pytest.raises(BundleError, match=rf"hydrant\.json.*{named}"):
-        Bundle.open(bundle.path)
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b'{"schema": NaN}', b" " * (2**24 + 1)])
-def test_what_is_no_manifest_is_refused(content: bytes, tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "out")
-    (bundle.path / "hydrant.json").write_bytes(content)
-    with pytest.raises(BundleError, match=r"hydrant\.json"):
         Bundle.open(bundle.path)
 
 

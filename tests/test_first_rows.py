@@ -136,18 +136,3 @@ def test_what_something_else_reads_whole_stays_whole() -> None:
     token = sketch.add("Gather", layer, sketch.constant(np.array(0)), axis=1)
     model = sketch.made(token, sketch.add("ReduceMax", layer, sketch.constant([1]), keepdims=0))
     assert rewritten(model)[1] == 0
-
-
-def test_shapes_that_leave_sizes_unsaid_are_left_alone() -> None:
-    """An expansion that is told fewer sizes than there are axes, and a size that is copied from another place."""
-    sketch = Sketch(tokens=4)
-    wide = sketch.told(sketch.add("Expand", sketch.maps("x"), sketch.constant([WIDTH])), WIDTH)
-    model = sketch.made(sketch.add("Gather", wide, sketch.constant(np.array(0)), axis=1))
-    assert rows_of(rewritten(model)[0], "Gelu", 4) == [4]
-    sketch = Sketch(tokens=4)
-    heads = sketch.heads(sketch.maps("x"))  # [B, 2, 4, 4]
-    flat = sketch.add("Reshape", heads, sketch.constant([-1, 4, 0]))  # of [B·2, 4, 4]; 0: as many as at place 2
-    sketch.infos.append(helper.make_tensor_value_info(flat, TensorProto.FLOAT, ["pairs", 4, 4]))
-    model = sketch.made(sketch.add("Gather", flat, sketch.constant(np.array(0)), axis=1))
-    found, _ = rewritten(model)
-    np.testing.assert_allclose(run(model, 2, 4)[0], run(found, 2, 4)[0], atol=1e-5)

@@ -18,7 +18,6 @@ from hydrant import Bundle, Conformal, Coverage, GraphForm, HeadPlan, calibrate,
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from support import CLASSES, FAMILIES, make_inputs, make_model, random_plan
-from token_support import make_tagger
 
 PAGES = Path(__file__).parents[1] / "docs/reference"
 MEMBERS = 2
@@ -105,23 +104,6 @@ def test_keys_of_the_json_files(calibrated: Bundle) -> None:
     assert set(facts["reference"]["rates"]) <= set(quoted(told, 1))
 
 
-def test_keys_that_only_some_models_have(tmp_path: Path) -> None:
-    told = table("bundle.md", "key that only some have", "config.json")
-    found: dict[str, set[str]] = {}
-    usual = set(quoted(table("bundle.md", "keys", "config.json")))
-    ranks = make_model("bert", num_labels=1, sentence_transformers={"activation_fn": "torch.nn.Sigmoid"})
-    several = make_model("bert", problem_type="multi_label_classification")
-    models = {family: make_model(family) for family in (*FAMILIES, "dinov2_with_registers", "modernbert")}
-    for name, model in {**models, "scores": ranks, "labels": several, "tags": make_tagger()}.items():
-        made = save_bundle(fuse(model), tmp_path / name, tensors_only=True)
-        for key, value in json.loads(made.file("config.json").read_bytes()).items():
-            if key not in usual:
-                found.setdefault(key, set()).add(str(value).lower())
-    assert {row[0].strip("`") for row in told} == set(found)
-    for name, _, _, values in told:
-        assert found[name.strip("`")] == set(re.findall(r"`(\w+)`", values)) or values in ("a number", "a list"), name
-
-
 def test_bytes_of_the_examples(tmp_path: Path) -> None:
     text = (PAGES / "bundle.md").read_text()
     (shown,) = re.findall(r"^```json\n(.*)\n```$", text, flags=re.M)
@@ -143,38 +125,6 @@ def test_bytes_of_the_examples(tmp_path: Path) -> None:
         parts = (attention.query, attention.key, attention.value)
         kept = [part.weight[rows].T.detach().numpy() for part in parts]
         assert np.array_equal(weight[member], np.concatenate(kept, axis=1))
-
-
-def test_tensors_of_every_family(bundle: Bundle) -> None:
-    config = json.loads((bundle.path / "config.json").read_bytes())
-    d, inner, patch = config["width"], config["mlp_width"], config["patch_height"] * config["patch_width"]
-    pooled = (config["pooled_width"] or d) if config["pooling"] != "none" else d
-    pooled *= 2 if config.get("token_pooling") == "first_and_mean" else 1
-    narrow = config.get("embedding_width") or d
-    up = inner * (2 if config.get("gated_mlp") else 1)
-    sizes = {"d": d, "e": narrow, "u": up, "mlp width": inner, "C": config["classes"], "P": pooled}
-    sizes["channels · patch height · patch width"] = config["channels"] * patch
-    told = {
-        name: shapes
-        for names, shapes in table("bundle.md", "tensor", "fused.safetensors")
-        for name in re.findall(r"`([^`]+)`", names)
-        if "PROJECTION" not in name  # of adapters: test_lora.py
-    }
-    counts = [max(len(member[layer]) for member in bundle.plan().members) for layer in range(config["layers"])]
-    for name, tensor in load_file(bundle.file("fused.safetensors")).items():
-        layer = re.match(r"layers\.(\d+)\.", name)
-        row = re.sub(r"^layers\.\d+\.", "layers.l.", name)
-        assert row in told, f"{name} is on no row"
-        assert tensor.dtype == np.float32
-        assert len(tensor) in {1, MEMBERS}
-        if name.startswith(("embeddings.word", "embeddings.position", "embeddings.token_type")):
-            assert tensor.shape[2] == narrow
-            continue
-        heads = counts[int(layer[1])] * config["head_width"] if layer else 0
-        known = {**sizes, "h·d_h": heads, "3·h·d_h": 3 * heads}
-        shapes = [part.split(", ") for part in re.findall(r"\[([^\]]+)\]", told[row])]
-        shape = shapes[-1] if name.endswith("bias") else shapes[0]
-        assert list(tensor.shape[1:]) == [known[size] if size in known else int(size) for size in shape], name
 
 
 def test_inputs_outputs_and_metadata_of_a_graph(bundle: Bundle) -> None:

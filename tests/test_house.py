@@ -15,9 +15,9 @@ FLOORS: list[dict[str, str]] = [
     {"": "version errors progress"},
     {
         "data": """
-            __init__ data_options raw_inputs spec specs tensors images audio spectrograms text words
+            __init__ data_options raw_inputs specs tensors images audio text
             processor batching label_encoding python_inputs data_files data_sources examples check_inputs
-            corruptions fingerprints synthetic_ood
+            corruptions fingerprints
         """,
         "metrics": "__init__ bootstrap class_metrics gates uncertainty labels scores spans timing",
     },
@@ -26,7 +26,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "bundle": """
-            __init__ architecture strict_json manifest staging head_plan traced store traffic_reference
+            __init__ architecture strict_json manifest staging head_plan traced store
             calibration density_file data_overlap graphs original_check progress_checkpoint reports
             signature weights
         """,

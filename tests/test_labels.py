@@ -21,7 +21,6 @@ from hydrant.bundle.calibration import Calibration, LabelDecisions
 from hydrant.data.examples import Examples, read_examples
 from hydrant.errors import BundleError, InputError
 from hydrant.models.checkpoint import load_processor
-from hydrant.models.family_registry import architecture_of
 from hydrant.tuning import tune
 from hydrant.tuning.optimizer import member_loss
 from hypothesis import given, settings
@@ -89,15 +88,6 @@ def own(bundle: Path, tmp_path: Path) -> Path:
 
 
 # What the configuration says
-
-
-def test_prompts_of_clip_exclude_each_other_whatever_the_tower_was_trained_for() -> None:
-    from hydrant.models.zero_shot import ZeroShotClassifier
-
-    made: Any = make_model("clip")
-    made.dual_encoder.config.problem_type = MULTI_LABEL
-    again = ZeroShotClassifier(made.dual_encoder, made.classifier.weight, made.prompts)
-    assert architecture_of(again).task == "classification"
 
 
 # Against the oracle

@@ -1,7 +1,7 @@
 """Bundles that earlier versions wrote: they load, give the figures they gave, and export to the graphs they had.
 
 ``tests/bundles_0_1_0`` holds a calibrated text bundle and an image bundle, with what 0.1.0 predicted on ONNX Runtime;
-``tests/bundles_0_2_0`` what ``write_bundles.py`` wrote with 0.2.0: bundles of every task, and interrupted work.
+``tests/bundles_0_2_0`` holds what 0.2.0 wrote: bundles of every task, and interrupted work.
 """
 
 from __future__ import annotations

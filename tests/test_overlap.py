@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hydrant import Bundle, Figures, HeadPlan, Jointly, calibrate, evaluate, fuse, plan_heads, save_bundle, tune
 from hydrant.data.fingerprints import LOWEST, Fingerprint, fingerprint_of
-from hydrant.data.raw_inputs import Sound
+from hydrant.errors import InputError
 from hydrant.models.checkpoint import load_processor
 from PIL import Image
-from support import Item, random_plan
+from support import make_model, make_tokenizer, random_plan
 from test_calibrate import write_texts
 from test_tune import sentences
 
@@ -71,24 +70,6 @@ def test_images_are_known_by_their_content(tmp_path: Path) -> None:
     assert fingerprint_of([tmp_path / "a.png"], "image") == fingerprint_of([str(tmp_path / "b.png")], "image")
     assert fingerprint_of(list(pixels), "image") == fingerprint_of([Image.fromarray(each) for each in pixels], "image")
     assert fingerprint_of(list(pixels), "image") != fingerprint_of(list(255 - pixels), "image")
-
-
-def test_what_has_no_lasting_form_has_no_fingerprint(tmp_path: Path) -> None:
-    assert fingerprint_of([Item({})], "text") is None
-    assert fingerprint_of([tmp_path / "absent.png"], "image") is None
-    assert fingerprint_of([("a", "b")], "text") != fingerprint_of([("b", "a")], "text")
-    for damaged in (None, 3, {}, {"lowest": "!", "complete": True}):
-        assert Fingerprint.from_json(damaged) is None
-
-
-def test_numbers_are_the_same_in_whatever_form_they_are_read_alike() -> None:
-    rows = [{"input_ids": [1, 2 + row], "attention_mask": [1, 1]} for row in range(3)]
-    arrays = [{name: np.array(row, np.int32) for name, row in each.items()} for each in rows]
-    tensors = [{name: torch.tensor(row) for name, row in each.items()} for each in rows]
-    assert fingerprint_of(rows, "text") == fingerprint_of(arrays, "text") == fingerprint_of(tensors, "text")
-    samples = [0.25, -0.5, 1.0]
-    sounds = [samples, np.array(samples), np.array(samples, np.float32), Sound(samples, 16_000)]
-    assert len({fingerprint_of([sound], "audio") for sound in sounds}) == 1
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +148,20 @@ def test_other_data_and_older_bundles_pass_without_a_word(bert_checkpoint: Path,
     del calibration["fitted"]["fingerprints"]
     old.add({"calibration.json": json.dumps(calibration).encode()})
     assert evaluate(tmp_path / "bundle", texts, figures=Figures(bootstrap=0)).notes == []
+
+
+def test_data_that_taught_or_calibrated_are_refused(tmp_path: Path, undrawn: None) -> None:
+    bundle = save_bundle(fuse(make_model("bert")), tmp_path / "bundle", make_tokenizer(tmp_path / "source"))
+    words = ["hello", "world", "transfer", "money", "weather", "today", "what"]
+    texts = [f"{first} {second}" for first in words for second in words]
+    data = texts[:24], [index % 5 for index in range(24)]
+    other = texts[24:48], data[1]
+    before = (bundle.path / "calibration.json").read_bytes()
+    with pytest.raises(InputError, match="--force"):
+        calibrate(bundle, data, fit=data)
+    assert (bundle.path / "calibration.json").read_bytes() == before
+    calibrate(bundle, data, fit=other)
+    with pytest.raises(InputError, match="calibrated on"):
+        evaluate(bundle, data, report=tmp_path / "report")
+    evaluate(bundle, data, report=tmp_path / "report", force=True)
+    evaluate(bundle, other, report=tmp_path / "report")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -21,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from test_house import APART, SOURCES
+from test_house import APART
 
 PUBLIC = {
     "Bundle", "DataOptions", "EvaluationOptions", "HeadPlan", "HydrantError", "Prediction", "Predictor", "__version__",
@@ -57,18 +54,8 @@ def test_public_names() -> None:
 def test_every_module_imports_without_optional_libraries() -> None:
     """With the libraries of all extras hidden, every module but the Polygraphy runners still imports."""
     names = [name for name in modules() if not name.endswith("evaluation.polygraphy")]
-    hidden = [
-        "onnxruntime",
-        "polygraphy",
-        "scipy",
-        "sklearn",
-        "matplotlib",
-        "tensorrt",
-        "tensorrt_rtx",
-        "cuda",
-        "accelerate",
-        "peft",
-    ]
+    hidden = ["onnxruntime", "polygraphy", "scipy", "sklearn", "matplotlib", "tensorrt", "tensorrt_rtx", "cuda"]
+    hidden += ["accelerate", "peft"]
     code = (
         f"import sys, importlib\nfor n in {hidden}: sys.modules[n] = None\nfor n in {names}: importlib.import_module(n)"
     )
@@ -88,20 +75,6 @@ for module in {light}:
     assert done.stdout.splitlines() == [f"{module} []" for module in light], done.stderr
 
 
-def test_public_functions_and_classes_have_docstrings() -> None:
-    for name in modules():
-        module = import_module(name)
-        assert module.__doc__, name
-        for key, value in vars(module).items():
-            if not key.startswith("_") and getattr(value, "__module__", None) == name and callable(value):
-                assert value.__doc__, f"{name}.{key}"
-
-
-def test_no_machine_paths_in_the_sources() -> None:
-    for path in SOURCES.values():
-        assert not re.search(r"/(home|root|tmp|work)/", path.read_text()), path
-
-
 def requirements(project: dict[str, Any], extra: str | None = None) -> Iterator[Requirement]:
     """What the package asks for, with what it asks for through its own extras."""
     for text in project["dependencies"] if extra is None else project["optional-dependencies"][extra]:
@@ -111,22 +84,6 @@ def requirements(project: dict[str, Any], extra: str | None = None) -> Iterator[
                 yield from requirements(project, name)
         else:
             yield requirement
-
-
-def test_the_folder_of_a_checkout_may_have_any_name(tmp_path: Path) -> None:
-    """Such as that of an unpacked archive, which is no name of a Python package."""
-    root, checkout = Path(__file__).parents[1], tmp_path / "hydrant-uq 0.2"
-    (checkout / "tests").mkdir(parents=True)
-    for name in ("pyproject.toml", "__init__.py"):
-        shutil.copy(root / name, checkout)
-    (checkout / "tests/test_one.py").write_text(
-        f"import hydrant\n\ndef test_one():\n    assert hydrant.__file__ == {hydrant.__file__!r}\n"
-    )
-    how = re.search(r"bin/pytest (--confcutdir \w+) ", (root / "Makefile").read_text())
-    assert how is not None
-    words = [sys.executable, "-m", "pytest", *how[1].split(), "-p", "no:cacheprovider"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=checkout)
-    assert "1 passed" in done.stdout, done.stdout
 
 
 def test_the_oldest_versions_tested_are_those_declared() -> None:

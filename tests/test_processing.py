@@ -14,8 +14,7 @@ import pytest
 from hydrant.bundle.architecture import Architecture
 from hydrant.data.images import KINDS, ImageProcessor
 from hydrant.data.processor import from_transformers
-from hydrant.data.text import TextProcessor
-from hydrant.data.words import WordProcessor
+from hydrant.data.text import TextProcessor, WordProcessor
 from hydrant.errors import InputError
 from hydrant.models.family_registry import architecture_of
 from PIL import Image
@@ -85,13 +84,7 @@ def test_text_tensors_equal_the_tokenizers(tokenizer_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("read", "place", "value", "told"),
     [
-        (
-            TextProcessor,
-            ("post_processor", "single", 0, "SpecialToken", "id"),
-            "[NONE]",
-            "input 4, 'unheard'",
-        ),  # a panic
-        (WordProcessor, ("model", "vocab", "[UNK]"), None, r"input 4, 'unheard'; use .*\[UNK\]"),
+        (TextProcessor, ("post_processor", "single", 0, "SpecialToken", "id"), "[NONE]", "input 4, 'unheard'"),  # panic
         (TextProcessor, ("post_processor", "special_tokens", "[CLS]", "ids"), [10**6], "input 4 the token id 1000000"),
         (WordProcessor, ("post_processor", "single", 0, "SpecialToken", "type_id"), 2, "input 4 the token type 2"),
     ],
@@ -105,15 +98,10 @@ def test_a_tokenizer_that_fails_on_a_text_is_refused(
     part = tokenizer
     for step in place[:-1]:
         part = part[step]
-    if value is None:
-        del part[place[-1]]
-        tokenizer["added_tokens"] = [each for each in tokenizer["added_tokens"] if each["content"] != place[-1]]
-    else:
-        part[place[-1]] = value
+    part[place[-1]] = value
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    texts = ["hello world", "unheard"] if value is None else ["unheard", "hello"]  # of which one alone is told
     with pytest.raises(InputError, match=told):
-        read(folder, text_architecture()).encode(texts, first=4 - texts.index("unheard"))
+        read(folder, text_architecture()).encode(["unheard", "hello"], first=4)
 
 
 @pytest.mark.parametrize(
@@ -134,35 +122,17 @@ def test_longest_text(
     assert processor.encode(["money " * 100])[0].tokens == expected
 
 
-def test_stored_padding_and_truncation_are_overridden(tokenizer_folder: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    tokenizer(["hello"], padding="max_length", max_length=6, truncation=True)
-    tokenizer.save_pretrained(tmp_path)
-    stored = json.loads((tmp_path / "tokenizer.json").read_bytes())
-    stored["truncation"] = {"max_length": 5, "strategy": "LongestFirst", "stride": 2, "direction": "Right"}
-    stored["padding"] = {
-        "strategy": {"Fixed": 6}, "direction": "Right", "pad_to_multiple_of": None,
-        "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]",
-    }  # fmt: skip
-    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
-    items = TextProcessor(tmp_path, text_architecture()).encode(["hello", "money " * 10])
-    assert [item.tokens for item in items] == [3, 12]
-    assert not any(item.truncated for item in items)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (" \t\n", "empty text"),
-        (("hello", 3), "tuple"),
         (("hello", " "), "second text is empty"),
         (("hello", "\x00"), "no token"),
         ("\x00\x01", "no token"),
         ("\ud800", "surrogate"),
         ("x" * (2**24 + 1), "16777217"),
-        (("x" * 2**24, "x"), "16777217"),
     ],
-    ids=range(8),
+    ids=range(6),
 )
 def test_unusable_text_is_named(text: Any, message: str, tokenizer_folder: Path) -> None:
     processor = TextProcessor(tokenizer_folder, text_architecture())
@@ -170,18 +140,10 @@ def test_unusable_text_is_named(text: Any, message: str, tokenizer_folder: Path)
         processor.encode(["hello", text], first=7)
 
 
-def deep_tiff() -> bytes:
-    facts = {256: 2, 257: 2, 258: 32, 259: 1, 262: 2, 273: 8, 277: 3, 278: 2, 279: 24}  # the bits stand at 32
-    fields = b"".join(struct.pack("<HHII", tag, 3, 3 if tag == 258 else 1, value) for tag, value in facts.items())
-    return struct.pack("<2sHI24xHHHH", b"II", 42, 38, 16, 16, 16, len(facts)) + fields + bytes(4)
-
-
 DEEP = {
     "png": png_of(26, edge=2, depth=16),
     "grey png with alpha": png_of(18, edge=2, depth=16, kind=4),
-    "tiff": deep_tiff(),
     "ppm": b"P6 2 2 65535\n" + bytes(24),
-    "sgi": struct.pack(">HBBHHHH", 474, 0, 2, 3, 2, 2, 3).ljust(512 + 24, b"\0"),
 }
 """Files of 2 by 2 pixels with 16 bits per channel, of which Pillow would keep the upper 8."""
 
@@ -218,13 +180,9 @@ def test_missing_and_malformed_files_of_a_tokenizer_are_refused(tokenizer_folder
 CONFIGURATIONS: dict[str, Callable[[], Any]] = {
     "vit": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}),
     "vit nearest": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=0),
-    "vit without rescaling": lambda: ViTImageProcessorPil(
-        size={"height": SIDE, "width": SIDE}, do_rescale=False, image_mean=[120.0, 110, 100], image_std=[60.0, 61, 62]
-    ),
     "vit bare": lambda: ViTImageProcessorPil(
         size={"height": SIDE, "width": SIDE}, do_normalize=False, do_rescale=False
     ),
-    "vit other factor": lambda: ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}, rescale_factor=1 / 127.5),
     "deit": lambda: DeiTImageProcessorPil(
         size={"height": SIDE + 3, "width": SIDE + 2}, crop_size={"height": SIDE, "width": SIDE}
     ),
@@ -308,15 +266,11 @@ def test_gray_model_reads_one_channel() -> None:
     ("image", "message"),
     [
         (np.zeros((4, 4, 3), np.float32), r"input 7 .*float32 \[4, 4, 3\]"),
-        (np.zeros((0, 4, 3), np.uint8), r"input 7 .*uint8 \[0, 4, 3\]"),
-        (None, "input 7 is a NoneType"),
         (Image.new("I;16", (4, 4)), "input 7 .*I;16"),
         ("https://example.org/cat.png", r"https://.*address"),
-        ("", "input 7"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n", "EPS"),
         (png_of(125), "input 7: .*pixels end early"),
         (png_of(107, interlaced=True), "input 7: .*pixels end early"),
-        (png_of(126), "input 7: .*truncated"),
         (many_scans(1000), "input 7: .*1000 scans"),
     ],
 )
@@ -354,8 +308,6 @@ def configured(folder: Path, architecture: Architecture | None = None, **changes
     ("key", "value", "named"),
     [
         ("do_something_new", True, "do_something_new"),
-        ("crop_pct", 0.9, "crop_pct"),
-        ("feature_extractor_type", "LevitFeatureExtractor", "Levit"),
         ("image_processor_type", "PerceiverImageProcessorFast", "Perceiver"),
     ],
 )
@@ -385,11 +337,7 @@ def test_image_processors_that_are_known_do_what_their_keys_say(kind: str) -> No
     [
         {"size": {"shortest_edge": SIDE + 1}},
         {"do_center_crop": True, "crop_size": 10},
-        {"size": "absent"},
         {"size": {"height": 0, "width": SIDE}},
-        {"do_center_crop": True, "crop_size": {"shortest_edge": SIDE}},
-        {"resample": 99},
-        {"image_mean": [0.5, 0.5]},
         {"image_std": [0.5, 0.0, 0.5]},
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import io
 from dataclasses import replace
@@ -94,13 +93,10 @@ def test_a_sound_may_be_given_in_many_ways(tmp_path: Path) -> None:
     [
         (noise(39), "input 0 has 39 samples"),
         (np.zeros(80, np.int16), r"input 0 is a ndarray, int16 \[80\]"),
-        (np.zeros((2, 80), np.float32), r"input 0 is a ndarray, float32 \[2, 80\]"),
         (np.full(80, np.nan, np.float32), "input 0 holds NaN or infinity"),
         ("no/such.wav", "sound no/such.wav is no file"),
         (b"RIFFnothing", "cannot read input 0"),
-        ({"speech": 1}, "input 0 is a dict, .*; expected a path"),
         (hydrant.data.raw_inputs.Sound(noise(80), 8000), "input 0 has 8000 samples a second"),
-        ([[0.1], [0.1, 0.2]], "input 0 is a list"),
     ],
 )
 def test_what_is_no_sound_for_the_model_is_refused(sound: Any, message: str) -> None:
@@ -285,16 +281,3 @@ def test_parts_that_are_written_out_are_those_of_transformers(name: str, tmp_pat
             found = predictor.predict({key: tensor.numpy() for key, tensor in given.items()})
             for key, values in wanted.items():
                 np.testing.assert_allclose(getattr(found, key), values, atol=2e-5)
-
-
-def test_a_service_takes_files_of_sound_and_no_paths(bundle: Bundle, folder: Path) -> None:
-    predict_request = pytest.importorskip("hydrant.serving.predict_request")
-    request_of = predict_request.PredictRequest
-    content = (folder / "LABEL_0" / "0.flac").read_bytes()
-    with hydrant.load(bundle, "torch") as predictor:
-        given = request_of([base64.b64encode(content).decode()], [None])
-        inputs, shown = predict_request.model_inputs(given, predictor, 1)
-        assert (inputs, shown) == ([content], ["audio 0"])
-        assert len(predictor.predict(inputs)) == 1
-        with pytest.raises(InputError, match=r"input 0, '.*', is not base64; expected a sound file in base64"):
-            predict_request.model_inputs(request_of([str(folder / "LABEL_0" / "0.flac")], [None]), predictor, 1)

@@ -15,7 +15,7 @@ from hydrant.data.examples import read_examples
 from hydrant.data.label_encoding import IGNORED, batch_labels, labelled, token_labels, word_starts, word_tags
 from hydrant.data.processor import from_transformers, load_processor
 from hydrant.data.tensors import TensorProcessor
-from hydrant.data.words import EncodedWords, WordProcessor
+from hydrant.data.text import EncodedWords, WordProcessor
 from hydrant.errors import InputError
 from hydrant.models.family_registry import architecture_of
 from token_support import TAGS, make_tagger, make_word_tokenizer

@@ -15,7 +15,7 @@ from ..calib.decisions.targets import Coverage, FalseAlarm
 from ..calib.decisions.thresholds import COVERED, SPARED, check_count
 from ..data.examples import Examples, random_parts
 from ..data.fingerprints import hashes_of
-from ..data.spec import Modality
+from ..data.specs import Modality
 from ..errors import InputError
 from ..tasks import TaskName
 

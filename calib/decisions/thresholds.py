@@ -13,8 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ...bundle.calibration import ABSTAIN, OOD, SIDES, Threshold
-from ...bundle.traffic_reference import Histogram, Rate, TrafficReference, binned
+from ...bundle.calibration import ABSTAIN, OOD, SIDES, Histogram, Rate, Threshold, TrafficReference, binned
 from ...errors import InputError, require
 from ...metrics.class_metrics import Ranked, auroc, auroc_difference
 from ...metrics.uncertainty import uncertainty

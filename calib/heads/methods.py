@@ -18,7 +18,7 @@ NOISE = 0.5
 """Standard deviation of the noise where none is given."""
 
 PSEUDO = "auto"
-"""As out-of-distribution data: made from the labelled data (``data.synthetic_ood``)."""
+"""As out-of-distribution data: made from the labelled data (``data.corruptions``)."""
 
 
 @dataclass(frozen=True)

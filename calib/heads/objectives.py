@@ -30,7 +30,7 @@ from ...bundle.architecture import Architecture
 from ...data.batching import Batch
 from ...data.examples import Examples
 from ...data.label_encoding import IGNORED, token_labels, word_starts
-from ...data.words import NO_WORD
+from ...data.text import NO_WORD
 from ...metrics.class_metrics import auroc
 from ...metrics.scores import rmse
 from ...tasks.regression import loss_of

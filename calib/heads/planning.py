@@ -15,11 +15,11 @@ import numpy as np
 from ...bundle.architecture import Architecture
 from ...bundle.head_plan import HeadPlan, Keep
 from ...bundle.traced import LACKS, Block
+from ...data.corruptions import synthetic_ood
 from ...data.data_options import DataOptions
 from ...data.examples import Examples, check_alike, check_apart, read_examples
 from ...data.fingerprints import fingerprints
 from ...data.processor import Processor, from_transformers
-from ...data.synthetic_ood import synthetic_ood
 from ...errors import InputError, check_seed, cut
 from ...models.checkpoint import load_model, load_processor, model_labels, own_processor
 from ...models.family_registry import architecture_of, blocks_of, prompts_of

@@ -13,7 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ...bundle.traced import Block, Traced
-from ...data.spec import Modality
+from ...data.specs import Modality
 from ...errors import InputError, UnsupportedModelError, cut, listing, require
 from ..checkpoint import (
     READS,
