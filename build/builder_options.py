@@ -12,12 +12,8 @@ from typing import Literal, get_args
 from ..engines.metadata import MODULES, Library
 from ..errors import BackendError, InputError, check_plain, cut, is_whole, require
 
-RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
-"""GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
-
-TURING = "7.5"
-"""A target of TensorRT-RTX without float32 products, which every graph of hydrant has: pooler and classifier. Version
-1.4 still compiled graphs in FP16; what it made was never run on such a GPU, so that it is refused, too."""
+RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")  # default GPUs of a TensorRT-RTX engine: Ampere to Blackwell
+TURING = "7.5"  # a target of TensorRT-RTX without float32 products, which pooler and classifier are in every graph
 
 Hardware = Literal["none", "ampere+", "same"]
 
@@ -64,9 +60,8 @@ class TensorRT(Builder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hardware_compatibility not in get_args(Hardware):
-            known = ", ".join(get_args(Hardware))
-            raise InputError(f"hardware compatibility is {cut(self.hardware_compatibility)}; expected {known}")
+        if (level := self.hardware_compatibility) not in get_args(Hardware):
+            raise InputError(f"hardware compatibility is {cut(level)}; expected {', '.join(get_args(Hardware))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +77,6 @@ class TensorRTForRTX(Builder):
 
 
 LIBRARY_OPTIONS: dict[Library, type[TensorRT | TensorRTForRTX]] = {"tensorrt": TensorRT, "tensorrt-rtx": TensorRTForRTX}
-"""By the names that stand for a library with its defaults."""
 
 
 def library_of(asked: str | TensorRT | TensorRTForRTX) -> tuple[Library, TensorRT | TensorRTForRTX]:
@@ -110,7 +104,7 @@ def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, .
     """The GPUs that TensorRT-RTX compiles for: those named, or :data:`RTX_TARGETS`."""
     wanted = [wanted] if isinstance(wanted, str) else wanted
     known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
-    targets = ", ".join(sorted(known - {TURING}, key=lambda target: [int(part) for part in target.split(".")]))
+    targets = ", ".join(sorted(known - {TURING}, key=float))
     hints = {
         TURING: " (Turing) for hydrant, whose graphs all have float32 products: use --backend onnxruntime-cuda on it",
         "9.0": " (Hopper, a data-centre GPU: use --backend tensorrt on it)",

@@ -22,8 +22,7 @@ from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_p
 from ..errors import BundleError, GateError, InputError, cut
 from ..progress import Progress, no_progress
 from .builder_options import TensorRT, TensorRTForRTX, compute_capabilities, library_of, open_library
-from .compiler import Messages, compile_graph
-from .fusion_report import by_profile
+from .compiler import Messages, by_profile, compile_graph
 from .profile_ranges import optimization_profiles
 
 log = logging.getLogger(__name__)
@@ -105,8 +104,10 @@ def build_engine(
         compiled = compile_graph(trt, graph, profiles, options, messages, progress)
     finally:
         if log_file is not None:
-            _write_beside(Path(log_file), messages.text().encode())
-        for warning in messages.warnings:
+            lines = [f"[{severity}] {text}\n" for severity, text in messages.lines]
+            _write_beside(Path(log_file), "".join(lines).encode())
+        warnings = messages.at("WARNING")
+        for warning in warnings:
             log.warning("%s: %s", library, warning)
     counts = by_profile(compiled.layers, len(profiles))
     targets = options.compute_capability if isinstance(options, TensorRTForRTX) else ()
@@ -133,7 +134,7 @@ def build_engine(
     bundle.add({engine_path(name): compiled.engine, metadata_path(name): to_json_bytes(facts.to_json())})
     if cache is not None and compiled.timings is not None:
         _write_beside(Path(cache), compiled.timings)
-    return Built(bundle.path / engine_path(name), facts, len(compiled.engine), messages.warnings)
+    return Built(bundle.path / engine_path(name), facts, len(compiled.engine), warnings)
 
 
 def _several(ranges: str | int | Sequence[str | int]) -> Sequence[str | int]:

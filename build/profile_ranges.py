@@ -9,8 +9,7 @@ from ..bundle.architecture import Architecture
 from ..engines.metadata import Profile, Shape
 from ..errors import InputError, cut
 
-LARGEST = 65536
-"""Largest size of an axis."""
+LARGEST = 65536  # size of an axis
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,10 @@ class Range:
         sizes = [int(part) for part in parts if part.isascii() and part.isdecimal()]
         if len(sizes) != len(parts) or len(sizes) not in (1, 3):
             raise InputError(f"{option} is {cut(text)}; expected min:opt:max, such as 1:8:32, or one size")
-        found = cls(*(sizes * 3 if len(sizes) == 1 else sizes))
-        if not 1 <= found.least <= found.best <= found.most <= LARGEST:
+        result = cls(*(sizes * 3 if len(sizes) == 1 else sizes))
+        if not 1 <= result.least <= result.best <= result.most <= LARGEST:
             raise InputError(f"{option} is {cut(text)}; expected min:opt:max from 1 to {LARGEST}, increasing")
-        return found
+        return result
 
 
 def optimization_profiles(
@@ -53,10 +52,9 @@ def optimization_profiles(
         if len(sequences) not in (0, 1, len(batches)):
             told = f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges"
             raise InputError(f"{told}; expected one, or as many")
-        sizes = [[each.least, each.best, each.most] for each in sequences] or [
-            [min(size, longest) for size in (8, 64, 128)]
-        ]
-        axes = [[(tokens,) for tokens in each] for each in sizes * (1 if len(sizes) > 1 else len(batches))]
+        sequences = sequences or [Range(*(min(size, longest) for size in (8, 64, 128)))]
+        sequences *= 1 if len(sequences) > 1 else len(batches)
+        axes = [[(each.least,), (each.best,), (each.most,)] for each in sequences]
     profiles: list[Profile] = []
     for one, own in zip(batches, axes, strict=True):
         least, best, most = ((size, *inner) for size, inner in zip((one.least, one.best, one.most), own, strict=True))

@@ -9,8 +9,7 @@ import numpy as np
 from ..bundle.architecture import Architecture, rotary_frequencies
 from .graph import BOOL, FLOAT, KINDS, Graph
 
-TOKENS = "T"
-"""The number of tokens in a shape: a number for images, a value of the graph for text."""
+TOKENS = "T"  # the number of tokens in a shape: a number for images, a value of the graph for text
 
 
 @dataclass(frozen=True)

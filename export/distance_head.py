@@ -15,6 +15,7 @@ from .graph import FLOAT, Graph
 from .layers import MEAN_TOKEN
 
 DISTANCE = "distance"
+LAST = "last_vectors"  # value [M, B, 1 or T, d] of a traced graph: what the members' classifiers read
 
 
 def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density: Density | None) -> None:
@@ -68,17 +69,13 @@ def _parts(tap: str) -> re.Match[str]:
     return match
 
 
-LAST = "last_vectors"
-"""Value [M, B, 1 or T, d] of a traced graph: what the members' classifiers read."""
-
-
 def _output(architecture: AnyArchitecture, layer: int) -> str:
     """The value behind a layer, [S, B, T or 1, d]."""
     whole = isinstance(architecture, Traced) or architecture.pre_norm
     return f"layers.{layer}" if whole else f"layers.{layer}.mlp_norm"
 
 
-def _last(architecture: AnyArchitecture, mean: bool) -> str:
+def _last(architecture: AnyArchitecture, mean: bool = False) -> str:
     """The value whose first (or only) token the classifier reads; of two the second, if ``mean``."""
     if isinstance(architecture, Traced):
         return LAST
@@ -120,7 +117,7 @@ def _token_weights(graph: Graph, architecture: Architecture, kinds: Sequence[str
 def _tokens(graph: Graph, architecture: AnyArchitecture, tap: str) -> str:
     """Every token of the stream that a tap names, [1, B·T, d]."""
     layer, member, name = _parts(tap)[1], _parts(tap)[3], f"{DISTANCE}.{tap}"
-    value, stream = (_output(architecture, int(layer)), 0) if layer else (_last(architecture, False), int(member))
+    value, stream = (_output(architecture, int(layer)), 0) if layer else (_last(architecture), int(member))
     ends = [_constant(graph, [stream]), _constant(graph, [stream + 1]), _constant(graph, [0])]
     chosen = graph.node("Slice", [value, *ends], f"{name}.narrow")  # [1, B, T, d]
     flat = graph.node("Flatten", [chosen], f"{name}.flat", axis=3)  # [B·T, d]
@@ -140,7 +137,8 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     arrays = density.arrays()
     means = arrays["means"]
     count, classes, rank = means.shape
-    shape = [node("Shape", ["attention_mask"], "shape")] if tokens else []
+    if tokens:
+        node("Shape", ["attention_mask"], "shape")
     norm = node("ReduceL2", [features, _constant(graph, [-1])], "norm", keepdims=1)
     norm = node("Max", [norm, weight("least", np.array([1e-12], np.float32))], "norm.positive")
     rows = node("Div", [features, norm], "unit")
@@ -164,7 +162,7 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     total = node("ReduceSum", [weighed, _constant(graph, [0])], "total", keepdims=0)
     made = graph.node("Sub", [total, shift], f"{DISTANCE}.each" if tokens else DISTANCE)
     if tokens:
-        graph.node("Reshape", [made, *shape], DISTANCE)
+        graph.node("Reshape", [made, f"{DISTANCE}.shape"], DISTANCE)
 
 
 def _constant(graph: Graph, values: int | list[int]) -> str:

@@ -23,13 +23,12 @@ from .graph_form import Export, GraphForm
 from .islands import choose_islands
 from .lowering import Form, choose_attention, lower
 from .onnx_file import bundle_blocks, metadata, write_model
-from .quantize_search import BATCH, search
+from .quantize import BATCH, search
 from .rewrites import left_out, rewrite, unfit
 
 log = logging.getLogger(__name__)
 
-TRACED = "traced"
-"""The lowering of a traced graph, in reports and metadata."""
+TRACED = "traced"  # the lowering of a traced graph, in reports and metadata
 
 
 def exported(

@@ -89,9 +89,7 @@ class Attention:
     output: tuple[np.ndarray, ...]
     output_bias: np.ndarray | None  # [G, 1, d]
     scale: float  # of the scores, 1/√d_h unless it was folded
-    routes: tuple[tuple[int, ...], ...] | None = (
-        None  # each member's heads of the one group, where members first differ
-    )
+    routes: tuple[tuple[int, ...], ...] | None = None  # each member's heads of the one group, where members differ
     pooled: bool = False  # only the first token has a query
     absorbed: bool = False  # no token's key or value is computed (``rewrites.absorb_keys``)
     output_update: LowRank | None = None  # of the one output projection
@@ -175,9 +173,8 @@ def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: 
         rotary=architecture.rotary_of(index),
         window=architecture.window_of(index),
     )
-    return Layer(
-        attention_norm, attention, mlp_norm, _linear(weights, f"{name}.mlp.up"), _linear(weights, f"{name}.mlp.down")
-    )
+    up, down = (_linear(weights, f"{name}.mlp.{part}") for part in ("up", "down"))
+    return Layer(attention_norm, attention, mlp_norm, up, down)
 
 
 def _heads(weights: Weights, name: str) -> Heads:

@@ -20,9 +20,7 @@ from ..errors import BundleError, require
 from .fused_blocks import Blocks, read_blocks
 
 DENSITY_KEY = "hydrant.density_sha256"
-
-EXTERNAL_DATA_BYTES = 1_800_000_000
-"""Above this size weights go to a file beside the graph, also in memory: protobuf ends at 2 GiB."""
+EXTERNAL_DATA_BYTES = 1_800_000_000  # larger weights go to a file beside the graph: protobuf ends at 2 GiB
 
 
 def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
@@ -32,20 +30,19 @@ def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
         weights = load_file(path)
     except SafetensorError as error:
         raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
-    plan = bundle.plan()
-    shapes = {key: tensor.shape for key, tensor in weights.items()}
+    plan, shapes = bundle.plan(), {key: tensor.shape for key, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
     return read_blocks(architecture, plan, weights)
 
 
 def metadata(bundle: Bundle, architecture: AnyArchitecture) -> dict[str, str]:
     """``metadata_props`` of the graph: what a runtime without Python needs beside it."""
-    processor = bundle.processor()
+    processor, task = bundle.processor(), architecture.task
     return {
         "hydrant.schema": "1",
         "hydrant.family": architecture.family,
-        **({} if architecture.task == "classification" else {"hydrant.task": architecture.task}),
-        **({"hydrant.label_decisions": "null"} if architecture.task == "multi_label" else {}),  # until calibrated
+        **({} if task == "classification" else {"hydrant.task": task}),
+        **({"hydrant.label_decisions": "null"} if task == "multi_label" else {}),  # until calibrated
         "hydrant.members": str(bundle.members),
         "hydrant.labels": json.dumps(bundle.labels, ensure_ascii=False),
         "hydrant.max_sequence": str(architecture.max_sequence),

@@ -18,12 +18,11 @@ from .distance_head import with_distance
 from .onnx_file import DENSITY_KEY, calibration_metadata
 from .task_heads import TEMPERATURE
 
-GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)
-"""Files that hold a calibration, where a bundle has them."""
+GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)  # files that may hold a calibration
 
 
 def check_graphs(bundle: Bundle) -> list[str]:
-    """Names of the bundle's graphs, once each was found fit to be calibrated; meant to be asked before long work."""
+    """Names of the bundle's graphs, after each was checked, which is meant to come before long work."""
     names = [name for name in GRAPHS if bundle.has(name)]
     for name in names:
         _read(bundle.file(name))
@@ -41,9 +40,10 @@ def write_recalibrated(
     """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``."""
     model = _read(source)
     for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none of a score
-        values = np.array(calibration.temperatures, np.float32)
-        values = np.broadcast_to(values, list(divisor.dims)).copy()  # of a model without labels one
-        divisor.CopyFrom(numpy_helper.from_array(values, TEMPERATURE))
+        values = np.broadcast_to(
+            np.float32(calibration.temperatures), list(divisor.dims)
+        )  # of multi-label one per label
+        divisor.CopyFrom(numpy_helper.from_array(values.copy(), TEMPERATURE))
     with_distance(model, architecture, density)
     facts = {entry.key: entry.value for entry in model.metadata_props if entry.key != DENSITY_KEY}
     facts |= calibration_metadata(calibration, density_sha256)
@@ -57,8 +57,7 @@ def _read(path: Path) -> onnx.ModelProto:
     except Exception as error:  # protobuf raises several kinds
         raise BundleError(f"{path} is not an ONNX file ({error}); export it again with `hydrant export`") from error
     outputs = {output.name for output in model.graph.output}
-    found = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
-    if "score" not in outputs and (found != [1] or "energy" not in outputs):  # a score has no temperature
-        told = f"{path} holds no temperature that could be set, or gives no energy"
-        raise BundleError(f"{told}: an older hydrant wrote it; export it again with `hydrant export`")
+    ranks = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
+    if "score" not in outputs and (ranks != [1] or "energy" not in outputs):  # a score has no temperature
+        raise BundleError(f"{path} has no temperature to set, or no energy; export it again with `hydrant export`")
     return model

@@ -19,16 +19,8 @@ from .fused_blocks import Attention, Blocks, Heads, Layer, Linear, LowRank, Norm
 
 def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """Weights that are equal for all members are stored once; up to the first that differs, streams are one."""
-    shared = replace(
-        blocks,
-        embeddings={name: _once(array) for name, array in blocks.embeddings.items()},
-        embedding_norm=_shared(blocks.embedding_norm),
-        layers=tuple(_shared_layer(layer) for layer in blocks.layers),
-        final_norm=_shared(blocks.final_norm),
-        pooler=_shared(blocks.pooler),
-        classifier=_shared(blocks.classifier),
-        pooler_norm=_shared(blocks.pooler_norm),
-    )
+    parts = ("embeddings", "embedding_norm", "layers", "final_norm", "pooler", "classifier", "pooler_norm")
+    shared = replace(blocks, **{name: _shared(getattr(blocks, name)) for name in parts})
     trunk, before = (sum(streams == 1 for streams in each.streams()[1:]) for each in (shared, blocks))
     told = [f"{trunk} of {len(blocks.layers)} layers are the same for all members and run once"]
     return shared, told if blocks.members > 1 and trunk > before else []
@@ -85,8 +77,7 @@ def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """The factor 1/√d_h on the scores goes into the query projection."""
 
     def fold(attention: Attention) -> Attention:
-        factor = np.float32(attention.scale)
-        heads = [replace(part, query=_scaled(part.query, factor)) for part in attention.heads]
+        heads = [replace(part, query=_scaled(part.query, np.float32(attention.scale))) for part in attention.heads]
         return replace(attention, heads=tuple(heads), scale=1.0)
 
     return _each_attention(blocks, fold), [f"{len(blocks.layers)} softmax scales are part of the query weights"]
@@ -128,8 +119,7 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
         moved = tuple(replace(part, value=replace(part.value, bias=None)) for part in heads)
         return replace(attention, heads=moved, output_bias=total.astype(np.float32))
 
-    told = [f"{biased} value biases are part of the output bias"] if biased else []
-    return _each_attention(blocks, fold), told
+    return _each_attention(blocks, fold), [f"{biased} value biases are part of the output bias"] if biased else []
 
 
 def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
@@ -151,7 +141,7 @@ def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 Rewrite = Callable[[Blocks], tuple[Blocks, list[str]]]
 
-REWRITES: dict[str, Rewrite] = {
+REWRITES: dict[str, Rewrite] = {  # in the order in which they run
     "shared-trunk": shared_trunk,
     "fork-heads": fork_heads,
     "pooled-token": pooled_token,
@@ -161,7 +151,6 @@ REWRITES: dict[str, Rewrite] = {
     "fold-value-bias": fold_value_bias,
     "absorb-keys": absorb_keys,
 }
-"""Every rewrite by its name, in the order in which they run."""
 
 
 def unfit(architecture: Architecture) -> dict[str, str]:
@@ -221,17 +210,18 @@ def _once(array: np.ndarray) -> np.ndarray:
 
 def _shared(part: Any) -> Any:
     """A part with the group axis of equal tensors reduced to 1, of an update's two only together."""
-    if part is None:
-        return None
+    if isinstance(part, dict):  # embeddings
+        return {name: _once(array) for name, array in part.items()}
+    if isinstance(part, tuple):
+        return tuple(map(_shared, part))
+    if isinstance(part, Layer):
+        return Layer(*map(_shared, (part.attention_norm, part.attention, part.mlp_norm, part.up, part.down)))
+    if part is None or isinstance(part, Attention):
+        return part and _shared_attention(part)
     shared = part.each(_once)
     if isinstance(part, LowRank):
         return shared if len(shared.down) == len(shared.up) else part
     return replace(shared, update=_shared(part.update)) if isinstance(part, Linear) else shared
-
-
-def _shared_layer(layer: Layer) -> Layer:
-    norm, mlp_norm, up, down = map(_shared, (layer.attention_norm, layer.mlp_norm, layer.up, layer.down))
-    return Layer(norm, _shared_attention(layer.attention), mlp_norm, up, down)
 
 
 def _shared_attention(attention: Attention) -> Attention:

@@ -15,11 +15,10 @@ from ..metrics.uncertainty import highest_entropy
 from ..tasks import PER_CLASS, TASKS, ScoreActivation
 from .graph import FLOAT, Graph
 
-Outputs = dict[str, tuple[int, Sequence[int | str]]]
-"""Name → type and shape."""
-
-TEMPERATURE = "const.temperature"
-"""Initializer [1] float32, or [C] for several labels, that divides the member logits; calibration replaces it."""
+Outputs = dict[str, tuple[int, Sequence[int | str]]]  # name → type and shape
+TEMPERATURE = (
+    "const.temperature"  # initializer [1], or [C] of multi-label, that divides the logits; calibration sets it
+)
 
 
 def task_head(
@@ -119,12 +118,10 @@ def label_head(
     total = graph.node("Clip", [total, *ends], "probabilities.entropy.cut")
     predictive = graph.node("Max", [total, expected], "label_entropy")  # h(p̄) ≥ mean h(p_m) despite rounding
     information = graph.node("Sub", [predictive, expected], "label_mutual_information")
-    labels = graph.constant([1])
-    together = graph.constant(highest_entropy(2, len(temperatures)), np.float32)
+    labels, most = graph.constant([1]), graph.constant(highest_entropy(2, len(temperatures)), np.float32)
     sums = {"predictive_entropy": predictive, "expected_entropy": expected, "mutual_information": information}
     for name, value in sums.items():
-        total = graph.node("ReduceSum", [value, labels], f"{name}.sum", keepdims=0)  # [B]
-        graph.node("Min", [total, together], name)
+        graph.node("Min", [graph.node("ReduceSum", [value, labels], f"{name}.sum", keepdims=0), most], name)  # [B]
     if emit:
         _emit(graph, probabilities, streams, members, TASKS["multi_label"].member_output, 3)
 
@@ -134,8 +131,7 @@ def score_head(graph: Graph, logits: str, streams: int, members: int, activation
     scores = graph.node("Squeeze", [logits, graph.constant([2])], "members.logits")  # [S, B]
     if activation == "sigmoid":
         scores = graph.node("Sigmoid", [scores], "members.scores")
-    mean = _mean(graph, scores, "score")  # [B]
-    apart = graph.node("Sub", [scores, mean], "members.apart")
+    apart = graph.node("Sub", [scores, _mean(graph, scores, "score")], "members.apart")
     _mean(graph, graph.node("Mul", [apart, apart], "members.squared"), "score_variance")
     if emit:
         _emit(graph, scores, streams, members, TASKS["score"].member_output, 2)
@@ -148,11 +144,9 @@ def _mean(graph: Graph, value: str, name: str, *axes: int) -> str:
 
 def _emit(graph: Graph, values: str, streams: int, members: int, name: str, rank: int) -> None:
     """The members' values [S, B, …] as an output [B, M, …]; what all members share is repeated."""
-    order = [1, 0, *range(2, rank)]
-    if streams == members:
-        graph.node("Transpose", [values], name, perm=order)
-    else:
-        rows = graph.node("Transpose", [values], "members.rows", perm=order)
+    whole, order = streams == members, [1, 0, *range(2, rank)]
+    rows = graph.node("Transpose", [values], name if whole else "members.rows", perm=order)
+    if not whole:
         graph.node("Tile", [rows, graph.constant([1, members, *[1] * (rank - 2)])], name)
 
 

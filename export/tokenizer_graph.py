@@ -25,15 +25,17 @@ from .wordpiece import BREAKS, FIRST_MARK, normalisation_of, range_pattern, voca
 DOMAIN = "ai.onnx.contrib"
 OPSET, IR_VERSION = 17, 8
 
+Special = tuple[list[int], list[int]]  # ids and types of special tokens
+
 
 @dataclass(frozen=True)
 class Frame:
     """Ids and types of the special tokens around one text and around two, and the types of a pair's texts."""
 
-    before: tuple[list[int], list[int]]
-    between: tuple[list[int], list[int]]
-    after: tuple[list[int], list[int]]
-    after_pair: tuple[list[int], list[int]]
+    before: Special
+    between: Special
+    after: Special
+    after_pair: Special
     types: tuple[int, int]
 
 
@@ -44,8 +46,7 @@ def frame_of(tokenizer: Any) -> Frame:
         single = tokenizer.encode("a")
     with tokenizing(f"the tokenizer fails on the pair of texts 'a' and 'a'; {remedy}"):
         pair = tokenizer.encode("a", "a")
-    one = _parts(single, 1)
-    two = _parts(pair, 2)
+    one, two = _parts(single, 1), _parts(pair, 2)
     types = [encoding.type_ids[encoding.sequence_ids.index(0)] for encoding in (single, pair)]
     if one[0] != two[0] or types[0] != types[1]:
         raise InputError("this tokenizer begins a pair otherwise than a text alone; give the C++ runner token ids")
@@ -59,9 +60,9 @@ def untyped(frame: Frame) -> Frame:
     return Frame(before, between, after, after_pair, (0, 0))
 
 
-def _parts(encoding: Any, texts: int) -> list[tuple[list[int], list[int]]]:
-    """Ids and types of the special tokens before, between and after the texts."""
-    parts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(texts + 1)]
+def _parts(encoding: Any, texts: int) -> list[Special]:
+    """The special tokens before, between and after the texts."""
+    parts: list[Special] = [([], []) for _ in range(texts + 1)]
     place = 0
     for token, kind, owner in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
         if owner is not None:
@@ -104,9 +105,9 @@ class TextGraph:
         """A value of the graph under a name of its own."""
         self.nodes.append(helper.make_node(operator, inputs, [name]))
 
-    def extension(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> str:
+    def extension(self, operator: str, *inputs: Any, **attributes: Any) -> str:
         """The first output of an operator of onnxruntime-extensions."""
-        return self.node(operator, *inputs, domain=DOMAIN, outputs=outputs, **attributes)
+        return self.node(operator, *inputs, domain=DOMAIN, **attributes)
 
     def replaced(self, text: str, pattern: str, by: str) -> str:
         """Strings with something else for what a pattern matches."""
@@ -185,9 +186,7 @@ def tokenizer_graph(
         between = part(frame.between[which], zero, between_end)
         after = part(frame.after[which] + frame.after_pair[which], after_start, after_end)
         if which:
-            first, second = (
-                graph.repeated(kind, size) for kind, size in zip(frame.types, (kept, kept_other), strict=True)
-            )
+            first, second = graph.repeated(frame.types[0], kept), graph.repeated(frame.types[1], kept_other)
         outputs[name] = node("Concat", frame.before[which], first, between, second, after, axis=0)
     ones = graph.repeated(one, node("Shape", outputs["input_ids"]))
     outputs = {"input_ids": outputs["input_ids"], "attention_mask": ones, **outputs}

@@ -35,13 +35,8 @@ from .task_heads import task_head, task_outputs
 log = logging.getLogger(__name__)
 
 OPSET = 20
-
-LOGITS = "member_logits"
-"""Value [M, B, C] of the graph; of tokens [M, B, T, C]."""
-
-AGREE = 1e-4
-"""Largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit."""
-
+LOGITS = "member_logits"  # value [M, B, C] of the graph; of tokens [M, B, T, C]
+AGREE = 1e-4  # largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit
 REMEDY = "run the bundle with PyTorch (--backend torch)"
 
 
@@ -56,11 +51,9 @@ def traced_graph(
     """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed."""
     require("onnxscript", "fuse", "export a traced model")
     members, longest = members_of(model, architecture, plan), _longest(architecture, facts)
-    parts: list[tuple[onnx.ModelProto, list[int]]] = [
-        (_exported(members[same[0]], architecture, longest), same) for same in differing(plan.members).values()
-    ]
-    joined = _joined(parts, members, architecture)
-    slim = _simplified(joined)
+    alike = differing(plan.members).values()
+    parts = [(_exported(members[same[0]], architecture, longest), same) for same in alike]
+    slim = _simplified(_joined(parts, members, architecture))
     _compare(slim, members, architecture)
     graph = Graph()
     task_head(graph, LOGITS, len(members), len(members), architecture, temperature, emit)
@@ -70,7 +63,7 @@ def traced_graph(
 
 
 class _Member(nn.Module):
-    """A member as the exporter wants it: tensors in, tensors out."""
+    """A member of tensors in and tensors out, for the exporter."""
 
     def __init__(self, member: nn.Module, architecture: Traced) -> None:
         super().__init__()
@@ -100,7 +93,7 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
 
     tensors = tuple(probes(architecture)[-1].values())
     fixed_size = architecture.modality == "image" or architecture.spectrogram
-    free = {0: Dim.DYNAMIC} if fixed_size else {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    free = dict.fromkeys([0] if fixed_size else [0, 1], Dim.DYNAMIC)
     try:
         with _quiet(), torch.no_grad(), _batched_experts(member):
             shapes = {"tensors": tuple(dict(free) for _ in tensors)}
@@ -168,9 +161,8 @@ def _joined(
     for proto, same in parts:
         for member in same:
             outputs[member] = _add(graph, proto, members[member], f"m{member}.", architecture.input_names)
-    made = Graph()
+    made, each = Graph(), architecture.every_token
     order = [outputs[member] for member in range(len(members))]
-    each = architecture.every_token
     wanted = {LOGITS: [0], **({LAST: [0] if each else [0, 2]} if architecture.width else {})}
     for place, (name, axes) in enumerate(wanted.items()):
         added = made.shared(f"{name}.axes", np.array(axes, np.int64))
@@ -222,8 +214,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None
         return names.get(name, f"{prefix}{name}") if name else ""
 
     node.input[:], node.output[:] = [named(name) for name in node.input], [named(name) for name in node.output]
-    node.name = ""
-    node.doc_string = ""
+    node.name = node.doc_string = ""
     del node.metadata_props[:]
     for inner in _graphs_within(node):
         for entry in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
@@ -295,7 +286,7 @@ def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
 def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, facts: Mapping[str, str]) -> None:
     """Outputs, metadata and producer as of every graph of hydrant's; nothing of the exporter's."""
     shapes = task_outputs(architecture, members)
-    outputs = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in shapes.items()]
+    outputs = [helper.make_tensor_value_info(name, *shape) for name, shape in shapes.items()]
     del model.graph.output[:], model.graph.value_info[:], model.metadata_props[:], model.graph.metadata_props[:]
     model.graph.output.extend(outputs)
     for entry in (*model.graph.node, *model.graph.initializer, *model.graph.input):
@@ -310,8 +301,7 @@ def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, f
 
 def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
     """Run the members' graph beside PyTorch, on other sizes than it was made with."""
-    name = architecture.model_class
-    worst = 0.0
+    name, worst = architecture.model_class, 0.0
     try:
         session = open_graph(model, "compare the graph with PyTorch")
         for batch in probes(architecture)[:2]:

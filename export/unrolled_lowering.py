@@ -18,9 +18,8 @@ from .layers import attend
 
 def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:
     """[S, B, T, in] → [max(S, G), B, T, out]."""
-    product = f"{name}.product" if part.bias is not None else name
-    out = _product(context, name, list(part.weight), part.update, x, product)
-    return _biased(context, name, out.name, part.bias, replace(out, name=name))
+    out = _product(context, name, list(part.weight), part.update, x, name if part.bias is None else f"{name}.product")
+    return _biased(context, name, part.bias, out, name)
 
 
 def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream:
@@ -49,7 +48,7 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
     else:
         rows = Stream(joined, copies, queries)
         out = _product(context, f"{name}.output", part.output, part.output_update, rows, product)
-    return _biased(context, f"{name}.output", out.name, part.output_bias, replace(out, name=name), name)
+    return _biased(context, f"{name}.output", part.output_bias, out, name)
 
 
 def _product(
@@ -86,20 +85,18 @@ def _each(
     """One product for each member, joined along the streams: [M, B, T, out], or another axis."""
     graph = context.graph
     inputs = inputs * len(weights) if len(inputs) == 1 else inputs
-    parts = [
-        graph.node("MatMul", [x, graph.weight(f"{name}.{m}.weight", weight)], f"{name}.{m}")
-        for m, (x, weight) in enumerate(zip(inputs, weights, strict=True))
-    ]
+    stored = ([x, graph.weight(f"{name}.{m}.weight", weights[m])] for m, x in enumerate(inputs))
+    parts = [graph.node("MatMul", pair, f"{name}.{m}") for m, pair in enumerate(stored)]
     return graph.node("Concat", parts, output, axis=axis)
 
 
-def _biased(context: Context, name: str, out: str, bias: np.ndarray | None, x: Stream, final: str = "") -> Stream:
+def _biased(context: Context, name: str, bias: np.ndarray | None, x: Stream, output: str) -> Stream:
     """Add a bias [G, 1, out] to [S, B, T, out]."""
     if bias is None:
-        return Stream(out, x.count, x.tokens, x.wide)
+        return x
     values = bias.reshape(-1) if len(bias) == 1 else bias[:, None]  # [out] or [M, 1, 1, out]
-    added = context.graph.node("Add", [out, context.graph.weight(f"{name}.bias", values)], final or name)
-    return Stream(added, max(x.count, len(bias)), x.tokens, x.wide)
+    added = context.graph.node("Add", [x.name, context.graph.weight(f"{name}.bias", values)], output)
+    return replace(x, name=added, count=max(x.count, len(bias)))
 
 
 def _one_group(context: Context, name: str, part: Attention, x: Stream) -> tuple[str, str, str]:

@@ -18,8 +18,7 @@ from hydrant import (
     fuse,
     save_bundle,
 )
-from hydrant.build.compiler import Messages, compile_graph
-from hydrant.build.fusion_report import by_profile
+from hydrant.build.compiler import Messages, by_profile, compile_graph
 from hydrant.build.profile_ranges import optimization_profiles
 from hydrant.bundle.architecture import Architecture
 from hydrant.export.random_model import random_model

@@ -41,11 +41,11 @@ FLOORS: list[dict[str, str]] = [
         """,
     },
     {
-        "build": "builder_options fusion_report compiler profile_ranges engine_build __init__",
+        "build": "builder_options compiler profile_ranges engine_build __init__",
         "export": """
             graph context fused_blocks layers distance_head grouped_lowering task_heads unrolled_lowering
-            lowering onnx_file islands quantize quantize_search rewrites wordpiece tokenizer_graph
-            tokenizer_test_texts tokenizer_onnx graph_form dead_rows traced_graph exporter graph_export
+            lowering onnx_file islands quantize rewrites wordpiece tokenizer_graph
+            tokenizer_onnx graph_form dead_rows traced_graph exporter graph_export
             __init__ random_model recalibrate
         """,
         "fusion": "grouped low_rank output_heads parity module traced_ensemble ensemble merge_error storage __init__",

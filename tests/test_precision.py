@@ -152,7 +152,7 @@ def test_int8_is_offered_only_where_its_gates_hold(
 ) -> None:
     bundle, data = calibrated
     strict = {**gates.TOLERANCES, "int8": replace(gates.TOLERANCES["int8"], probability=1e-12)}
-    monkeypatch.setattr("hydrant.export.quantize_search.TOLERANCES", strict)
+    monkeypatch.setattr("hydrant.export.quantize.TOLERANCES", strict)
     with pytest.raises(GateError, match="INT8"):
         export_onnx(bundle, "int8", reading=Reading(examples=32), data=data)
     assert not (bundle / "model.int8.onnx").exists()
