@@ -52,8 +52,7 @@ class Phases:
     """Shows the steps of the outermost phase; an interrupt, which must not pass native frames, stops the builder."""
 
     def __init__(self, progress: Progress) -> None:
-        self.interrupted = False
-        self._progress = progress
+        self.interrupted, self._progress = False, progress
         self._name: str | None = None
         self._steps: Iterator[Any] = iter(())
 
@@ -72,8 +71,7 @@ class Phases:
     def phase_finish(self, phase_name: str) -> None:
         """A phase has ended."""
         if phase_name == self._name:
-            for _ in self._steps:  # closes the bar
-                continue
+            list(self._steps)  # closes the bar
             self._name = None
 
 

@@ -80,7 +80,8 @@ def build_engine(
         GateError: ``require_fused``, and an attention block was not fused; nothing is written.
     """
     bundle = resolve(bundle)
-    if bundle.architecture().every_token:
+    architecture = bundle.architecture()
+    if architecture.every_token:
         told = f"{bundle.path} gives a class for each token, and engines answer for whole inputs"
         raise InputError(f"{told}; run its graph with onnxruntime or openvino")
     library, options = library_of(backend)
@@ -90,8 +91,8 @@ def build_engine(
     name = name or f"{library}-{precision}"
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         raise InputError(f"engine name is {cut(name)}; expected up to 100 letters, digits, '-', '_' and '.'")
-    architecture = bundle.architecture()
-    profiles = optimization_profiles(architecture, _several(batch), _several(sequence))
+    batches, sequences = ([each] if isinstance(each, str | int) else each for each in (batch, sequence))
+    profiles = optimization_profiles(architecture, batches, sequences)
     options = _for_this_machine(options, trt)
     cache = options.timing_cache if isinstance(options, TensorRT) else None
     for file in (log_file, cache):
@@ -137,12 +138,8 @@ def build_engine(
     return Built(bundle.path / engine_path(name), facts, len(compiled.engine), warnings)
 
 
-def _several(ranges: str | int | Sequence[str | int]) -> Sequence[str | int]:
-    return [ranges] if isinstance(ranges, str | int) else list(ranges)
-
-
 def _for_this_machine(options: TensorRT | TensorRTForRTX, trt: ModuleType) -> TensorRT | TensorRTForRTX:
-    """The options with the GPUs to compile for, after what only shows with the library and the machine was checked."""
+    """The options with the GPUs to compile for, checked against the library and the machine."""
     if isinstance(options, TensorRT):
         return options
     if (options.strip_weights or options.refit) and this_gpu() is None:
@@ -151,7 +148,7 @@ def _for_this_machine(options: TensorRT | TensorRTForRTX, trt: ModuleType) -> Te
 
 
 def _write_beside(path: Path, data: bytes) -> None:
-    """Write what is not the engine: a failure is told, and nothing is lost by it."""
+    """Write a file beside the engine; a failure is logged only."""
     try:
         write_atomically(path, data)
     except InputError as error:
@@ -177,8 +174,7 @@ def _check_fused(facts: EngineFile) -> None:
             told = f"{facts.library} {facts.version} did not tell its layers, so fusion cannot be checked"
             raise GateError(f"{told}; leave --require-fused out; the engine was not written")
         if fused < facts.attention_blocks:
-            other = "" if facts.precision != "fp32" else " or another precision: FP32 attention has no fused kernel"
-            raise GateError(
-                f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}; expected all; "
-                f"export with --lowering grouped --attention primitive{other}; the engine was not written"
-            )
+            told = f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}; expected all"
+            remedy = "export with --lowering grouped --attention primitive"
+            remedy += " or another precision: FP32 attention has no fused kernel" * (facts.precision == "fp32")
+            raise GateError(f"{told}; {remedy}; the engine was not written")

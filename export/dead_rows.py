@@ -75,27 +75,27 @@ def _rewrite(
         if node in reduced:
             tape, (rows, needs) = Tape(), reduced[node]
             inputs: list[Any] = list(node.inputs)
+
+            def constant(numbers: Any, tape: Tape = tape) -> ir.Value:
+                return tape.op("Constant", [], {"value": ir.tensor(np.array(numbers, np.int64))})
+
             for place, (value, need) in enumerate(zip(node.inputs, needs, strict=True)):
                 if value is not None and need is not None:
                     inputs[place] = fewer.get(value, value)
                     if value not in fewer or required[value] != need:
-                        ends = [_constant(tape, [number]) for number in (0, need.count, need.axis)]
+                        ends = [constant([number]) for number in (0, need.count, need.axis)]
                         inputs[place] = tape.op("Slice", [inputs[place], *ends])
             if node.op_type in ("Reshape", "Expand"):  # the same shape with another number at the rows' axis
                 others = np.ones(len(_shape(node.outputs[0])), np.int64)
                 here = np.zeros_like(others)
                 others[rows.axis], here[rows.axis] = 0, rows.count
-                inputs[1] = tape.op("Mul", [node.inputs[1], _constant(tape, others)])
-                inputs[1] = tape.op("Add", [inputs[1], _constant(tape, here)])
+                inputs[1] = tape.op("Mul", [node.inputs[1], constant(others)])
+                inputs[1] = tape.op("Add", [inputs[1], constant(here)])
             made = ir.Node("", node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs))
             graph.insert_before(node, [*tape.nodes, made])
             fewer.update(zip(node.outputs, made.outputs, strict=True))
         elif node.inputs and node.inputs[0] in fewer and _chosen(node) is not None:
             node.replace_input_with(0, fewer[node.inputs[0]])
-
-
-def _constant(tape: Tape, numbers: Sequence[int] | np.ndarray) -> ir.Value:
-    return tape.op("Constant", [], {"value": ir.tensor(np.array(numbers, np.int64))})
 
 
 def _chosen(node: ir.Node) -> RequiredRows | None:
@@ -134,7 +134,8 @@ def _needs(node: ir.Node, rows: RequiredRows) -> Needs | None:
 
 def _shape(value: ir.Value | None) -> list[int | str]:
     """Sizes of a value: numbers, or names."""
-    assert value is not None and value.shape is not None
+    assert value is not None
+    assert value.shape is not None
     return [size if isinstance(size, int) else str(size) for size in value.shape]
 
 

@@ -58,8 +58,8 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
     together = graph.node("Concat", made, f"{DISTANCE}.rows", axis=0)
     if order == list(taps):
         return together
-    places = [order.index(tap) for tap in taps]
-    return graph.node("Gather", [together, _constant(graph, places)], f"{DISTANCE}.features", axis=0)
+    places = _constant(graph, [order.index(tap) for tap in taps])
+    return graph.node("Gather", [together, places], f"{DISTANCE}.features", axis=0)
 
 
 def _parts(tap: str) -> re.Match[str]:
@@ -71,8 +71,7 @@ def _parts(tap: str) -> re.Match[str]:
 
 def _output(architecture: AnyArchitecture, layer: int) -> str:
     """The value behind a layer, [S, B, T or 1, d]."""
-    whole = isinstance(architecture, Traced) or architecture.pre_norm
-    return f"layers.{layer}" if whole else f"layers.{layer}.mlp_norm"
+    return f"layers.{layer}{'' if isinstance(architecture, Traced) or architecture.pre_norm else '.mlp_norm'}"
 
 
 def _last(architecture: AnyArchitecture, mean: bool = False) -> str:
@@ -144,15 +143,13 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     rows = node("Div", [features, norm], "unit")
     rows = node("Sub", [rows, weight("centre", arrays["centre"][:, None])], "centred")
     rows = node("MatMul", [rows, weight("whitening", arrays["whitening"])], "white")  # [K, B, r]
-    turned = weight("means.turned", means.transpose(0, 2, 1))
-    products = node("MatMul", [rows, turned], "products")  # [K, B, R]
+    products = node("MatMul", [rows, weight("means.turned", means.transpose(0, 2, 1))], "products")  # [K, B, R]
     halves = (means.astype(np.float64) ** 2).sum(axis=2)[:, None] / 2
     close = node("Sub", [products, weight("halves", halves.astype(np.float32))], "closeness")
     nearest = node("ArgMax", [close], "nearest", axis=-1, keepdims=0)  # [K, B]
     offsets = weight("offsets", np.arange(count, dtype=np.int64)[:, None] * classes)
     places = node("Add", [nearest, offsets], "places")
-    table = weight("means", means.reshape(-1, rank))
-    chosen = node("Gather", [table, places], "chosen", axis=0)  # [K, B, r]
+    chosen = node("Gather", [weight("means", means.reshape(-1, rank)), places], "chosen", axis=0)  # [K, B, r]
     apart = node("Sub", [rows, chosen], "apart")  # squared afterwards: no difference of squares
     squared = node("ReduceSumSquare", [apart, _constant(graph, [-1])], "squared", keepdims=0)
     location, scale = (arrays[name].astype(np.float64) for name in ("location", "scale"))

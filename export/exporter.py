@@ -56,8 +56,7 @@ def exported(
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out(form.without, lowering, precision))
     facts = {"hydrant.precision": precision, "hydrant.lowering": lowering, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
-    examples = reading.limit(256)
-    inputs = {"data": data, "examples": examples, "seed": seed, "columns": reading}
+    inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
     islands = quantised = None
     if precision == "fp16":
         islands = choose_islands(blocks, precision, *model_inputs(bundle.processor(), architecture, **inputs), progress)
@@ -69,7 +68,7 @@ def exported(
     lowered = Form(lowering, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
     model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
     if precision == "int8":  # as many inputs check it as calibrate it
-        inputs["examples"] = None if examples is None else 2 * examples
+        inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
         layers = architecture.layers - (1 if architecture.first_token_only else 0)
         prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
         quantised = search(model, layers, *prepared, progress)
@@ -89,8 +88,7 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
     facts |= metadata(bundle, architecture)
-    original = load_original(bundle, architecture)
-    temperatures = Calibration.of(bundle).temperatures
+    original, temperatures = load_original(bundle, architecture), Calibration.of(bundle).temperatures
     model = traced_graph(original, architecture, bundle.plan(), temperatures, facts, form.member_outputs)
     path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}

@@ -309,6 +309,5 @@ def _normed(linear: Linear, norm: Norm) -> Linear:
 
 
 def _scaled(linear: Linear, factor: np.float32) -> Linear:
-    bias, update = linear.bias, linear.update
-    scaled = update and replace(update, up=update.up * factor)
-    return Linear(linear.weight * factor, None if bias is None else bias * factor, scaled)
+    update = linear.update and replace(linear.update, up=linear.update.up * factor)
+    return Linear(linear.weight * factor, None if linear.bias is None else linear.bias * factor, update)

@@ -41,11 +41,10 @@ class Frame:
 
 def frame_of(tokenizer: Any) -> Frame:
     """The special tokens that a tokenizer puts around texts."""
-    remedy = "use the tokenizer.json that the model was trained with"
-    with tokenizing(f"the tokenizer fails on the text 'a'; {remedy}"):
-        single = tokenizer.encode("a")
-    with tokenizing(f"the tokenizer fails on the pair of texts 'a' and 'a'; {remedy}"):
-        pair = tokenizer.encode("a", "a")
+    with tokenizing(
+        "the tokenizer fails on 'a' or a pair of it; use the tokenizer.json that the model was trained with"
+    ):
+        single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
     one, two = _parts(single, 1), _parts(pair, 2)
     types = [encoding.type_ids[encoding.sequence_ids.index(0)] for encoding in (single, pair)]
     if one[0] != two[0] or types[0] != types[1]:
@@ -223,8 +222,8 @@ def _each_text(graph: TextGraph, body: Any, texts: str) -> tuple[str, str]:
     counts = graph.node("Concat", "counts_before", graph.node("Shape", made), axis=0)
     graph.output("Identity", "still_on", "go_on")
     number, flag = TensorProto.INT64, TensorProto.BOOL
-    reads = [("place", number, []), ("go_on", flag, []), ("ids_before", number, ["before"])]
-    reads += [("counts_before", number, ["texts_before"])]
+    reads = [("place", number, []), ("go_on", flag, [])]
+    reads += [("ids_before", number, ["before"]), ("counts_before", number, ["texts_before"])]
     gives = [("still_on", flag, []), (ids, number, ["after"]), (counts, number, ["texts_after"])]
     inputs, outputs = ([helper.make_tensor_value_info(*value) for value in values] for values in (reads, gives))
     step = helper.make_graph(graph.nodes, "one_text", inputs, outputs)
@@ -242,7 +241,7 @@ def _body(graph: TextGraph, tokenizer: Any) -> Any:
     if kind in ("BPE", "Unigram"):
         return _by_json(graph, steps)
     if kind != "WordPiece":
-        told = f"the tokenizer's model is {cut(kind)}; tokenizer.onnx can be made of WordPiece, BPE and Unigram"
+        told = f"the tokenizer's model is {cut(kind)}; expected WordPiece, BPE or Unigram for tokenizer.onnx"
         raise InputError(f"{told}; give the C++ runner token ids")
     pieces = WordPiece(graph, tokenizer)
 
@@ -299,19 +298,10 @@ class WordPiece:
         some = min(self.marks.values(), default=self.unknown)  # put around texts by the operator, and taken away again
         # a word with a character that has no piece is unknown as a whole; the operator would give what it finds before
         value = graph.replaced(value, f"[^ ]*{mark}[^ ]*", f" {self.unknown} ")
-        made = graph.extension(
-            "BertTokenizer",
-            value,
-            outputs=3,
-            vocab_file="\n".join(self.lines),
-            do_lower_case=0,
-            strip_accents=0,
-            tokenize_chinese_chars=0,
-            suffix_indicator=self.prefix,
-            unk_token=self.unknown,
-            **dict.fromkeys(("cls_token", "sep_token", "pad_token", "mask_token"), some),
-        )
-        return graph.part(made, [1], [-1])
+        options: dict[str, Any] = dict.fromkeys(("cls_token", "sep_token", "pad_token", "mask_token"), some)
+        options |= dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), 0)
+        options |= {"vocab_file": "\n".join(self.lines), "suffix_indicator": self.prefix, "unk_token": self.unknown}
+        return graph.part(graph.extension("BertTokenizer", value, outputs=3, **options), [1], [-1])
 
 
 def escaped(token: str) -> str:
@@ -398,11 +388,8 @@ def _word_places(graph: TextGraph, steps: WordPiece, ids: str, pieces: str, owne
     last = node("Sub", stop, one)
     sizes = graph.lengths(pieces)
     ends_of = node("CumSum", sizes, zero)
-    starts_of = node("Sub", ends_of, sizes)
-    edges = [
-        node("Unsqueeze", node("Gather", of, node("Gather", owners, at)), one)
-        for of, at in ((starts_of, start), (ends_of, last))
-    ]
+    pairs = ((node("Sub", ends_of, sizes), start), (ends_of, last))
+    edges = [node("Unsqueeze", node("Gather", of, node("Gather", owners, at)), one) for of, at in pairs]
     return words, node("Concat", *edges, axis=1)
 
 

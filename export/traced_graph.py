@@ -50,7 +50,10 @@ def traced_graph(
 ) -> onnx.ModelProto:
     """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed."""
     require("onnxscript", "fuse", "export a traced model")
-    members, longest = members_of(model, architecture, plan), _longest(architecture, facts)
+    members, longest = members_of(model, architecture, plan), architecture.max_sequence  # tokens, or samples
+    if architecture.modality == "audio":
+        prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
+        longest = MOST_SECONDS * int(prepared.get("sampling_rate", 16_000))
     alike = differing(plan.members).values()
     parts = [(_exported(members[same[0]], architecture, longest), same) for same in alike]
     slim = _simplified(_joined(parts, members, architecture))
@@ -74,14 +77,6 @@ class _Member(nn.Module):
         inputs = dict(zip(self.architecture.input_names, tensors, strict=True))
         logits, last, layers = run_member(self.member, self.architecture, inputs, self.architecture.tapped_layers)
         return logits, last, *layers
-
-
-def _longest(architecture: Traced, facts: Mapping[str, str]) -> int:
-    """Tokens of the longest text, or samples of the longest sound, that is prepared for the model."""
-    if architecture.modality != "audio":
-        return architecture.max_sequence
-    prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
-    return MOST_SECONDS * int(prepared.get("sampling_rate", 16_000))
 
 
 def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.ModelProto:
@@ -187,9 +182,8 @@ def _add(
 ) -> list[str]:
     """Add a member's nodes and tensors under a prefix; the names of its logits, last vector, and layers' vectors."""
     names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
-    state: dict[str, Tensor] = {}
-    for named in (member.named_parameters, member.named_buffers):
-        state |= named(prefix="member", remove_duplicate=False)
+    state = dict(member.named_parameters(prefix="member", remove_duplicate=False))
+    state |= member.named_buffers(prefix="member", remove_duplicate=False)
     for tensor in proto.graph.initializer:
         entry = graph.initializer.add()
         entry.CopyFrom(tensor)
@@ -236,16 +230,11 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
 
     _merge_tensors(model)
     inner = ir.from_proto(model)
+    passes = [common.CommonSubexpressionEliminationPass(size_limit=1024), common.RemoveUnusedNodesPass()]
     with _quiet():
-        for _ in range(4):
-            before = inner.graph.num_nodes()
-            common.CommonSubexpressionEliminationPass(size_limit=1024)(inner)
-            common.RemoveUnusedNodesPass()(inner)
-            if inner.graph.num_nodes() == before:
-                break
+        ir.passes.PassManager(passes, steps=4)(inner)
         optimizer.optimize(inner)
-        common.CommonSubexpressionEliminationPass(size_limit=1024)(inner)
-        common.RemoveUnusedNodesPass()(inner)
+        ir.passes.Sequential(*passes)(inner)
     slim: onnx.ModelProto = ir.to_proto(inner)
     _merge_tensors(slim)
     return slim
