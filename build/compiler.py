@@ -16,7 +16,7 @@ from ..engines.gpu import make_logger, without_place
 from ..engines.metadata import Profile
 from ..errors import BackendError, InputError, cut
 from ..progress import Progress, no_progress
-from .builder_options import TensorRT, TensorRTForRTX
+from .builder_options import Options, TensorRT
 
 # Fused attention is one layer, named ``_gemm_mha_v2…``, or ``_gemv_mha_v1…`` for a single query; all else is a chain of
 # products and a softmax.
@@ -115,7 +115,7 @@ def compile_graph(
     trt: ModuleType,
     graph: Path,
     profiles: Sequence[Profile],
-    options: TensorRT | TensorRTForRTX,
+    options: Options,
     messages: Messages,
     progress: Progress = no_progress,
 ) -> Compiled:
@@ -158,9 +158,7 @@ def by_profile(names: Iterable[str], profiles: int) -> tuple[tuple[int, int], ..
     return tuple((layers[profile], fused[profile]) for profile in range(profiles))
 
 
-def _configuration(
-    trt: ModuleType, builder: Any, network: Any, profiles: Sequence[Profile], options: TensorRT | TensorRTForRTX
-) -> Any:
+def _configuration(trt: ModuleType, builder: Any, network: Any, profiles: Sequence[Profile], options: Options) -> Any:
     """The builder's configuration."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -232,9 +230,7 @@ def _parse_failure(trt: ModuleType, parser: Any, graph: Path) -> str:
     return f"{told}; export it again with `hydrant export`, or use a newer version"
 
 
-def _build_failure(
-    trt: ModuleType, network: Any, graph: Path, options: TensorRT | TensorRTForRTX, messages: Messages
-) -> str:
+def _build_failure(trt: ModuleType, network: Any, graph: Path, options: Options, messages: Messages) -> str:
     """What failed, where, and what to try."""
     text = " ".join(messages.errors) or "no reason given"
     names = [network.get_layer(index).name for index in range(network.num_layers)]

@@ -21,9 +21,16 @@ from ..engines.gpu import platform_name, this_gpu
 from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_path, graph_digest, metadata_path
 from ..errors import BundleError, GateError, InputError, cut
 from ..progress import Progress, no_progress
-from .builder_options import TensorRT, TensorRTForRTX, compute_capabilities, library_of, open_library
+from .builder_options import (
+    Options,
+    TensorRT,
+    TensorRTForRTX,
+    compute_capabilities,
+    library_of,
+    open_library,
+    optimization_profiles,
+)
 from .compiler import Messages, by_profile, compile_graph
-from .profile_ranges import optimization_profiles
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +145,7 @@ def build_engine(
     return Built(bundle.path / engine_path(name), facts, len(compiled.engine), warnings)
 
 
-def _for_this_machine(options: TensorRT | TensorRTForRTX, trt: ModuleType) -> TensorRT | TensorRTForRTX:
+def _for_this_machine(options: Options, trt: ModuleType) -> Options:
     """The options with the GPUs to compile for, checked against the library and the machine."""
     if isinstance(options, TensorRT):
         return options

@@ -1,8 +1,4 @@
-"""What is known about a TensorRT engine: the JSON metadata that lies beside it in ``engines/``.
-
-An engine file is opaque and executable, so whoever loads it decides by its metadata whether it may be deserialised: the
-digests of the engine and of the ONNX graph it came from, the library's version, and the GPUs it was compiled for.
-"""
+"""The JSON metadata beside a TensorRT engine in ``engines/``, by which a backend decides whether to load the engine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Dead-row elimination: of a graph that reads the first token alone, the last layer's other tokens are not computed.
+"""Dead-row elimination: where only the first token is read, the last layer's other tokens are not computed.
 
-What that token needs is followed backwards from where it is chosen, and every operator on the way gets the first rows
-of its inputs in place of all. An operator without a rule ends the way, and so does a value that is also read whole.
+Requirements are followed backwards from where that token is chosen, to operators without a rule and values read whole.
 """
 
 from __future__ import annotations

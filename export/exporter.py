@@ -1,4 +1,4 @@
-"""Exporting a bundle: its fused weights become ``model.<precision>.onnx`` inside it."""
+"""Exporting a bundle: its fused weights become ``model.<precision>.onnx`` in it, later calibrated anew."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 from ..bundle.calibration import Calibration
 from ..bundle.density_file import Density
@@ -15,19 +17,21 @@ from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_nam
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import DataOptions
-from ..errors import InputError, cut
+from ..errors import BundleError, InputError, cut
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
 from .graph_form import Export, GraphForm
 from .islands import choose_islands
 from .lowering import Form, choose_attention, lower
-from .onnx_file import bundle_blocks, metadata, write_model
+from .onnx_file import DENSITY_KEY, bundle_blocks, calibration_metadata, metadata, write_model
 from .quantize import BATCH, search
 from .rewrites import left_out, rewrite, unfit
+from .task_heads import TEMPERATURE
 
 log = logging.getLogger(__name__)
 
+GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)  # files that may hold a calibration
 TRACED = "traced"  # the lowering of a traced graph, in reports and metadata
 
 
@@ -117,3 +121,45 @@ def _write(bundle: Bundle, model: onnx.ModelProto, architecture: AnyArchitecture
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
     return bundle.path / name
+
+
+def check_graphs(bundle: Bundle) -> list[str]:
+    """Names of the bundle's graphs, after each was checked, which is meant to come before long work."""
+    names = [name for name in GRAPHS if bundle.has(name)]
+    for name in names:
+        _read(bundle.file(name))
+    return names
+
+
+def write_recalibrated(
+    source: Path,
+    target: Path,
+    calibration: Calibration,
+    architecture: AnyArchitecture,
+    density: Density | None,
+    density_sha256: str | None,
+) -> None:
+    """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``."""
+    model = _read(source)
+    for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none of a score
+        values = np.broadcast_to(
+            np.float32(calibration.temperatures), list(divisor.dims)
+        )  # of multi-label one per label
+        divisor.CopyFrom(numpy_helper.from_array(values.copy(), TEMPERATURE))
+    with_distance(model, architecture, density)
+    facts = {entry.key: entry.value for entry in model.metadata_props if entry.key != DENSITY_KEY}
+    facts |= calibration_metadata(calibration, density_sha256)
+    helper.set_model_props(model, dict(sorted(facts.items())))
+    target.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf raises several kinds
+        raise BundleError(f"{path} is not an ONNX file ({error}); export it again with `hydrant export`") from error
+    outputs = {output.name for output in model.graph.output}
+    ranks = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
+    if "score" not in outputs and (ranks != [1] or "energy" not in outputs):  # a score has no temperature
+        raise BundleError(f"{path} holds no temperature, or no energy; export it again with `hydrant export`")
+    return model

@@ -1,7 +1,6 @@
 """The fused model as the rewrites and lowerings read it: plain arrays, true head counts, no padding.
 
-G is the number of groups of a weight: 1 when all members share it, M when each has its own.
-S is the number of activation streams: 1 as long as all members' activations are equal.
+Weights have G groups, 1 or M; activations have S streams, 1 as long as those of all members are equal.
 """
 
 from __future__ import annotations

@@ -57,8 +57,6 @@ class Graph:
 
     def weight(self, name: str, values: np.ndarray) -> str:
         """Store an initializer and return its name; float32 values take the graph's precision."""
-        if name in self._initializers:
-            raise ValueError(f"value {name} is defined twice in the graph")
         if values.dtype == np.float32 and self.kind != FLOAT:
             with np.errstate(over="ignore"):
                 narrow = values.astype(self._dtype)

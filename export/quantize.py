@@ -1,9 +1,8 @@
 """Static INT8 for CPUs: QuantizeLinear and DequantizeLinear around the large products of an unrolled graph.
 
 Activations are unsigned 8-bit with a scale for each tensor, fixed by calibration; weights are signed 8-bit with one for
-each column. A product's input is first divided, and its weight multiplied, by a factor for each channel (SmoothQuant,
-Xiao et al. 2023). Attention, a last layer that runs on a single token, and all behind it stay float32. Further products
-return to float32 until the decision-level gates pass.
+each column. Inputs are first divided, and weights multiplied, by a factor for each channel (SmoothQuant, Xiao et al.
+2023). Attention and a layer of a single token stay float32, and further products until the gates pass.
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
 
 
 def part_of(product: str) -> str:
-    """The part of a layer that a product belongs to: ``attention.input``, ``attention.output``, ``mlp.up`` or ``down``.
-
-    >>> part_of("layers.3.attention.key.1"), part_of("layers.3.mlp.up.product"), part_of("layers.3.attention")
-    ('layers.3.attention.input', 'layers.3.mlp.up', 'layers.3.attention.output')
-    """
+    """The part of a layer that a product belongs to: attention.input, attention.output, mlp.up or mlp.down."""
     pieces = product.split(".")[:4]
     if pieces[2:] == ["attention"]:  # an output projection without a bias gives what attention gives
         return f"{product}.output"
@@ -189,20 +184,16 @@ def search(
         if all(gate.passed for gate in judged):
             return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
     failed = "; ".join(gate.told for gate in judged if not gate.passed)
-    told = f"INT8 does not hold for this model, even with half of its layers' parts in float32: {failed}"
-    raise GateError(f"{told}; export FP32 or BF16")
+    raise GateError(f"INT8 fails even with half of the layers' parts in float32: {failed}; export FP32 or BF16")
 
 
 def _rows(batch: Batch) -> list[Batch]:
     """The inputs of a batch one by one, texts without their padding."""
-    singles: list[Batch] = []
-    for row in range(len(next(iter(batch.values())))):
-        single = {name: array[row : row + 1] for name, array in batch.items()}
-        if "attention_mask" in single:
-            real = single["attention_mask"][0].astype(bool)
-            single = {name: array[:, real] for name, array in single.items()}
-        singles.append(single)
-    return singles
+    rows = range(len(next(iter(batch.values()))))
+    if "attention_mask" not in batch:
+        return [{name: array[row : row + 1] for name, array in batch.items()} for row in rows]
+    real = batch["attention_mask"].astype(bool)
+    return [{name: array[row : row + 1, real[row]] for name, array in batch.items()} for row in rows]
 
 
 def _most_sensitive(

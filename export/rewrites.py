@@ -1,8 +1,4 @@
-"""Exact rewrites: each makes the graph cheaper and changes no result beyond rounding.
-
-A rewrite maps :class:`~.fused_blocks.Blocks` to blocks and what it changed, in words; it leaves alone what does not
-meet its requirement. They run in the order of :data:`REWRITES`.
-"""
+"""Exact rewrites: blocks → cheaper blocks, and the changes in words; results change by rounding alone."""
 
 from __future__ import annotations
 
@@ -49,10 +45,7 @@ def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """LayerNorm's affine map goes into the linear maps that read it: (x̂γ + β)W = x̂(γW) + βW.
-
-    Where nothing else reads its output (ViT, DeiT); the distance reads that of the final norm.
-    """
+    """LayerNorm's affine map goes into the linear maps that read it, if nothing else does: (x̂γ + β)W = x̂(γW) + βW."""
     if not blocks.architecture.pre_norm:
         return blocks, []
     layers, folded = [], 0
@@ -125,8 +118,7 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
 def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """One query against T keys: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V, so T keys and values vanish.
 
-    Of a pooled last layer without key and value biases; rotary keys have other weights at every token. Members that
-    share some weights are taken apart, and updates merged.
+    Requires a pooled last layer without key and value biases, and no rotary keys; updates are merged.
     """
     attention = blocks.layers[-1].attention
     biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in attention.heads)
@@ -175,7 +167,7 @@ def left_out(without: Iterable[str], lowering: str, precision: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """What one rewrite did, in words."""
+    """A change by one rewrite, in words."""
 
     rewrite: str
     what: str

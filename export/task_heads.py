@@ -1,7 +1,6 @@
 """The output head of each task in ONNX, always float32: member logits → the graph's outputs.
 
-Everywhere the largest logit is taken out before a division by T, so that none overflows, and entropies are cut to the
-range that rounding would leave. ``streams`` is S, which is 1 or M; ``emit`` adds each member's own outputs.
+Entropies are cut to the range that rounding would leave. ``streams`` is S, 1 or M; ``emit`` adds each member's outputs.
 """
 
 from __future__ import annotations
@@ -131,7 +130,8 @@ def score_head(graph: Graph, logits: str, streams: int, members: int, activation
     scores = graph.node("Squeeze", [logits, graph.constant([2])], "members.logits")  # [S, B]
     if activation == "sigmoid":
         scores = graph.node("Sigmoid", [scores], "members.scores")
-    apart = graph.node("Sub", [scores, _mean(graph, scores, "score")], "members.apart")
+    mean = _mean(graph, scores, "score")  # [B]
+    apart = graph.node("Sub", [scores, mean], "members.apart")
     _mean(graph, graph.node("Mul", [apart, apart], "members.squared"), "score_variance")
     if emit:
         _emit(graph, scores, streams, members, TASKS["score"].member_output, 2)

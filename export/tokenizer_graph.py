@@ -1,9 +1,8 @@
 """A tokenizer as an ONNX graph: one text, or a pair of texts → the tokens that the model reads.
 
-Input ``text``: strings [1], or [2] for a pair. Outputs: ``input_ids``, ``attention_mask`` and, where the model has
-them, ``token_type_ids``, int64 [1, tokens], cut as ``data.text`` cuts; ``counts``, int64 [texts]: the tokens of each
-text before that, without special ones. Of a model that tags tokens (:func:`word_graph`), also ``words`` [1, tokens], as
-``data.words`` gives them, and ``offsets`` [1, tokens, 2] in characters.
+Input ``text``: strings [1], or [2] for a pair. Outputs, int64: the model's inputs [1, tokens], truncated; ``counts``,
+[texts]: tokens before that, without special ones. For tagging (:func:`word_graph`), also ``words`` [1, tokens], as in
+``data.words``, and ``offsets`` [1, tokens, 2] in characters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The unrolled lowering, for CPUs: a 2-D product for each member, one attention over all members' heads.
 
-2-D weights are packed once by ONNX Runtime and can be quantised; members may keep unequal head counts
-without padding, since their heads stand side by side on one axis.
+ONNX Runtime packs 2-D weights once and can quantise them; unequal head counts need no padding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """WordPiece for onnxruntime-extensions, which normalises otherwise than Hugging Face does.
 
-So what becomes of each character is taken from the tokenizer itself: a table, and ranges for long runs that vanish or
-stand alone. The library then only splits at spaces and looks words up.
+The tokenizer itself maps each character: a table, and ranges of long runs. The library then only looks words up.
 """
 
 from __future__ import annotations
