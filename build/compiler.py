@@ -203,9 +203,8 @@ def _set_for_tensorrt(trt: ModuleType, config: Any, options: TensorRT) -> None:
 def _let_attention_decompose(trt: ModuleType, network: Any) -> None:
     """Allow ``Attention`` to become separate layers where no fused kernel exists, instead of failing the build."""
     kind = getattr(trt.LayerType, "ATTENTION_INPUT", None)
-    for index in range(network.num_layers if kind is not None else 0):
-        layer = network.get_layer(index)
-        if layer.type == kind:
+    for layer in map(network.get_layer, range(network.num_layers)):
+        if kind is not None and layer.type == kind:
             layer.__class__ = trt.IAttentionInputLayer
             layer.attention.decomposable = True
 

@@ -63,7 +63,7 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
 
 
 def _parts(tap: str) -> re.Match[str]:
-    """Its parts: layer, what of it, member, and whether that is the mean."""
+    """Layer, what of it, member, and whether that is the mean."""
     match = TAP.fullmatch(tap)
     assert match is not None  # checked when the density was read
     return match

@@ -154,8 +154,7 @@ def _placed(context: Context, blocks: Blocks, x: str, groups: int) -> str:
     shape = graph.node("Concat", ends, "embeddings.prefix.shape", axis=0)
     spread = graph.node("Expand", [graph.weight("embeddings.prefix", tokens), shape], "embeddings.prefix.batch")
     if streams > max(groups, len(position)):  # only the prefix differs between members
-        ends = [graph.constant([streams]), batch, graph.constant([1, 1])]
-        shape = graph.node("Concat", ends, "embeddings.placed.shape", axis=0)
+        shape = graph.node("Concat", [*ends[:2], graph.constant([1, 1])], "embeddings.placed.shape", axis=0)
         x = graph.node("Expand", [x, shape], "embeddings.placed.streams")
     return graph.node("Concat", [spread, x], "embeddings", axis=2)
 

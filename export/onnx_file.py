@@ -62,22 +62,22 @@ def calibration_metadata(calibration: Calibration, density: str | None) -> dict[
 
 def write_model(model: onnx.ModelProto, path: Path) -> dict[str, bytes | Path]:
     """Write a model, with its weights in a file beside it when they are large, and check it: name → file."""
-    save(model, path, external=weights_bytes(model) > EXTERNAL_DATA_BYTES)
+    save(model, path)
     onnx.checker.check_model(str(path), full_check=True)
     return {file.name: file for file in sorted(path.parent.iterdir())}
 
 
-def weights_bytes(model: onnx.ModelProto) -> int:
-    """Size of a model's weights; protobuf cannot tell the size of what it cannot hold."""
-    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+def is_large(model: onnx.ModelProto) -> bool:
+    """Whether weights go to a file of their own; protobuf cannot report the size of what it cannot hold."""
+    return sum(len(tensor.raw_data) for tensor in model.graph.initializer) > EXTERNAL_DATA_BYTES
 
 
-def save(model: onnx.ModelProto, path: Path, external: bool) -> None:
-    """Write a model as it is, with its weights in ``NAME.data`` beside it if ``external``."""
-    if not external:
+def save(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model, with large weights in ``NAME.data`` beside it."""
+    if not is_large(model):
         path.write_bytes(model.SerializeToString(deterministic=True))
         return
-    copy = onnx.ModelProto()  # writing external data takes the weights out of the model it is given
+    copy = onnx.ModelProto()  # writing external data takes the weights out of the model
     copy.CopyFrom(model)
     onnx.save_model(copy, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
@@ -88,9 +88,9 @@ def open_graph(model: onnx.ModelProto, purpose: str) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     providers = ["CPUExecutionProvider"]
-    if weights_bytes(model) <= EXTERNAL_DATA_BYTES:
+    if not is_large(model):
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
         path = Path(folder) / "model.onnx"
-        save(model, path, external=True)
+        save(model, path)
         return ort.InferenceSession(str(path), options, providers=providers)

@@ -172,8 +172,7 @@ def tokenizer_graph(
     shorter = node("LessOrEqual", count, other)
     kept = node("Min", node("Where", shorter, less, more), count)
     kept_other = node("Min", node("Where", shorter, more, less), other)
-    first = part(first, *graph.ends(count, kept, side))
-    second = part(second, *graph.ends(other, kept_other, side))
+    first, second = part(first, *graph.ends(count, kept, side)), part(second, *graph.ends(other, kept_other, side))
     zero = graph.constant([0])
     between_end = node("Mul", paired, [len(frame.between[0])])
     split = graph.constant([len(frame.after[0])])
@@ -262,7 +261,7 @@ class WordPiece:
         self.marks = dict(sorted(marks.items(), key=lambda each: len(each[0]), reverse=True))  # longest first
         self.prefix: str = model["continuing_subword_prefix"]
         self.unknown: str = self.marks.get(model["unk_token"], model["unk_token"])
-        self._found = normalisation_of(tokenizer, self.lines, self.prefix)
+        self._normal = normalisation_of(tokenizer, self.lines, self.prefix)
 
     def cleaned(self, text: str) -> str:
         """Strings with marks for added tokens, without characters that vanish, and with spaces around lone ones."""
@@ -270,20 +269,20 @@ class WordPiece:
         value = graph.replaced(text, f"[\\x{{{FIRST_MARK:x}}}-\\x{{{last:x}}}]", "")
         for token, stand_in in self.marks.items():
             value = graph.replaced(value, escaped(token), f" {stand_in} ")
-        value = graph.replaced(value, f"[{BREAKS}]", " " if self._found.breaks else "")
-        if self._found.gone:
-            gone = [(low, min(high, FIRST_MARK - 1)) for low, high in self._found.gone if low < FIRST_MARK]
-            gone += [(max(low, last + 1), high) for low, high in self._found.gone if high > last]
+        value = graph.replaced(value, f"[{BREAKS}]", " " if self._normal.breaks else "")
+        if self._normal.gone:
+            gone = [(low, min(high, FIRST_MARK - 1)) for low, high in self._normal.gone if low < FIRST_MARK]
+            gone += [(max(low, last + 1), high) for low, high in self._normal.gone if high > last]
             value = graph.replaced(value, range_pattern(gone), "")
-        if self._found.alone:
-            value = graph.replaced(value, f"({range_pattern(self._found.alone)})", " \\1 ")
+        if self._normal.alone:
+            value = graph.replaced(value, f"({range_pattern(self._normal.alone)})", " \\1 ")
         return value
 
     def mapped(self, characters: str) -> str:
         """What becomes of each character, with a mark for what has no piece."""
         graph = self._graph
-        made = graph.extension("StringMapping", characters, map=_table(self._found.table))
-        numbers = graph.extension("StringToVector", characters, map=_table(self._found.known), unk="0")
+        made = graph.extension("StringMapping", characters, map=_table(self._normal.table))
+        numbers = graph.extension("StringToVector", characters, map=_table(self._normal.known), unk="0")
         known = graph.node("Cast", graph.node("Reshape", numbers, [-1]), to=TensorProto.BOOL)
         return graph.node("Where", known, made, graph.text(chr(FIRST_MARK)))
 

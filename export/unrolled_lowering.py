@@ -122,13 +122,11 @@ def _stacked(context: Context, name: str, heads: Heads, x: Stream) -> tuple[str,
     qkv = graph.node("Transpose", [qkv], f"{name}.qkv.by_head", perm=[0, 2, 1, 3])  # [S·B, 3·h, T, d_h]
     names = [f"{name}.{kind}.product" for kind in ("query", "key", "value")]
     products = graph.nodes("Split", [qkv], names, axis=1, num_outputs=3)
-    biased = []
-    for product, projection, kind in zip(products, projections, ("query", "key", "value"), strict=True):
+    for index, (projection, kind) in enumerate(zip(projections, ("query", "key", "value"), strict=True)):
         if projection.bias is not None:
             bias = graph.weight(f"{name}.{kind}.bias", projection.bias.reshape(count, 1, width))
-            product = graph.node("Add", [product, bias], f"{name}.{kind}")  # noqa: PLW2901
-        biased.append(product)
-    return biased[0], biased[1], biased[2]
+            products[index] = graph.node("Add", [products[index], bias], f"{name}.{kind}")
+    return products[0], products[1], products[2]
 
 
 def _by_head(context: Context, name: str, x: str, heads: int, tokens: int | str) -> str:
@@ -162,8 +160,7 @@ def _absorbed(context: Context, name: str, part: Attention, x: Stream) -> str:
     if len(part.heads) == 1:  # one group may still read several streams: they are a longer batch
         everything, first = [x.name], [context.first_token(x).name]
     everything, first = (names * len(part.heads) if len(names) == 1 else names for names in (everything, first))
-    copies = x.count if len(part.heads) == 1 else 1
-    mixed = []
+    copies, mixed = x.count if len(part.heads) == 1 else 1, []
     for group, heads in enumerate(part.heads):
         own = name if len(part.heads) == 1 else f"{name}.{group}"
         count, d = heads.count(width), context.architecture.width

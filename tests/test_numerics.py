@@ -58,9 +58,9 @@ def graph_of(multi_label: bool, members: int, classes: int, temperature: float) 
     """A graph that is the head alone, from member logits [M, B, C]."""
     graph = Graph()
     if multi_label:
-        label_head(graph, "logits", members, members, [temperature] * classes, False)
+        label_head(graph, "logits", [temperature] * classes)
     else:
-        uncertainty_head(graph, "logits", members, members, classes, temperature, False)
+        uncertainty_head(graph, "logits", classes, temperature)
     names = TASKS["multi_label" if multi_label else "classification"].outputs
     outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in PER_CLASS else [])]) for name in names}
     return graph.model("head", {"logits": (FLOAT, [members, "batch", classes])}, outputs, {}, 20)
@@ -127,7 +127,7 @@ def test_the_variance_of_scores_is_finite_as_far_as_the_page_on_the_graph_says(m
     far[-1] -= far.sum()  # their mean is 0, and none is farther from it
     logits = np.stack([far, 2 * far])[..., None].astype(np.float32)  # [B, M, 1]
     graph = Graph()
-    score_head(graph, "logits", members, members, "identity", False)
+    score_head(graph, "logits", "identity")
     outputs: Any = {name: (FLOAT, ["batch"]) for name in TASKS["score"].outputs}
     model = graph.model("head", {"logits": (FLOAT, [members, "batch", 1])}, outputs, {}, 20)
     in_torch = summarize_scores(torch.from_numpy(turned(logits)), "identity")
@@ -299,7 +299,7 @@ def test_scores_at_their_ends(activation: Any, backend: str) -> None:
         found = {name: getattr(summary, name).numpy() for name in TASKS["score"].outputs}
     else:
         graph = Graph()
-        score_head(graph, "logits", 3, 3, activation, False)
+        score_head(graph, "logits", activation)
         outputs: Any = dict.fromkeys(TASKS["score"].outputs, (FLOAT, ["batch"]))
         model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, 20)
         found = on_backend(backend, model)(logits)
