@@ -220,8 +220,8 @@ def _each_text(graph: TextGraph, body: Any, texts: str) -> tuple[str, str]:
     counts = graph.node("Concat", "counts_before", graph.node("Shape", made), axis=0)
     graph.output("Identity", "still_on", "go_on")
     number, flag = TensorProto.INT64, TensorProto.BOOL
-    reads = [("place", number, []), ("go_on", flag, [])]
-    reads += [("ids_before", number, ["before"]), ("counts_before", number, ["texts_before"])]
+    before_it = [("ids_before", number, ["before"]), ("counts_before", number, ["texts_before"])]
+    reads = [("place", number, []), ("go_on", flag, []), *before_it]
     gives = [("still_on", flag, []), (ids, number, ["after"]), (counts, number, ["texts_after"])]
     inputs, outputs = ([helper.make_tensor_value_info(*value) for value in values] for values in (reads, gives))
     step = helper.make_graph(graph.nodes, "one_text", inputs, outputs)

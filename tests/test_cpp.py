@@ -160,7 +160,6 @@ def metadata_of_pictures() -> Iterator[tuple[str, list[bytes]]]:
     head, six = b"Exif\0\0", tiff(3, b"\6\0")
     blocks = [tiff(kind, struct.pack(form, 6)) for kind, form in TYPES.items()]
     blocks += [tiff(5, struct.pack("<II", *pair)) for pair in ((12, 2), (6, 4), (6, 0))]
-    blocks += [tiff(10, struct.pack("<ii", -6, -1)), tiff(11, struct.pack("<f", 6.5)), tiff(3, b"\6\0\5\0", 2)]
     blocks += [tiff(3, b"\6\0", magic=b"II\0*"), tiff(3, b"\6\0")[:21], tiff(4, b"\6\0\0\0", 9), tiff(3, b"\x09\0")]
     for block in blocks:
         yield "jpeg", [head + block, b"http://ns.adobe.com/xap/1.0/\0" + XMP]
