@@ -6,6 +6,7 @@ with that member's tensors. Equal tensors become one, then equal nodes do, so th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import warnings
@@ -81,7 +82,6 @@ class _Member(nn.Module):
 def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.ModelProto:
     """One member as torch's exporter writes it, for inputs up to ``longest``."""
     import onnx_ir as ir
-    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     from torch.export import Dim, export
 
     from .dead_rows import keep_first_rows  # onnx_ir
@@ -97,7 +97,6 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
                 _check_range(program, architecture, axis, longest if axis else LARGEST)
             written: Any = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET)
             fewer = keep_first_rows(written.model)
-            ClearMetadataAndDocStringPass()(written.model)
             proto: onnx.ModelProto = ir.to_proto(written.model)
     except UnsupportedModelError:
         raise
@@ -206,12 +205,18 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None
         return names.get(name, f"{prefix}{name}") if name else ""
 
     node.input[:], node.output[:] = [named(name) for name in node.input], [named(name) for name in node.output]
-    node.name = ""
-    for inner in (graph for each in node.attribute for graph in ([each.g] if each.HasField("g") else each.graphs)):
+    node.name = node.doc_string = ""
+    del node.metadata_props[:]
+    for inner in _graphs_within(node):
         for entry in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
             entry.name = named(entry.name)
         for part in inner.node:
             _rename(part, names, prefix)
+
+
+def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    attributes = node.attribute
+    return [inner for each in attributes for inner in ([each.g] if each.HasField("g") else each.graphs)]
 
 
 def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -220,16 +225,37 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
     from onnx_ir.passes import common
     from onnxscript import optimizer
 
+    _merge_tensors(model)
     inner = ir.from_proto(model)
-    tensors = common.DeduplicateHashedInitializersPass()
-    tensors(inner)
     passes = [common.CommonSubexpressionEliminationPass(size_limit=1024), common.RemoveUnusedNodesPass()]
     with _quiet():
         ir.passes.PassManager(passes, steps=4)(inner)
         optimizer.optimize(inner)
         ir.passes.Sequential(*passes)(inner)
-    tensors(inner)
-    return ir.to_proto(inner)
+    slim: onnx.ModelProto = ir.to_proto(inner)
+    _merge_tensors(slim)
+    return slim
+
+
+def _merge_tensors(model: onnx.ModelProto) -> None:
+    """Store equal tensors once."""
+    first: dict[Any, str] = {}
+    other: dict[str, str] = {}
+    stored = model.graph.initializer
+    for tensor in stored:
+        key = tensor.data_type, tuple(tensor.dims), hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).digest()
+        other[tensor.name] = first.setdefault(key, tensor.name)
+    for place in reversed(range(len(stored))):
+        if other[stored[place].name] != stored[place].name:
+            del stored[place]
+
+    def replace(nodes: Any) -> None:
+        for node in nodes:
+            node.input[:] = [other.get(name, name) for name in node.input]
+            for inner in _graphs_within(node):
+                replace(inner.node)
+
+    replace(model.graph.node)
 
 
 def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
