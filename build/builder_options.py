@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT-RTX: what each can be asked for when it builds an engine, and what it cannot do."""
+"""Options of TensorRT and TensorRT-RTX when they build an engine: flags, GPUs, and ranges of batch size and length."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, get_args
 
-from ..engines.metadata import MODULES, Library
+from ..bundle.architecture import Architecture
+from ..engines.metadata import MODULES, Library, Profile, Shape
 from ..errors import BackendError, InputError, check_plain, cut, is_whole, require
 
-RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")
-"""GPUs that a TensorRT-RTX engine is compiled for unless others are named: Ampere to Blackwell."""
-
-TURING = "7.5"
-"""A target of TensorRT-RTX without float32 products, which every graph of hydrant has: pooler and classifier. Version
-1.4 still compiled graphs in FP16; what it made was never run on such a GPU, so that it is refused, too."""
+LARGEST = 65536  # size of an axis
+RTX_TARGETS = ("8.0", "8.6", "8.9", "12.0")  # default GPUs of a TensorRT-RTX engine: Ampere to Blackwell
+TURING = "7.5"  # a target of TensorRT-RTX without float32 products, which pooler and classifier are in every graph
 
 Hardware = Literal["none", "ampere+", "same"]
 
@@ -64,9 +62,8 @@ class TensorRT(Builder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hardware_compatibility not in get_args(Hardware):
-            known = ", ".join(get_args(Hardware))
-            raise InputError(f"hardware compatibility is {cut(self.hardware_compatibility)}; expected {known}")
+        if (level := self.hardware_compatibility) not in get_args(Hardware):
+            raise InputError(f"hardware compatibility is {cut(level)}; expected {', '.join(get_args(Hardware))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +78,11 @@ class TensorRTForRTX(Builder):
     compute_capability: Sequence[str] = ()
 
 
-LIBRARY_OPTIONS: dict[Library, type[TensorRT | TensorRTForRTX]] = {"tensorrt": TensorRT, "tensorrt-rtx": TensorRTForRTX}
-"""By the names that stand for a library with its defaults."""
+Options = TensorRT | TensorRTForRTX
+LIBRARY_OPTIONS: dict[Library, type[Options]] = {"tensorrt": TensorRT, "tensorrt-rtx": TensorRTForRTX}
 
 
-def library_of(asked: str | TensorRT | TensorRTForRTX) -> tuple[Library, TensorRT | TensorRTForRTX]:
+def library_of(asked: str | Options) -> tuple[Library, Options]:
     """A library's name and options."""
     for name, kind in LIBRARY_OPTIONS.items():
         if isinstance(asked, kind):
@@ -110,7 +107,7 @@ def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, .
     """The GPUs that TensorRT-RTX compiles for: those named, or :data:`RTX_TARGETS`."""
     wanted = [wanted] if isinstance(wanted, str) else wanted
     known = {name[2:-1] + "." + name[-1] for name in trt.ComputeCapability.__members__ if name.startswith("SM")}
-    targets = ", ".join(sorted(known - {TURING}, key=lambda target: [int(part) for part in target.split(".")]))
+    targets = ", ".join(sorted(known - {TURING}, key=float))
     hints = {
         TURING: " (Turing) for hydrant, whose graphs all have float32 products: use --backend onnxruntime-cuda on it",
         "9.0": " (Hopper, a data-centre GPU: use --backend tensorrt on it)",
@@ -120,3 +117,53 @@ def compute_capabilities(trt: ModuleType, wanted: Sequence[str]) -> tuple[str, .
             told = f"compute capability {cut(target)} is no target of TensorRT-RTX {trt.__version__}"
             raise InputError(f"{told}{hints.get(target, '')}; expected {targets}")
     return tuple(dict.fromkeys(wanted)) or tuple(target for target in RTX_TARGETS if target in known)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Smallest, optimal and largest size of an axis."""
+
+    least: int
+    best: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str | int, option: str) -> Range:
+        """From ``"min:opt:max"``, or one size for all three."""
+        parts = str(text).split(":")
+        sizes = [int(part) for part in parts if part.isascii() and part.isdecimal()]
+        if len(sizes) != len(parts) or len(sizes) not in (1, 3):
+            raise InputError(f"{option} is {cut(text)}; expected min:opt:max, such as 1:8:32, or one size")
+        result = cls(*(sizes * 3 if len(sizes) == 1 else sizes))
+        if not 1 <= result.least <= result.best <= result.most <= LARGEST:
+            raise InputError(f"{option} is {cut(text)}; expected min:opt:max from 1 to {LARGEST}, increasing")
+        return result
+
+
+def optimization_profiles(
+    architecture: Architecture, batch: Sequence[str | int], sequence: Sequence[str | int]
+) -> tuple[Profile, ...]:
+    """The profiles of an engine, one for each batch range."""
+    batches = [Range.parse(text, "--batch") for text in batch or ["1:8:32"]]
+    longest = architecture.max_sequence
+    if architecture.modality == "image":
+        if sequence:
+            raise InputError("--sequence is for text; an image has a fixed number of tokens; leave it out")
+        pixels = (architecture.channels, architecture.image_height, architecture.image_width)
+        axes: list[list[Shape]] = [[pixels] * 3] * len(batches)
+    else:
+        sequences = [Range.parse(text, "--sequence") for text in sequence]
+        for one in sequences:
+            if one.most > longest:
+                raise InputError(f"--sequence reaches to {one.most} tokens; this model reads at most {longest}")
+        if len(sequences) not in (0, 1, len(batches)):
+            told = f"{len(sequences)} --sequence ranges for {len(batches)} --batch ranges"
+            raise InputError(f"{told}; expected one, or as many")
+        sequences = sequences or [Range(*(min(size, longest) for size in (8, 64, 128)))]
+        sequences *= 1 if len(sequences) > 1 else len(batches)
+        axes = [[(each.least,), (each.best,), (each.most,)] for each in sequences]
+    profiles: list[Profile] = []
+    for one, own in zip(batches, axes, strict=True):
+        least, best, most = ((size, *inner) for size, inner in zip((one.least, one.best, one.most), own, strict=True))
+        profiles.append(dict.fromkeys(architecture.input_names, (least, best, most)))
+    return tuple(profiles)

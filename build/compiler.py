@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..bundle.staging import signals_to
 from ..engines.gpu import make_logger, without_place
 from ..engines.metadata import Profile
 from ..errors import BackendError, InputError, cut
 from ..progress import Progress, no_progress
-from .builder_options import TensorRT, TensorRTForRTX
-from .fusion_report import layers_of_inspector, layers_of_log
+from .builder_options import Options, TensorRT
+
+# Fused attention is one layer, named ``_gemm_mha_v2…``, or ``_gemv_mha_v1…`` for a single query; all else is a chain of
+# products and a softmax.
+_LOGGED = re.compile(r"^Name: (.*?), LayerType: \w+, ")
+_FUSED = re.compile(r"_(?:gemm|gemv)_mha_v\d+")
+_PROFILE = re.compile(r"_myl(\d+)(?:_\d+)?$|\[profile (\d+)\]")
 
 
 class Messages:
@@ -29,32 +36,23 @@ class Messages:
         """Keep a message."""
         self.lines.append((severity, text))
 
-    def _at(self, *severities: str) -> list[str]:
+    def at(self, *severities: str) -> list[str]:
+        """Messages of some severities, each once, without the place in the library's source."""
         shown = [text for severity, text in self.lines if severity in severities]
-        # said at every turn on a machine without a GPU, where it is harmless
+        # repeated on a machine without a GPU, where it is harmless
         return list(dict.fromkeys(without_place(text) for text in shown if self._gpu or "catchCudaError" not in text))
 
     @property
-    def warnings(self) -> list[str]:
-        """Warnings, each once, without the place in the library's source."""
-        return self._at("WARNING")
-
-    @property
     def errors(self) -> list[str]:
-        """The same of errors."""
-        return self._at("ERROR", "INTERNAL_ERROR")
-
-    def text(self) -> str:
-        """Everything, a line each, as a log file shows it."""
-        return "".join(f"[{severity}] {text}\n" for severity, text in self.lines)
+        """Errors, each once."""
+        return self.at("ERROR", "INTERNAL_ERROR")
 
 
 class Phases:
     """Shows the steps of the outermost phase; an interrupt, which must not pass native frames, stops the builder."""
 
     def __init__(self, progress: Progress) -> None:
-        self.interrupted = False
-        self._progress = progress
+        self.interrupted, self._progress = False, progress
         self._name: str | None = None
         self._steps: Iterator[Any] = iter(())
 
@@ -73,8 +71,7 @@ class Phases:
     def phase_finish(self, phase_name: str) -> None:
         """A phase has ended."""
         if phase_name == self._name:
-            for _ in self._steps:  # closes the bar
-                continue
+            list(self._steps)  # closes the bar
             self._name = None
 
 
@@ -106,8 +103,7 @@ def make_monitor(trt: ModuleType, phases: Phases) -> Any:
     return Monitor()
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(NamedTuple):
     """An engine, the names of its layers, and the kernel timings for a cache, if one was asked for."""
 
     engine: bytes
@@ -119,7 +115,7 @@ def compile_graph(
     trt: ModuleType,
     graph: Path,
     profiles: Sequence[Profile],
-    options: TensorRT | TensorRTForRTX,
+    options: Options,
     messages: Messages,
     progress: Progress = no_progress,
 ) -> Compiled:
@@ -132,8 +128,7 @@ def compile_graph(
         remedy = "it needs an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without one"
         raise BackendError(f"{trt.__name__} cannot start: {cut(last, 200)}; {remedy}") from error
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, logger)
-    phases = Phases(progress)
+    parser, phases = trt.OnnxParser(network, logger), Phases(progress)
     monitor = make_monitor(trt, phases)
     with interrupts_kept(phases):
         if not parser.parse_from_file(str(graph)):
@@ -146,13 +141,24 @@ def compile_graph(
         raise BackendError(_build_failure(trt, network, graph, options, messages))
     cached = isinstance(options, TensorRT) and options.timing_cache is not None
     timings = bytes(config.get_timing_cache().serialize()) if cached else None
-    layers = layers_of_log(text for severity, text in messages.lines if severity == "VERBOSE")
+    lines = [line for severity, text in messages.lines if severity == "VERBOSE" for line in text.splitlines()]
+    layers = [match[1] for line in lines if (match := _LOGGED.match(line))]  # with detailed profiling verbosity
     return Compiled(bytes(engine), layers or _inspected(trt, logger, engine), timings)
 
 
-def _configuration(
-    trt: ModuleType, builder: Any, network: Any, profiles: Sequence[Profile], options: TensorRT | TensorRTForRTX
-) -> Any:
+def by_profile(names: Iterable[str], profiles: int) -> tuple[tuple[int, int], ...]:
+    """(layers, fused attention blocks) of every optimization profile, each of which is compiled anew."""
+    layers, fused = Counter[int](), Counter[int]()
+    for name in names:
+        match = _PROFILE.search(name)
+        profile = int(match[1] or match[2]) if match else 0
+        profile = profile if profile < profiles else 0
+        layers[profile] += 1
+        fused[profile] += bool(_FUSED.search(name))
+    return tuple((layers[profile], fused[profile]) for profile in range(profiles))
+
+
+def _configuration(trt: ModuleType, builder: Any, network: Any, profiles: Sequence[Profile], options: Options) -> Any:
     """The builder's configuration."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -197,9 +203,8 @@ def _set_for_tensorrt(trt: ModuleType, config: Any, options: TensorRT) -> None:
 def _let_attention_decompose(trt: ModuleType, network: Any) -> None:
     """Allow ``Attention`` to become separate layers where no fused kernel exists, instead of failing the build."""
     kind = getattr(trt.LayerType, "ATTENTION_INPUT", None)
-    for index in range(network.num_layers if kind is not None else 0):
-        layer = network.get_layer(index)
-        if layer.type == kind:
+    for layer in map(network.get_layer, range(network.num_layers)):
+        if kind is not None and layer.type == kind:
             layer.__class__ = trt.IAttentionInputLayer
             layer.attention.decomposable = True
 
@@ -210,22 +215,21 @@ def _inspected(trt: ModuleType, logger: Any, engine: Any) -> list[str]:
     loaded = runtime.deserialize_cuda_engine(engine) if runtime is not None else None
     if loaded is None:
         return []
-    return layers_of_inspector(loaded.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+    told = loaded.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+    return [layer["Name"] if isinstance(layer, dict) else str(layer) for layer in json.loads(told).get("Layers", [])]
 
 
 def _parse_failure(trt: ModuleType, parser: Any, graph: Path) -> str:
     reason = "no reason given"
     if parser.num_errors:
         error = parser.get_error(0)
-        place = f"node {cut(error.node_name() or error.node())} ({error.node_operator()})"
-        reason = f"{place}: {cut(error.desc(), 200)}"
+        node = cut(error.node_name() or error.node())
+        reason = f"node {node} ({error.node_operator()}): {cut(error.desc(), 200)}"
     told = f"{trt.__name__} {trt.__version__} cannot read {graph.name}: {reason}"
     return f"{told}; export it again with `hydrant export`, or use a newer version"
 
 
-def _build_failure(
-    trt: ModuleType, network: Any, graph: Path, options: TensorRT | TensorRTForRTX, messages: Messages
-) -> str:
+def _build_failure(trt: ModuleType, network: Any, graph: Path, options: Options, messages: Messages) -> str:
     """What failed, where, and what to try."""
     text = " ".join(messages.errors) or "no reason given"
     names = [network.get_layer(index).name for index in range(network.num_layers)]

@@ -21,10 +21,16 @@ from ..engines.gpu import platform_name, this_gpu
 from ..engines.metadata import PRECISIONS, EngineFile, EnginePrecision, engine_path, graph_digest, metadata_path
 from ..errors import BundleError, GateError, InputError, cut
 from ..progress import Progress, no_progress
-from .builder_options import TensorRT, TensorRTForRTX, compute_capabilities, library_of, open_library
-from .compiler import Messages, compile_graph
-from .fusion_report import by_profile
-from .profile_ranges import optimization_profiles
+from .builder_options import (
+    Options,
+    TensorRT,
+    TensorRTForRTX,
+    compute_capabilities,
+    library_of,
+    open_library,
+    optimization_profiles,
+)
+from .compiler import Messages, by_profile, compile_graph
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +87,8 @@ def build_engine(
         GateError: ``require_fused``, and an attention block was not fused; nothing is written.
     """
     bundle = resolve(bundle)
-    if bundle.architecture().every_token:
+    architecture = bundle.architecture()
+    if architecture.every_token:
         told = f"{bundle.path} gives a class for each token, and engines answer for whole inputs"
         raise InputError(f"{told}; run its graph with onnxruntime or openvino")
     library, options = library_of(backend)
@@ -91,8 +98,8 @@ def build_engine(
     name = name or f"{library}-{precision}"
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         raise InputError(f"engine name is {cut(name)}; expected up to 100 letters, digits, '-', '_' and '.'")
-    architecture = bundle.architecture()
-    profiles = optimization_profiles(architecture, _several(batch), _several(sequence))
+    batches, sequences = ([each] if isinstance(each, str | int) else each for each in (batch, sequence))
+    profiles = optimization_profiles(architecture, batches, sequences)
     options = _for_this_machine(options, trt)
     cache = options.timing_cache if isinstance(options, TensorRT) else None
     for file in (log_file, cache):
@@ -105,8 +112,10 @@ def build_engine(
         compiled = compile_graph(trt, graph, profiles, options, messages, progress)
     finally:
         if log_file is not None:
-            _write_beside(Path(log_file), messages.text().encode())
-        for warning in messages.warnings:
+            lines = [f"[{severity}] {text}\n" for severity, text in messages.lines]
+            _write_beside(Path(log_file), "".join(lines).encode())
+        warnings = messages.at("WARNING")
+        for warning in warnings:
             log.warning("%s: %s", library, warning)
     counts = by_profile(compiled.layers, len(profiles))
     targets = options.compute_capability if isinstance(options, TensorRTForRTX) else ()
@@ -133,15 +142,11 @@ def build_engine(
     bundle.add({engine_path(name): compiled.engine, metadata_path(name): to_json_bytes(facts.to_json())})
     if cache is not None and compiled.timings is not None:
         _write_beside(Path(cache), compiled.timings)
-    return Built(bundle.path / engine_path(name), facts, len(compiled.engine), messages.warnings)
+    return Built(bundle.path / engine_path(name), facts, len(compiled.engine), warnings)
 
 
-def _several(ranges: str | int | Sequence[str | int]) -> Sequence[str | int]:
-    return [ranges] if isinstance(ranges, str | int) else list(ranges)
-
-
-def _for_this_machine(options: TensorRT | TensorRTForRTX, trt: ModuleType) -> TensorRT | TensorRTForRTX:
-    """The options with the GPUs to compile for, after what only shows with the library and the machine was checked."""
+def _for_this_machine(options: Options, trt: ModuleType) -> Options:
+    """The options with the GPUs to compile for, checked against the library and the machine."""
     if isinstance(options, TensorRT):
         return options
     if (options.strip_weights or options.refit) and this_gpu() is None:
@@ -150,7 +155,7 @@ def _for_this_machine(options: TensorRT | TensorRTForRTX, trt: ModuleType) -> Te
 
 
 def _write_beside(path: Path, data: bytes) -> None:
-    """Write what is not the engine: a failure is told, and nothing is lost by it."""
+    """Write a file beside the engine; a failure is logged only."""
     try:
         write_atomically(path, data)
     except InputError as error:
@@ -176,8 +181,7 @@ def _check_fused(facts: EngineFile) -> None:
             told = f"{facts.library} {facts.version} did not tell its layers, so fusion cannot be checked"
             raise GateError(f"{told}; leave --require-fused out; the engine was not written")
         if fused < facts.attention_blocks:
-            other = "" if facts.precision != "fp32" else " or another precision: FP32 attention has no fused kernel"
-            raise GateError(
-                f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}; expected all; "
-                f"export with --lowering grouped --attention primitive{other}; the engine was not written"
-            )
+            told = f"{fused} of {facts.attention_blocks} attention blocks were fused in profile {profile}; expected all"
+            remedy = "export with --lowering grouped --attention primitive"
+            remedy += " or another precision: FP32 attention has no fused kernel" * (facts.precision == "fp32")
+            raise GateError(f"{told}; {remedy}; the engine was not written")

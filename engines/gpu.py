@@ -29,11 +29,11 @@ def this_gpu() -> str | None:
         driver = ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
     except OSError:
         return None
-    device, numbers = ctypes.c_int(0), (ctypes.c_int(0), ctypes.c_int(0))
+    device, major, minor = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_int(0)
     failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)
-    for number, attribute in zip(numbers, (75, 76), strict=True):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, MINOR
+    for number, attribute in ((major, 75), (minor, 76)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, MINOR
         failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-    return None if failed else f"{numbers[0].value}.{numbers[1].value}"
+    return None if failed else f"{major.value}.{minor.value}"
 
 
 def make_logger(trt: ModuleType, add: Callable[[str, str], None]) -> Any:

@@ -1,12 +1,9 @@
-"""What is known about a TensorRT engine: the JSON metadata that lies beside it in ``engines/``.
-
-An engine file is opaque and executable, so whoever loads it decides by its metadata whether it may be deserialised: the
-digests of the engine and of the ONNX graph it came from, the library's version, and the GPUs it was compiled for.
-"""
+"""The JSON metadata beside a TensorRT engine in ``engines/``, by which a backend decides whether to load the engine."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
@@ -18,21 +15,13 @@ from ..data.specs import Spec, convert
 
 Library = Literal["tensorrt", "tensorrt-rtx"]
 
-LIBRARIES: tuple[str, ...] = get_args(Library)
-"""The libraries that build and run engines, named as the backends are."""
-
+LIBRARIES: tuple[str, ...] = get_args(Library)  # named as the backends are
 EnginePrecision = Literal["fp16", "bf16", "fp32"]
-
-PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)
-"""Precisions that engines are built in and run in, the first choice first."""
-
-MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-"""Library → its Python module."""
+PRECISIONS: tuple[str, ...] = get_args(EnginePrecision)  # the first choice first
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}  # library → its Python module
 
 Shape = tuple[Annotated[int, Meta(gt=0)], ...]
-
-Profile = dict[str, tuple[Shape, Shape, Shape]]
-"""An optimization profile: input name → smallest, optimal and largest shape."""
+Profile = dict[str, tuple[Shape, Shape, Shape]]  # input name → smallest, optimal and largest shape
 
 
 class EngineFile(Spec, frozen=True):
@@ -88,9 +77,8 @@ def metadata_path(name: str) -> str:
 
 def engine_names(bundle: Bundle) -> list[str]:
     """Names of a bundle's engines, sorted."""
-    start, end = f"{ENGINES}/", ".engine"
-    listed = [name for name in bundle.manifest["files"] if name.startswith(start) and name.endswith(end)]
-    return sorted(name[len(start) : -len(end)] for name in listed)
+    listed = [PurePosixPath(name) for name in bundle.manifest["files"] if name.startswith(f"{ENGINES}/")]
+    return sorted(path.stem for path in listed if path.suffix == ".engine")
 
 
 def read_metadata(bundle: Bundle, name: str) -> EngineFile:

@@ -9,8 +9,7 @@ import numpy as np
 from ..bundle.architecture import Architecture, rotary_frequencies
 from .graph import BOOL, FLOAT, KINDS, Graph
 
-TOKENS = "T"
-"""The number of tokens in a shape: a number for images, a value of the graph for text."""
+TOKENS = "T"  # the number of tokens in a shape: a number for images, a value of the graph for text
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ class Context:
             base = self._windowed(window, queries, wide, suffix)
             name = f"{base}.{copies}"
         else:
-            chosen = self._chosen(self._real(), f"mask.additive{suffix}", wide)  # [B, T]
+            real = graph.node("Cast", ["attention_mask"], "mask.real", to=BOOL)
+            chosen = self._chosen(real, f"mask.additive{suffix}", wide)  # [B, T]
             base = graph.node("Unsqueeze", [chosen, graph.constant([1, 2])], f"mask.keys{suffix}")
             name = f"mask.{copies}{suffix}"
             if self.operator == "onnx" and queries == TOKENS:  # ONNX Runtime's CPU provider does not broadcast it
@@ -99,18 +99,13 @@ class Context:
                 base = graph.node("Expand", [base, self.shape(1, 1, TOKENS, 1)], f"{name}.queries")
         return base if copies == 1 else graph.node("Tile", [base, graph.constant([copies, 1, 1, 1])], name)
 
-    def _real(self) -> str:
-        """[B, T] bool."""
-        return self.graph.node("Cast", ["attention_mask"], "mask.real", to=BOOL)
-
     def _chosen(self, seen: str, name: str, wide: bool) -> str:
         """0 where a boolean value is true, very low elsewhere."""
         graph = self.graph
         with graph.wide(wide):
             # −1e4 in FP16: its exponential is 0, and adding scores to it stays finite
-            lowest = -1e4 if graph.kind == KINDS["fp16"] else float(np.finfo(np.float32).min)
-            lowest = -1e38 if graph.kind == KINDS["bf16"] else lowest
-            return graph.node("Where", [seen, graph.number(0.0), graph.number(lowest)], name)
+            numbers = {KINDS["fp16"]: -1e4, KINDS["bf16"]: -1e38, FLOAT: float(np.finfo(np.float32).min)}
+            return graph.node("Where", [seen, graph.number(0.0), graph.number(numbers[graph.kind])], name)
 
     def _windowed(self, window: int, queries: int | str, wide: bool, suffix: str) -> str:
         """Additive mask [B, 1, 1 or T, T] of real keys at most ``window`` tokens away, and of each token itself."""
@@ -118,7 +113,8 @@ class Context:
         ends = [graph.node("Unsqueeze", [places, graph.constant([axis])], f"tokens.along_{axis}") for axis in (1, 0)]
         apart = graph.node("Abs", [graph.node("Sub", ends, "tokens.from")], "tokens.apart")  # [T, T]
         near = graph.node("LessOrEqual", [apart, graph.constant(window)], f"{name}.near")
-        keys = graph.node("Unsqueeze", [self._real(), graph.constant([1, 2])], f"{name}.real")  # [B, 1, 1, T]
+        real = graph.node("Cast", ["attention_mask"], "mask.real", to=BOOL)  # [B, T]
+        keys = graph.node("Unsqueeze", [real, graph.constant([1, 2])], f"{name}.real")  # [B, 1, 1, T]
         both = graph.node("And", [near, keys], f"{name}.real_and_near")
         itself = graph.node("Equal", [apart, graph.constant(0)], f"{name}.itself")
         added = self._chosen(graph.node("Or", [both, itself], f"{name}.seen"), f"{name}{suffix}", wide)

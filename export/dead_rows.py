@@ -1,7 +1,6 @@
-"""Dead-row elimination: of a graph that reads the first token alone, the last layer's other tokens are not computed.
+"""Dead-row elimination: where only the first token is read, the last layer's other tokens are not computed.
 
-What that token needs is followed backwards from where it is chosen, and every operator on the way gets the first rows
-of its inputs in place of all. An operator without a rule ends the way, and so does a value that is also read whole.
+Requirements are followed backwards from where that token is chosen, to operators without a rule and values read whole.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnx_ir.tape import Tape
 
-MAX_CONSTANT = 64
-"""Numbers of the largest constant that is read."""
-
-FAR = 2**31 - 1
-"""An end of a slice that no axis has."""
+MAX_CONSTANT = 64  # numbers of the largest constant that is read
+FAR = 2**31 - 1  # an end of a slice that no axis has
 
 
 @dataclass(frozen=True)
@@ -30,11 +26,8 @@ class RequiredRows:
     count: int
 
 
-Needs = list[RequiredRows | None]
-"""What an operator reads of each of its inputs."""
-
-Reduced = Mapping[ir.Node, tuple[RequiredRows, Needs]]
-"""Operators that are to compute less: the rows of their outputs, and what these need of each input."""
+Needs = list[RequiredRows | None]  # what an operator reads of each input
+Reduced = Mapping[ir.Node, tuple[RequiredRows, Needs]]  # operators with fewer rows: those of outputs and of each input
 
 
 def keep_first_rows(model: ir.Model) -> int:
@@ -52,7 +45,7 @@ def keep_first_rows(model: ir.Model) -> int:
 
 
 def _required(graph: ir.Graph, nodes: Sequence[ir.Node]) -> tuple[dict[ir.Value, RequiredRows | None], Reduced]:
-    """What is read of each value, and the operators that are to compute less."""
+    """The rows that are read of each value, and the operators that are to compute less."""
     required: dict[ir.Value, RequiredRows | None] = dict.fromkeys(graph.outputs)
     reduced: dict[ir.Node, tuple[RequiredRows, Needs]] = {}
     for node in reversed(nodes):
@@ -60,17 +53,15 @@ def _required(graph: ir.Graph, nodes: Sequence[ir.Node]) -> tuple[dict[ir.Value,
         if not asked:
             continue
         rows = asked.pop() if len(asked) == 1 else None
-        needs = None if rows is None else _needs(node, rows)
-        if rows is not None and needs is not None:
+        if rows is not None and (needs := _needs(node, rows)) is not None:
             reduced[node] = rows, needs
         else:
             needs = [_chosen(node), *[None] * len(node.inputs)]
         for value, need in zip(node.inputs, needs, strict=False):
-            if value is None:
-                continue
-            other = required.get(value, need)
-            same = need is not None and other is not None and need.axis == other.axis
-            required[value] = max(need, other, key=lambda rows: rows.count) if same else None
+            if value is not None:
+                other = required.get(value, need)
+                same = need is not None and other is not None and need.axis == other.axis
+                required[value] = max(need, other, key=lambda rows: rows.count) if same else None
     return required, reduced
 
 
@@ -83,27 +74,27 @@ def _rewrite(
         if node in reduced:
             tape, (rows, needs) = Tape(), reduced[node]
             inputs: list[Any] = list(node.inputs)
+
+            def constant(numbers: Any, tape: Tape = tape) -> ir.Value:
+                return tape.op("Constant", [], {"value": ir.tensor(np.array(numbers, np.int64))})
+
             for place, (value, need) in enumerate(zip(node.inputs, needs, strict=True)):
                 if value is not None and need is not None:
                     inputs[place] = fewer.get(value, value)
                     if value not in fewer or required[value] != need:
-                        ends = [_constant(tape, [number]) for number in (0, need.count, need.axis)]
+                        ends = [constant([number]) for number in (0, need.count, need.axis)]
                         inputs[place] = tape.op("Slice", [inputs[place], *ends])
             if node.op_type in ("Reshape", "Expand"):  # the same shape with another number at the rows' axis
                 others = np.ones(len(_shape(node.outputs[0])), np.int64)
                 here = np.zeros_like(others)
                 others[rows.axis], here[rows.axis] = 0, rows.count
-                inputs[1] = tape.op("Mul", [node.inputs[1], _constant(tape, others)])
-                inputs[1] = tape.op("Add", [inputs[1], _constant(tape, here)])
+                inputs[1] = tape.op("Mul", [node.inputs[1], constant(others)])
+                inputs[1] = tape.op("Add", [inputs[1], constant(here)])
             made = ir.Node("", node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs))
             graph.insert_before(node, [*tape.nodes, made])
             fewer.update(zip(node.outputs, made.outputs, strict=True))
         elif node.inputs and node.inputs[0] in fewer and _chosen(node) is not None:
             node.replace_input_with(0, fewer[node.inputs[0]])
-
-
-def _constant(tape: Tape, numbers: Sequence[int] | np.ndarray) -> ir.Value:
-    return tape.op("Constant", [], {"value": ir.tensor(np.array(numbers, np.int64))})
 
 
 def _chosen(node: ir.Node) -> RequiredRows | None:
@@ -196,7 +187,7 @@ BY_PLACE = frozenset((
     "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin",
     "Softplus", "Sqrt", "Sub", "Tanh", "Where", "Xor",
 ))  # fmt: skip
-"""Operators of one output, each of whose places follows from the same place of the inputs, once these are broadcast."""
+# operators of one output, each of whose places follows from the same place of the inputs, once these are broadcast
 
 
 def _broadcast(value: ir.Value | None, rows: RequiredRows, rank: int) -> RequiredRows | None:
@@ -205,9 +196,6 @@ def _broadcast(value: ir.Value | None, rows: RequiredRows, rank: int) -> Require
         return None
     axis = rows.axis - (rank - len(_shape(value)))
     return None if axis < 0 or _shape(value)[axis] == 1 else RequiredRows(axis, rows.count)
-
-
-# Operators of which several inputs have rows
 
 
 def _product(node: ir.Node, rows: RequiredRows) -> Needs:
@@ -230,12 +218,9 @@ def _expanded(node: ir.Node, rows: RequiredRows) -> Needs:
     return [_broadcast(node.inputs[0], rows, rank) if known else None, None]
 
 
-OF_ALL: dict[str, Callable[[ir.Node, RequiredRows], Needs]] = {
+OF_ALL: dict[str, Callable[[ir.Node, RequiredRows], Needs]] = {  # several inputs have the rows
     "MatMul": _product, "Concat": _side_by_side, "GatherElements": _side_by_side, "Expand": _expanded,
 }  # fmt: skip
-
-
-# Operators of whose first input alone they are taken: the axis there that is the output's axis
 
 
 def _turned(node: ir.Node, axis: int) -> int:
@@ -288,7 +273,7 @@ def _reduced(node: ir.Node, axis: int) -> int | None:
     return axis if over and axis not in over and node.attributes.get_int("keepdims", 1) == 1 else None
 
 
-OF_FIRST: dict[str, Callable[[ir.Node, int], int | None]] = {
+OF_FIRST: dict[str, Callable[[ir.Node, int], int | None]] = {  # the output's axis → the first input's
     "Transpose": _turned, "Reshape": _reshaped, "Softmax": _unless(-1), "LogSoftmax": _unless(-1),
     "LayerNormalization": _before, "RMSNormalization": _before, "Split": _unless(0), "Slice": _cut,
     "Gather": _gathered, "Unsqueeze": _unsqueezed, "Squeeze": _squeezed,

@@ -15,6 +15,7 @@ from .graph import FLOAT, Graph
 from .layers import MEAN_TOKEN
 
 DISTANCE = "distance"
+LAST = "last_vectors"  # value [M, B, 1 or T, d] of a traced graph: what the members' classifiers read
 
 
 def with_distance(model: onnx.ModelProto, architecture: AnyArchitecture, density: Density | None) -> None:
@@ -57,28 +58,23 @@ def _taps(graph: Graph, architecture: AnyArchitecture, taps: tuple[str, ...]) ->
     together = graph.node("Concat", made, f"{DISTANCE}.rows", axis=0)
     if order == list(taps):
         return together
-    places = [order.index(tap) for tap in taps]
-    return graph.node("Gather", [together, _constant(graph, places)], f"{DISTANCE}.features", axis=0)
+    places = _constant(graph, [order.index(tap) for tap in taps])
+    return graph.node("Gather", [together, places], f"{DISTANCE}.features", axis=0)
 
 
 def _parts(tap: str) -> re.Match[str]:
-    """Its parts: layer, what of it, member, and whether that is the mean."""
+    """Layer, what of it, member, and whether that is the mean."""
     match = TAP.fullmatch(tap)
     assert match is not None  # checked when the density was read
     return match
 
 
-LAST = "last_vectors"
-"""Value [M, B, 1 or T, d] of a traced graph: what the members' classifiers read."""
-
-
 def _output(architecture: AnyArchitecture, layer: int) -> str:
     """The value behind a layer, [S, B, T or 1, d]."""
-    whole = not architecture.is_declared or architecture.pre_norm
-    return f"layers.{layer}" if whole else f"layers.{layer}.mlp_norm"
+    return f"layers.{layer}{'' if not architecture.is_declared or architecture.pre_norm else '.mlp_norm'}"
 
 
-def _last(architecture: AnyArchitecture, mean: bool) -> str:
+def _last(architecture: AnyArchitecture, mean: bool = False) -> str:
     """The value whose first (or only) token the classifier reads; of two the second, if ``mean``."""
     if not architecture.is_declared:
         return LAST
@@ -120,7 +116,7 @@ def _token_weights(graph: Graph, architecture: Architecture, kinds: Sequence[str
 def _tokens(graph: Graph, architecture: AnyArchitecture, tap: str) -> str:
     """Every token of the stream that a tap names, [1, B·T, d]."""
     layer, member, name = _parts(tap)[1], _parts(tap)[3], f"{DISTANCE}.{tap}"
-    value, stream = (_output(architecture, int(layer)), 0) if layer else (_last(architecture, False), int(member))
+    value, stream = (_output(architecture, int(layer)), 0) if layer else (_last(architecture), int(member))
     ends = [_constant(graph, [stream]), _constant(graph, [stream + 1]), _constant(graph, [0])]
     chosen = graph.node("Slice", [value, *ends], f"{name}.narrow")  # [1, B, T, d]
     flat = graph.node("Flatten", [chosen], f"{name}.flat", axis=3)  # [B·T, d]
@@ -140,21 +136,20 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     arrays = density.arrays()
     means = arrays["means"]
     count, classes, rank = means.shape
-    shape = [node("Shape", ["attention_mask"], "shape")] if tokens else []
+    if tokens:
+        node("Shape", ["attention_mask"], "shape")
     norm = node("ReduceL2", [features, _constant(graph, [-1])], "norm", keepdims=1)
     norm = node("Max", [norm, weight("least", np.array([1e-12], np.float32))], "norm.positive")
     rows = node("Div", [features, norm], "unit")
     rows = node("Sub", [rows, weight("centre", arrays["centre"][:, None])], "centred")
     rows = node("MatMul", [rows, weight("whitening", arrays["whitening"])], "white")  # [K, B, r]
-    turned = weight("means.turned", means.transpose(0, 2, 1))
-    products = node("MatMul", [rows, turned], "products")  # [K, B, R]
+    products = node("MatMul", [rows, weight("means.turned", means.transpose(0, 2, 1))], "products")  # [K, B, R]
     halves = (means.astype(np.float64) ** 2).sum(axis=2)[:, None] / 2
     close = node("Sub", [products, weight("halves", halves.astype(np.float32))], "closeness")
     nearest = node("ArgMax", [close], "nearest", axis=-1, keepdims=0)  # [K, B]
     offsets = weight("offsets", np.arange(count, dtype=np.int64)[:, None] * classes)
     places = node("Add", [nearest, offsets], "places")
-    table = weight("means", means.reshape(-1, rank))
-    chosen = node("Gather", [table, places], "chosen", axis=0)  # [K, B, r]
+    chosen = node("Gather", [weight("means", means.reshape(-1, rank)), places], "chosen", axis=0)  # [K, B, r]
     apart = node("Sub", [rows, chosen], "apart")  # squared afterwards: no difference of squares
     squared = node("ReduceSumSquare", [apart, _constant(graph, [-1])], "squared", keepdims=0)
     location, scale = (arrays[name].astype(np.float64) for name in ("location", "scale"))
@@ -164,7 +159,7 @@ def _head(graph: Graph, features: str, density: Density, tokens: bool) -> None:
     total = node("ReduceSum", [weighed, _constant(graph, [0])], "total", keepdims=0)
     made = graph.node("Sub", [total, shift], f"{DISTANCE}.each" if tokens else DISTANCE)
     if tokens:
-        graph.node("Reshape", [made, *shape], DISTANCE)
+        graph.node("Reshape", [made, f"{DISTANCE}.shape"], DISTANCE)
 
 
 def _constant(graph: Graph, values: int | list[int]) -> str:

@@ -1,4 +1,4 @@
-"""Exporting a bundle: its fused weights become ``model.<precision>.onnx`` inside it."""
+"""Exporting a bundle: its fused weights become ``model.<precision>.onnx`` in it, later calibrated anew."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 from ..bundle.calibration import Calibration
 from ..bundle.density_file import Density
@@ -15,21 +17,22 @@ from ..bundle.store import CALIBRATION, DENSITY, PLAN, WEIGHTS, Bundle, onnx_nam
 from ..bundle.traced import LACKS, AnyArchitecture, Traced
 from ..data.check_inputs import model_inputs
 from ..data.data_options import DataOptions
-from ..errors import InputError, cut
+from ..errors import BundleError, InputError, cut
 from ..metrics.gates import PRECISIONS, Precision
 from ..progress import Progress
 from .distance_head import with_distance
 from .graph_form import Export, GraphForm
 from .islands import choose_islands
 from .lowering import Form, choose_attention, lower
-from .onnx_file import bundle_blocks, metadata, write_model
-from .quantize_search import BATCH, search
+from .onnx_file import DENSITY_KEY, bundle_blocks, calibration_metadata, metadata, write_model
+from .quantize import BATCH, search
 from .rewrites import left_out, rewrite, unfit
+from .task_heads import TEMPERATURE
 
 log = logging.getLogger(__name__)
 
-TRACED = "traced"
-"""The lowering of a traced graph, in reports and metadata."""
+GRAPHS = tuple(onnx_name(precision) for precision in PRECISIONS)  # files that may hold a calibration
+TRACED = "traced"  # the lowering of a traced graph, in reports and metadata
 
 
 def exported(
@@ -57,8 +60,7 @@ def exported(
     blocks, changes = rewrite(bundle_blocks(bundle, architecture), left_out(form.without, lowering, precision))
     facts = {"hydrant.precision": precision, "hydrant.lowering": lowering, "hydrant.attention": operator}
     facts |= metadata(bundle, architecture)
-    examples = reading.limit(256)
-    inputs = {"data": data, "examples": examples, "seed": seed, "columns": reading}
+    inputs: dict[str, Any] = {"data": data, "examples": reading.limit(256), "seed": seed, "columns": reading}
     islands = quantised = None
     if precision == "fp16":
         islands = choose_islands(blocks, precision, *model_inputs(bundle.processor(), architecture, **inputs), progress)
@@ -70,7 +72,7 @@ def exported(
     lowered = Form(lowering, operator, trunk, islands.values if islands else frozenset(), form.member_outputs)
     model = lower(blocks, Calibration.of(bundle).temperatures, facts, lowered)
     if precision == "int8":  # as many inputs check it as calibrate it
-        inputs["examples"] = None if examples is None else 2 * examples
+        inputs["examples"] = inputs["examples"] and 2 * inputs["examples"]
         layers = architecture.layers - (1 if architecture.first_token_only else 0)
         prepared = model_inputs(bundle.processor(), architecture, **inputs, sizes=(BATCH,))
         quantised = search(model, layers, *prepared, progress)
@@ -90,8 +92,7 @@ def _exported_traced(bundle: Bundle, architecture: Traced, precision: Precision,
 
     facts = {"hydrant.precision": precision, "hydrant.lowering": TRACED, "hydrant.attention": architecture.form}
     facts |= metadata(bundle, architecture)
-    original = load_original(bundle, architecture)
-    temperatures = Calibration.of(bundle).temperatures
+    original, temperatures = load_original(bundle, architecture), Calibration.of(bundle).temperatures
     model = traced_graph(original, architecture, bundle.plan(), temperatures, facts, form.member_outputs)
     path = _write(bundle, model, architecture, precision)
     reasons = {"lowering": "traced: written by torch's exporter", "attention": f"members are {architecture.form}"}
@@ -120,3 +121,45 @@ def _write(bundle: Bundle, model: onnx.ModelProto, architecture: AnyArchitecture
     except OSError as error:
         raise InputError(f"cannot write into bundle {bundle.path}: {error.strerror or error}") from error
     return bundle.path / name
+
+
+def check_graphs(bundle: Bundle) -> list[str]:
+    """Names of the bundle's graphs, after each was checked, which is meant to come before long work."""
+    names = [name for name in GRAPHS if bundle.has(name)]
+    for name in names:
+        _read(bundle.file(name))
+    return names
+
+
+def write_recalibrated(
+    source: Path,
+    target: Path,
+    calibration: Calibration,
+    architecture: AnyArchitecture,
+    density: Density | None,
+    density_sha256: str | None,
+) -> None:
+    """Write the graph ``source`` with another calibration; large weights stay in the file beside ``source``."""
+    model = _read(source)
+    for divisor in [tensor for tensor in model.graph.initializer if tensor.name == TEMPERATURE]:  # none of a score
+        values = np.broadcast_to(
+            np.float32(calibration.temperatures), list(divisor.dims)
+        )  # of multi-label one per label
+        divisor.CopyFrom(numpy_helper.from_array(values.copy(), TEMPERATURE))
+    with_distance(model, architecture, density)
+    facts = {entry.key: entry.value for entry in model.metadata_props if entry.key != DENSITY_KEY}
+    facts |= calibration_metadata(calibration, density_sha256)
+    helper.set_model_props(model, dict(sorted(facts.items())))
+    target.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf raises several kinds
+        raise BundleError(f"{path} is not an ONNX file ({error}); export it again with `hydrant export`") from error
+    outputs = {output.name for output in model.graph.output}
+    ranks = [len(tensor.dims) for tensor in model.graph.initializer if tensor.name == TEMPERATURE]
+    if "score" not in outputs and (ranks != [1] or "energy" not in outputs):  # a score has no temperature
+        raise BundleError(f"{path} holds no temperature, or no energy; export it again with `hydrant export`")
+    return model

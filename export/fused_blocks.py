@@ -1,7 +1,6 @@
 """The fused model as the rewrites and lowerings read it: plain arrays, true head counts, no padding.
 
-G is the number of groups of a weight: 1 when all members share it, M when each has its own.
-S is the number of activation streams: 1 as long as all members' activations are equal.
+Weights have G groups, 1 or M; activations have S streams, 1 as long as those of all members are equal.
 """
 
 from __future__ import annotations
@@ -89,9 +88,7 @@ class Attention:
     output: tuple[np.ndarray, ...]
     output_bias: np.ndarray | None  # [G, 1, d]
     scale: float  # of the scores, 1/√d_h unless it was folded
-    routes: tuple[tuple[int, ...], ...] | None = (
-        None  # each member's heads of the one group, where members first differ
-    )
+    routes: tuple[tuple[int, ...], ...] | None = None  # each member's heads of the one group, where members differ
     pooled: bool = False  # only the first token has a query
     absorbed: bool = False  # no token's key or value is computed (``rewrites.absorb_keys``)
     output_update: LowRank | None = None  # of the one output projection
@@ -175,9 +172,8 @@ def _layer(architecture: Architecture, plan: HeadPlan, weights: Weights, index: 
         rotary=architecture.rotary_of(index),
         window=architecture.window_of(index),
     )
-    return Layer(
-        attention_norm, attention, mlp_norm, _linear(weights, f"{name}.mlp.up"), _linear(weights, f"{name}.mlp.down")
-    )
+    up, down = (_linear(weights, f"{name}.mlp.{part}") for part in ("up", "down"))
+    return Layer(attention_norm, attention, mlp_norm, up, down)
 
 
 def _heads(weights: Weights, name: str) -> Heads:

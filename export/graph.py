@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -14,28 +13,22 @@ from onnx import TensorProto, helper, numpy_helper
 from ..errors import InputError
 from ..version import __version__
 
-IR_VERSION = 10
-"""The intermediate-representation version that ONNX Runtime ≥ 1.23 and TensorRT ≥ 10.12 all read."""
-
+IR_VERSION = 10  # ONNX Runtime ≥ 1.23 and TensorRT ≥ 10.12 all read it
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-
 KINDS = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
-"""Element type of each precision."""
-
-_DTYPES: dict[int, Any] = {
-    TensorProto.FLOAT: np.float32,
-    TensorProto.FLOAT16: np.float16,
-    TensorProto.BFLOAT16: ml_dtypes.bfloat16,
-}
 
 
 class Graph:
     """Nodes and initializers by name, a node added twice once; numbers are in its precision, or wide float32."""
 
     def __init__(self, precision: str = "fp32") -> None:
-        self.kind: int = KINDS[precision]
+        self.kind: int = KINDS[precision]  # element type of what is stored just now
         self._nodes: dict[str, onnx.NodeProto] = {}
         self._initializers: dict[str, onnx.TensorProto] = {}
+
+    @property
+    def _dtype(self) -> Any:
+        return helper.tensor_dtype_to_np_dtype(self.kind)
 
     @contextmanager
     def wide(self, wanted: bool = True) -> Iterator[None]:
@@ -64,17 +57,12 @@ class Graph:
 
     def weight(self, name: str, values: np.ndarray) -> str:
         """Store an initializer and return its name; float32 values take the graph's precision."""
-        if name in self._initializers:
-            raise ValueError(f"value {name} is defined twice in the graph")
         if values.dtype == np.float32 and self.kind != FLOAT:
             with np.errstate(over="ignore"):
-                narrow = values.astype(_DTYPES[self.kind])
+                narrow = values.astype(self._dtype)
             if not np.isfinite(narrow.astype(np.float32)).all():
-                kind = next(precision for precision, kind in KINDS.items() if kind == self.kind)
-                raise InputError(
-                    f"weight {name} holds {np.abs(values).max():.3g}, which does not fit {kind.upper()}; "
-                    f"export in {'BF16 or FP32' if kind == 'fp16' else 'FP32'}"
-                )
+                told = f"weight {name} holds {np.abs(values).max():.3g}, which does not fit {self._dtype}"
+                raise InputError(f"{told}; export in {'BF16 or ' * (self.kind == KINDS['fp16'])}FP32")
             values = narrow
         self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
         return name
@@ -87,12 +75,11 @@ class Graph:
 
     def number(self, value: float) -> str:
         """A shared floating-point scalar in the type in which weights are stored just now."""
-        return self.constant(value, _DTYPES[self.kind])
+        return self.constant(value, self._dtype)
 
     def ones(self, width: int) -> str:
         """A shared vector of ones in that type."""
-        name = f"const.ones.{np.dtype(_DTYPES[self.kind])}.{width}"
-        return self.shared(name, np.ones(width, _DTYPES[self.kind]))
+        return self.shared(f"const.ones.{self._dtype}.{width}", np.ones(width, self._dtype))
 
     def shared(self, name: str, array: np.ndarray) -> str:
         """A constant as it is, stored once under its name however often it is asked for."""

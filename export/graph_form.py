@@ -12,7 +12,7 @@ from .rewrites import Change, check_names
 
 if TYPE_CHECKING:
     from .islands import Islands
-    from .quantize_search import Quantised
+    from .quantize import Quantised
     from .tokenizer_onnx import TokenizerExport
 
 Lowering = Literal["auto", "grouped", "unrolled"]

@@ -15,10 +15,10 @@ from .layers import attend
 def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:
     """[S, B, T, in] → [max(S, G), B, T, out]."""
     graph = context.graph
-    inner = part.weight.shape[1]
     if part.groups == 1:
         return Stream(_product(context, name, part, x.name), x.count, x.tokens, x.wide)
-    flat = graph.node("Reshape", [x.name, graph.constant([0, -1, inner])], f"{name}.flat")  # [S, B·T, in]
+    inner = graph.constant([0, -1, part.weight.shape[1]])
+    flat = graph.node("Reshape", [x.name, inner], f"{name}.flat")  # [S, B·T, in]
     out = _product(context, name, part, flat, f"{name}.flat.out")  # [M, B·T, out]
     shape = context.shape(part.groups, -1, x.tokens, part.weight.shape[2])
     return Stream(graph.node("Reshape", [out, shape], name), part.groups, x.tokens, x.wide)
@@ -77,10 +77,8 @@ def _projected(
     shape = context.shape(-1, x.tokens, len(kinds) * slots, width)
     heads = graph.node("Reshape", [product, shape], f"{name}.heads")
     heads = graph.node("Transpose", [heads], f"{name}.by_head", perm=[0, 2, 1, 3])  # [N·B, kinds·slots, T, d_h]
-    if len(kinds) == 1:
-        return [heads]
     names = [f"{name}.{kind}" for kind in kinds]
-    return graph.nodes("Split", [heads], names, axis=1, num_outputs=len(kinds))
+    return graph.nodes("Split", [heads], names, axis=1, num_outputs=len(kinds)) if len(kinds) > 1 else [heads]
 
 
 def _product(context: Context, name: str, part: Linear, x: str, output: str = "") -> str:

@@ -14,17 +14,10 @@ from .fused_blocks import Blocks
 from .lowering import PROJECTION, Form, first_sum, lower
 from .onnx_file import open_graph
 
-RESIDUAL_LIMIT = 512.0
-"""A residual sum above this loses the small activations beside it in FP16, whose spacing there is 0.5."""
-
-SCORE_LIMIT = 128.0
-"""Attention scores above this are too coarse in FP16, whose spacing there is 1/8: they stand in an exponential."""
-
-LARGEST = 65504.0
-"""Largest finite number of FP16."""
-
-HEADROOM = 4.0
-"""Measured maxima may be exceeded this many times by other inputs."""
+RESIDUAL_LIMIT = 512.0  # FP16's spacing there is 0.5: a larger sum loses the small activations beside it
+SCORE_LIMIT = 128.0  # FP16's spacing there is 1/8: too coarse for scores, of which the exponential is taken
+LARGEST = 65504.0  # of FP16
+HEADROOM = 4.0  # other inputs may exceed measured maxima so many times
 
 
 @dataclass(frozen=True)
@@ -47,12 +40,11 @@ def choose_islands(
     """Which values are float32: in BF16 all sums, which need no measuring; in FP16 what is too large or might be."""
     sums = residuals(blocks)
     if precision == "bf16":
-        return Islands(
-            frozenset(sums), dict.fromkeys(sums, "sum of the stream: BF16 has 8 bits of mantissa"), "the type alone"
-        )
+        reasons = dict.fromkeys(sums, "sum of the stream: BF16 has 8 bits of mantissa")
+        return Islands(frozenset(sums), reasons, "the type alone")
     largest = measure(blocks, progress(batches, len(batches), "measuring activations"))
     overflow = LARGEST / HEADROOM
-    reasons: dict[str, str] = {}
+    reasons = {}
     for name, value in largest.items():
         if name in sums and value > RESIDUAL_LIMIT:
             reasons[name] = f"sum of the stream reaches {value:.3g}, above {RESIDUAL_LIMIT:g}"
@@ -61,21 +53,16 @@ def choose_islands(
         elif value > overflow and name.endswith((".mlp.gated", ".mlp.down")):
             reasons[name] = f"reaches {value:.3g}; FP16 ends at {LARGEST:g}"
         elif value > overflow and name not in sums:
-            raise InputError(
-                f"{name} reaches {value:.3g} on {source}, too near the end of FP16 at {LARGEST:g}; "
-                "export in BF16 or FP32"
-            )
+            told = f"{name} reaches {value:.3g} on {source}, too near the end of FP16 at {LARGEST:g}"
+            raise InputError(f"{told}; export in BF16 or FP32")
     return Islands(frozenset(reasons), reasons, source, largest)
 
 
 def residuals(blocks: Blocks) -> list[str]:
     """Names of the sums that the stream consists of: of the embeddings, and behind attention and MLP."""
-    second = "" if blocks.architecture.pre_norm else ".mlp.residual"
-    layers = range(len(blocks.layers))
-    return [
-        first_sum(blocks.architecture),
-        *(f"layers.{i}{suffix}" for i in layers for suffix in (".attention.residual", second)),
-    ]
+    suffixes = (".attention.residual", "" if blocks.architecture.pre_norm else ".mlp.residual")
+    names = [f"layers.{index}{suffix}" for index in range(len(blocks.layers)) for suffix in suffixes]
+    return [first_sum(blocks.architecture), *names]
 
 
 def measure(blocks: Blocks, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:

@@ -11,8 +11,7 @@ from .context import Context, Stream
 from .fused_blocks import Attention, Layer, Linear, Norm
 from .graph import FLOAT
 
-MEAN_TOKEN = "mean_token"
-"""The mean of all patches or real tokens, where the classifier reads it, alone or beside the first token."""
+MEAN_TOKEN = "mean_token"  # the mean of all patches or real tokens, where the classifier reads it
 
 
 class Lowering(Protocol):
@@ -84,12 +83,9 @@ def affine_norm(context: Context, name: str, norm: Norm, x: Stream) -> Stream:
     width = context.architecture.width if norm.weight is None else norm.weight.shape[-1]
     with graph.wide(x.wide):
         if norm.groups == 1:
-            scale = (
-                graph.ones(width) if norm.weight is None else graph.weight(f"{name}.weight", norm.weight.reshape(-1))
-            )
-            inputs = [x.name, scale]
-            if norm.bias is not None:
-                inputs.append(graph.weight(f"{name}.bias", norm.bias.reshape(-1)))
+            parts = [("weight", norm.weight), ("bias", norm.bias)]
+            stored = [graph.weight(f"{name}.{kind}", part.reshape(-1)) for kind, part in parts if part is not None]
+            inputs = [x.name, *([graph.ones(width)] if norm.weight is None else []), *stored]
             return replace(x, name=graph.node("LayerNormalization", inputs, name, axis=-1, epsilon=eps))
         out = graph.node("LayerNormalization", [x.name, graph.ones(width)], f"{name}.normed", axis=-1, epsilon=eps)
         for operator, suffix, values in (("Mul", "weight", norm.weight), ("Add", "bias", norm.bias)):
@@ -135,8 +131,7 @@ def mlp(context: Context, lowering: Lowering, name: str, part: Layer, x: Stream)
         hidden = _gated(context, kind, hidden, name)
     else:
         hidden = replace(hidden, name=activation(context, kind, hidden.name, name))
-    if wide:
-        hidden = context.widened(hidden)
+    hidden = context.widened(hidden) if wide else hidden
     with context.graph.wide(hidden.wide):
         return lowering.linear(context, f"{name}.mlp.down", part.down, hidden)
 

@@ -16,11 +16,8 @@ from .graph import FLOAT, INT64
 from .layers import Lowering, affine_norm, layer, pooled_tokens
 from .task_heads import task_head, task_outputs
 
-LOWERINGS: dict[str, Lowering] = {"grouped": grouped_lowering, "unrolled": unrolled_lowering}
-"""``grouped`` for GPUs, ``unrolled`` for CPUs."""
-
-PROJECTION = "embeddings.projection"
-"""The linear map from narrower tables to the width d."""
+LOWERINGS: dict[str, Lowering] = {"grouped": grouped_lowering, "unrolled": unrolled_lowering}  # for GPUs, for CPUs
+PROJECTION = "embeddings.projection"  # the linear map from narrower tables to the width d
 
 
 @dataclass(frozen=True)
@@ -89,10 +86,8 @@ def embeddings(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
     """The model's inputs → [S, B, T, d]."""
     if context.architecture.modality == "text":
         return _text(context, lowering, blocks)
-    wide = context.is_wide("embeddings")
-    count = max(part.shape[0] for part in blocks.embeddings.values())
-    x = Stream(_patches(context, blocks, wide), count, wide=wide)
-    norm = blocks.embedding_norm
+    wide, norm = context.is_wide("embeddings"), blocks.embedding_norm
+    x = Stream(_patches(context, blocks, wide), max(map(len, blocks.embeddings.values())), wide=wide)
     return x if norm is None else affine_norm(context, "embeddings.norm", norm, x)
 
 
@@ -108,12 +103,10 @@ def _text(context: Context, lowering: Lowering, blocks: Blocks) -> Stream:
         rows.append(graph.weight("embeddings.token_type", tables["embeddings.token_type"][:, None]))  # [G, 1, 1, d]
     wide = context.is_wide(first_sum(arch))
     with graph.wide(wide):
-        if wide:
-            rows = [graph.cast(row, f"{row}.float32") for row in rows]
-        x, *added = rows
+        x, *added = [graph.cast(row, f"{row}.float32") for row in rows] if wide else rows
         for row in added:
             x = graph.node("Add", [x, row], "embeddings.sum" if row is added[-1] else "embeddings.word_position")
-    count = max(table.shape[0] for name, table in tables.items() if not name.startswith(PROJECTION))
+    count = max(len(table) for name, table in tables.items() if not name.startswith(PROJECTION))
     assert blocks.embedding_norm is not None  # every text family has one
     normed = affine_norm(context, "embeddings.norm", blocks.embedding_norm, Stream(x, count, wide=wide))
     if not arch.embedding_width:
@@ -137,9 +130,7 @@ def _patches(context: Context, blocks: Blocks, wide: bool) -> str:
     x = graph.node("Reshape", [x, graph.constant([0, groups, width, -1])], "embeddings.patch.grouped")
     x = graph.node("Transpose", [x], "embeddings.patches", perm=[1, 0, 3, 2])  # [G, B, patches, d]
     with graph.wide(wide):
-        if wide:
-            x = graph.cast(x, "embeddings.patches.float32")
-        return _placed(context, blocks, x, groups)
+        return _placed(context, blocks, graph.cast(x, "embeddings.patches.float32") if wide else x, groups)
 
 
 def _placed(context: Context, blocks: Blocks, x: str, groups: int) -> str:
@@ -163,8 +154,7 @@ def _placed(context: Context, blocks: Blocks, x: str, groups: int) -> str:
     shape = graph.node("Concat", ends, "embeddings.prefix.shape", axis=0)
     spread = graph.node("Expand", [graph.weight("embeddings.prefix", tokens), shape], "embeddings.prefix.batch")
     if streams > max(groups, len(position)):  # only the prefix differs between members
-        ends = [graph.constant([streams]), batch, graph.constant([1, 1])]
-        shape = graph.node("Concat", ends, "embeddings.placed.shape", axis=0)
+        shape = graph.node("Concat", [*ends[:2], graph.constant([1, 1])], "embeddings.placed.shape", axis=0)
         x = graph.node("Expand", [x, shape], "embeddings.placed.streams")
     return graph.node("Concat", [spread, x], "embeddings", axis=2)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from ..bundle.architecture import Architecture
@@ -16,36 +15,29 @@ from ..bundle.calibration import Calibration
 from ..bundle.store import DENSITY, WEIGHTS, Bundle
 from ..bundle.traced import AnyArchitecture
 from ..bundle.weights import check_fused
-from ..errors import BundleError, require
+from ..errors import require
 from .fused_blocks import Blocks, read_blocks
 
 DENSITY_KEY = "hydrant.density_sha256"
-
-EXTERNAL_DATA_BYTES = 1_800_000_000
-"""Above this size weights go to a file beside the graph, also in memory: protobuf ends at 2 GiB."""
+EXTERNAL_DATA_BYTES = 1_800_000_000  # larger weights go to a file beside the graph: protobuf ends at 2 GiB
 
 
 def bundle_blocks(bundle: Bundle, architecture: Architecture) -> Blocks:
     """The bundle's weights as blocks, after they were checked against its plan and labels."""
-    path: Any = bundle.file(WEIGHTS)
-    try:
-        weights = load_file(path)
-    except SafetensorError as error:
-        raise BundleError(f"{path} is not a safetensors file ({error}); make the bundle again") from error
-    plan = bundle.plan()
-    shapes = {key: tensor.shape for key, tensor in weights.items()}
+    weights: dict[str, Any] = load_file(bundle.file(WEIGHTS))
+    plan, shapes = bundle.plan(), {key: tensor.shape for key, tensor in weights.items()}
     check_fused(shapes, architecture, plan, bundle.labels, bundle.members)
     return read_blocks(architecture, plan, weights)
 
 
 def metadata(bundle: Bundle, architecture: AnyArchitecture) -> dict[str, str]:
     """``metadata_props`` of the graph: what a runtime without Python needs beside it."""
-    processor = bundle.processor()
+    processor, task = bundle.processor(), architecture.task
     return {
         "hydrant.schema": "1",
         "hydrant.family": architecture.family,
-        **({} if architecture.task == "classification" else {"hydrant.task": architecture.task}),
-        **({"hydrant.label_decisions": "null"} if architecture.task == "multi_label" else {}),  # until calibrated
+        **({} if task == "classification" else {"hydrant.task": task}),
+        **({"hydrant.label_decisions": "null"} if task == "multi_label" else {}),  # until calibrated
         "hydrant.members": str(bundle.members),
         "hydrant.labels": json.dumps(bundle.labels, ensure_ascii=False),
         "hydrant.max_sequence": str(architecture.max_sequence),
@@ -70,22 +62,22 @@ def calibration_metadata(calibration: Calibration, density: str | None) -> dict[
 
 def write_model(model: onnx.ModelProto, path: Path) -> dict[str, bytes | Path]:
     """Write a model, with its weights in a file beside it when they are large, and check it: name → file."""
-    save(model, path, external=weights_bytes(model) > EXTERNAL_DATA_BYTES)
+    save(model, path)
     onnx.checker.check_model(str(path), full_check=True)
     return {file.name: file for file in sorted(path.parent.iterdir())}
 
 
-def weights_bytes(model: onnx.ModelProto) -> int:
-    """Size of a model's weights; protobuf cannot tell the size of what it cannot hold."""
-    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+def is_large(model: onnx.ModelProto) -> bool:
+    """Whether weights go to a file of their own; protobuf cannot report the size of what it cannot hold."""
+    return sum(len(tensor.raw_data) for tensor in model.graph.initializer) > EXTERNAL_DATA_BYTES
 
 
-def save(model: onnx.ModelProto, path: Path, external: bool) -> None:
-    """Write a model as it is, with its weights in ``NAME.data`` beside it if ``external``."""
-    if not external:
+def save(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model, with large weights in ``NAME.data`` beside it."""
+    if not is_large(model):
         path.write_bytes(model.SerializeToString(deterministic=True))
         return
-    copy = onnx.ModelProto()  # writing external data takes the weights out of the model it is given
+    copy = onnx.ModelProto()  # writing external data takes the weights out of the model
     copy.CopyFrom(model)
     onnx.save_model(copy, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
@@ -96,9 +88,9 @@ def open_graph(model: onnx.ModelProto, purpose: str) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     providers = ["CPUExecutionProvider"]
-    if weights_bytes(model) <= EXTERNAL_DATA_BYTES:
+    if not is_large(model):
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
     with tempfile.TemporaryDirectory(prefix="hydrant.") as folder:
         path = Path(folder) / "model.onnx"
-        save(model, path, external=True)
+        save(model, path)
         return ort.InferenceSession(str(path), options, providers=providers)

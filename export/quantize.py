@@ -1,48 +1,47 @@
 """Static INT8 for CPUs: QuantizeLinear and DequantizeLinear around the large products of an unrolled graph.
 
 Activations are unsigned 8-bit with a scale for each tensor, fixed by calibration; weights are signed 8-bit with one for
-each column. A product's input is first divided, and its weight multiplied, by a factor for each channel (SmoothQuant,
-Xiao et al. 2023). Attention, a last layer that runs on a single token, and all behind it stay float32.
+each column. Inputs are first divided, and weights multiplied, by a factor for each channel (SmoothQuant, Xiao et al.
+2023). Attention and a layer of a single token stay float32, and further products until the gates pass.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ..data.label_encoding import at_tokens
+from ..errors import GateError, InputError
+from ..metrics.gates import TOLERANCES, Gate
+from ..progress import Progress, no_progress
+from ..tasks import task_of_graph
 from .onnx_file import open_graph
 
-ALPHA = 0.8
-"""Share of the difficulty that moves from activations to weights; 0.5 to 0.9 were compared on a real checkpoint."""
+ALPHA = 0.8  # share of the difficulty that moves to the weights; 0.5 to 0.9 were compared on a real checkpoint
+FLOAT_SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of the layers' parts that are left in float32, tried in turn
+LEAST_CHECKED = 32  # inputs, for gates to be meaningful
+BATCH = 8  # inputs, with one another's padding
 
 Batch = Mapping[str, np.ndarray]
-
-
-Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]
-"""Input of a product → its smallest and largest values in calibration, channel by channel: [in]."""
+Seen = Mapping[str, tuple[np.ndarray, np.ndarray]]  # a product's input → smallest and largest values by channel: [in]
 
 
 def products(model: onnx.ModelProto, layers: int) -> list[onnx.NodeProto]:
     """The products with a 2-D weight in the first layers: in those that run on every token."""
     weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     inner = tuple(f"layers.{index}." for index in range(layers))
-    return [
-        node
-        for node in model.graph.node
-        if node.op_type == "MatMul" and node.input[1] in weights and node.name.startswith(inner)
-    ]
+    linear = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
+    return [node for node in linear if node.name.startswith(inner)]
 
 
 def part_of(product: str) -> str:
-    """The part of a layer that a product belongs to: ``attention.input``, ``attention.output``, ``mlp.up`` or ``down``.
-
-    >>> part_of("layers.3.attention.key.1"), part_of("layers.3.mlp.up.product"), part_of("layers.3.attention")
-    ('layers.3.attention.input', 'layers.3.mlp.up', 'layers.3.attention.output')
-    """
+    """The part of a layer that a product belongs to: attention.input, attention.output, mlp.up or mlp.down."""
     pieces = product.split(".")[:4]
     if pieces[2:] == ["attention"]:  # an output projection without a bias gives what attention gives
         return f"{product}.output"
@@ -142,3 +141,90 @@ def _node(operator: str, inputs: Sequence[str], output: str, **attributes: Any) 
 def _store(graph: onnx.GraphProto, name: str, values: np.ndarray) -> str:
     graph.initializer.append(numpy_helper.from_array(values, name))
     return name
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """An INT8 graph that passed its gates."""
+
+    model: onnx.ModelProto
+    quantised: int  # parts of layers (``quantize.part_of``) in INT8
+    left: list[str]  # names of those that stay float32
+    gates: list[Gate]  # figures against float32 on inputs that calibration did not see
+    source: str  # what calibration and gates ran on, in words
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the graph, as a JSON object."""
+        judged = [asdict(gate) for gate in self.gates]
+        return {"quantised": self.quantised, "left": self.left, "gates": judged, "source": self.source}
+
+
+def search(
+    model: onnx.ModelProto, layers: int, batches: Sequence[Batch], source: str, progress: Progress = no_progress
+) -> Quantised:
+    """Quantise a graph, leaving as few parts of layers in float32 as the gates allow."""
+    checking, calibrating = batches[::2], batches[1::2]
+    checked = sum(len(next(iter(batch.values()))) for batch in checking)
+    nodes = products(model, layers)
+    if checked < LEAST_CHECKED or not nodes:
+        wanted = f"INT8 needs {2 * LEAST_CHECKED} inputs and a layer that runs on every token"
+        raise InputError(f"{wanted}; found {source} and {layers} such layers; give more data, or export FP32")
+    singles = [single for batch in progress(calibrating, len(calibrating), "calibrating") for single in _rows(batch)]
+    seen = calibrate(model, nodes, singles)
+    parts = list(dict.fromkeys(part_of(node.name) for node in nodes))
+    expected = _outputs(model, checking)
+    task = task_of_graph(expected, _tags_tokens(model))
+    ranked: list[str] = []
+    for share in progress(FLOAT_SHARES, len(FLOAT_SHARES), "checking INT8"):
+        if share and not ranked:  # measured only when it is needed
+            ranked = _most_sensitive(model, nodes, seen, parts, calibrating, progress)
+        left = ranked[: math.ceil(share * len(parts))]
+        quantised = quantise(model, nodes, seen, left)
+        _, judged = task.compare(expected, _outputs(quantised, checking), TOLERANCES["int8"])
+        if all(gate.passed for gate in judged):
+            return Quantised(quantised, len(parts) - len(left), sorted(left), judged, source)
+    failed = "; ".join(gate.told for gate in judged if not gate.passed)
+    raise GateError(f"INT8 fails even with half of the layers' parts in float32: {failed}; export FP32 or BF16")
+
+
+def _rows(batch: Batch) -> list[Batch]:
+    """The inputs of a batch one by one, texts without their padding."""
+    rows = range(len(next(iter(batch.values()))))
+    if "attention_mask" not in batch:
+        return [{name: array[row : row + 1] for name, array in batch.items()} for row in rows]
+    real = batch["attention_mask"].astype(bool)
+    return [{name: array[row : row + 1, real[row]] for name, array in batch.items()} for row in rows]
+
+
+def _most_sensitive(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    seen: Seen,
+    parts: Sequence[str],
+    batches: Sequence[Batch],
+    progress: Progress,
+) -> list[str]:
+    """Parts in the order of mean |Δ probability| (or |Δ score|) when each alone is in INT8, largest first."""
+    few = batches[:8]
+    answer = model.graph.output[0].name
+    expected = _outputs(model, few)[answer]
+    errors = {}
+    for part in progress(parts, len(parts), "ranking parts by INT8 error"):
+        alone = quantise(model, nodes, seen, [other for other in parts if other != part])
+        errors[part] = float(np.abs(_outputs(alone, few)[answer] - expected).mean())
+    return sorted(parts, key=lambda part: -errors[part])
+
+
+def _tags_tokens(model: onnx.ModelProto) -> bool:
+    """Whether its first output, the probabilities, has an axis of tokens."""
+    return len(model.graph.output[0].type.tensor_type.shape.dim) == 3
+
+
+def _outputs(model: onnx.ModelProto, batches: Sequence[Batch]) -> dict[str, np.ndarray]:
+    session = open_graph(model, "check an INT8 graph")
+    names = [output.name for output in session.get_outputs()]
+    runs = [dict(zip(names, session.run(names, dict(batch)), strict=True)) for batch in batches]
+    if _tags_tokens(model):
+        masks = [batch["attention_mask"].astype(bool) for batch in batches]
+        runs = [at_tokens(run, mask) for run, mask in zip(runs, masks, strict=True)]
+    return {name: np.concatenate([run[name] for run in runs]) for name in names}

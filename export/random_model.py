@@ -15,6 +15,8 @@ from .islands import choose_islands
 from .lowering import Form, choose_attention, lower
 from .rewrites import REWRITES, left_out, rewrite
 
+PLAIN = frozenset(REWRITES)  # ``without`` for a graph as any exporter writes it
+
 
 def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) -> Weights:
     """Fused tensors as one randomly initialised checkpoint pruned by ``plan`` would give them."""
@@ -22,10 +24,8 @@ def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) ->
     whole = HeadPlan.all_heads(plan.family, plan.layers, plan.heads)
     weights: dict[str, np.ndarray] = {}
     for name, shape in fused_shapes(architecture, whole).items():
-        if name.endswith("norm.weight"):
-            weights[name] = np.ones((1, *shape), np.float32)
-        elif name.endswith(".bias"):
-            weights[name] = np.zeros((1, *shape), np.float32)
+        if name.endswith(("norm.weight", ".bias")):
+            weights[name] = np.full((1, *shape), name.endswith("norm.weight"), np.float32)
         else:
             weights[name] = rng.standard_normal((1, *shape), np.float32) * np.float32(0.02)
     for layer in range(plan.layers):
@@ -33,8 +33,8 @@ def random_weights(architecture: Architecture, plan: HeadPlan, seed: int = 0) ->
         slots = max(len(keep[layer]) for keep in plan.members)
         for kind, axis, parts in (("qkv.weight", 2, 3), ("qkv.bias", 2, 3), ("output.weight", 1, 1)):
             if f"{name}.{kind}" in weights:
-                found = weights[f"{name}.{kind}"][0]
-                kept = [_pruned(found, keep[layer], width, slots, axis - 1, parts) for keep in plan.members]
+                array = weights[f"{name}.{kind}"][0]
+                kept = [_pruned(array, keep[layer], width, slots, axis - 1, parts) for keep in plan.members]
                 weights[f"{name}.{kind}"] = np.stack(kept)
         if f"{name}.output.bias" in weights:
             weights[f"{name}.output.bias"] = np.repeat(weights[f"{name}.output.bias"], len(plan.members), axis=0)
@@ -56,10 +56,6 @@ def random_model(
     operator, _ = choose_attention("auto", precision, architecture)
     islands = choose_islands(blocks, precision).values if precision == "bf16" else frozenset()
     return lower(blocks, 1.0, {}, Form(lowering, operator, precision, islands))
-
-
-PLAIN = frozenset(REWRITES)
-"""``without`` for a graph as any exporter writes it."""
 
 
 def _pruned(array: np.ndarray, keep: tuple[int, ...], width: int, slots: int, axis: int, parts: int) -> np.ndarray:

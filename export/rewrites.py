@@ -1,8 +1,4 @@
-"""Exact rewrites: each makes the graph cheaper and changes no result beyond rounding.
-
-A rewrite maps :class:`~.fused_blocks.Blocks` to blocks and what it changed, in words; it leaves alone what does not
-meet its requirement. They run in the order of :data:`REWRITES`.
-"""
+"""Exact rewrites: blocks → cheaper blocks, and the changes in words; results change by rounding alone."""
 
 from __future__ import annotations
 
@@ -19,16 +15,8 @@ from .fused_blocks import Attention, Blocks, Heads, Layer, Linear, LowRank, Norm
 
 def shared_trunk(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """Weights that are equal for all members are stored once; up to the first that differs, streams are one."""
-    shared = replace(
-        blocks,
-        embeddings={name: _once(array) for name, array in blocks.embeddings.items()},
-        embedding_norm=_shared(blocks.embedding_norm),
-        layers=tuple(_shared_layer(layer) for layer in blocks.layers),
-        final_norm=_shared(blocks.final_norm),
-        pooler=_shared(blocks.pooler),
-        classifier=_shared(blocks.classifier),
-        pooler_norm=_shared(blocks.pooler_norm),
-    )
+    parts = ("embeddings", "embedding_norm", "layers", "final_norm", "pooler", "classifier", "pooler_norm")
+    shared = replace(blocks, **{name: _shared(getattr(blocks, name)) for name in parts})
     trunk, before = (sum(streams == 1 for streams in each.streams()[1:]) for each in (shared, blocks))
     told = [f"{trunk} of {len(blocks.layers)} layers are the same for all members and run once"]
     return shared, told if blocks.members > 1 and trunk > before else []
@@ -57,10 +45,7 @@ def pooled_token(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 
 def fold_norms(blocks: Blocks) -> tuple[Blocks, list[str]]:
-    """LayerNorm's affine map goes into the linear maps that read it: (x̂γ + β)W = x̂(γW) + βW.
-
-    Where nothing else reads its output (ViT, DeiT); the distance reads that of the final norm.
-    """
+    """LayerNorm's affine map goes into the linear maps that read it, if nothing else does: (x̂γ + β)W = x̂(γW) + βW."""
     if not blocks.architecture.pre_norm:
         return blocks, []
     layers, folded = [], 0
@@ -85,8 +70,7 @@ def fold_softmax_scale(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """The factor 1/√d_h on the scores goes into the query projection."""
 
     def fold(attention: Attention) -> Attention:
-        factor = np.float32(attention.scale)
-        heads = [replace(part, query=_scaled(part.query, factor)) for part in attention.heads]
+        heads = [replace(part, query=_scaled(part.query, np.float32(attention.scale))) for part in attention.heads]
         return replace(attention, heads=tuple(heads), scale=1.0)
 
     return _each_attention(blocks, fold), [f"{len(blocks.layers)} softmax scales are part of the query weights"]
@@ -128,15 +112,13 @@ def fold_value_bias(blocks: Blocks) -> tuple[Blocks, list[str]]:
         moved = tuple(replace(part, value=replace(part.value, bias=None)) for part in heads)
         return replace(attention, heads=moved, output_bias=total.astype(np.float32))
 
-    told = [f"{biased} value biases are part of the output bias"] if biased else []
-    return _each_attention(blocks, fold), told
+    return _each_attention(blocks, fold), [f"{biased} value biases are part of the output bias"] if biased else []
 
 
 def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
     """One query against T keys: q·(x W_K)ᵀ = (q W_Kᵀ)·xᵀ and p·(x W_V) = (p·x) W_V, so T keys and values vanish.
 
-    Of a pooled last layer without key and value biases; rotary keys have other weights at every token. Members that
-    share some weights are taken apart, and updates merged.
+    Requires a pooled last layer without key and value biases, and no rotary keys; updates are merged.
     """
     attention = blocks.layers[-1].attention
     biased = any(heads.key.bias is not None or heads.value.bias is not None for heads in attention.heads)
@@ -151,7 +133,7 @@ def absorb_keys(blocks: Blocks) -> tuple[Blocks, list[str]]:
 
 Rewrite = Callable[[Blocks], tuple[Blocks, list[str]]]
 
-REWRITES: dict[str, Rewrite] = {
+REWRITES: dict[str, Rewrite] = {  # in the order in which they run
     "shared-trunk": shared_trunk,
     "fork-heads": fork_heads,
     "pooled-token": pooled_token,
@@ -161,7 +143,6 @@ REWRITES: dict[str, Rewrite] = {
     "fold-value-bias": fold_value_bias,
     "absorb-keys": absorb_keys,
 }
-"""Every rewrite by its name, in the order in which they run."""
 
 
 def unfit(architecture: Architecture) -> dict[str, str]:
@@ -186,7 +167,7 @@ def left_out(without: Iterable[str], lowering: str, precision: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """What one rewrite did, in words."""
+    """A change by one rewrite, in words."""
 
     rewrite: str
     what: str
@@ -194,7 +175,6 @@ class Change:
 
 def rewrite(blocks: Blocks, without: Collection[str] = ()) -> tuple[Blocks, list[Change]]:
     """Apply every rewrite but those named in ``without``."""
-    check_names(without)
     changes: list[Change] = []
     for name, function in REWRITES.items():
         if name not in without:
@@ -221,17 +201,18 @@ def _once(array: np.ndarray) -> np.ndarray:
 
 def _shared(part: Any) -> Any:
     """A part with the group axis of equal tensors reduced to 1, of an update's two only together."""
-    if part is None:
-        return None
+    if isinstance(part, dict):  # embeddings
+        return {name: _once(array) for name, array in part.items()}
+    if isinstance(part, tuple):
+        return tuple(map(_shared, part))
+    if isinstance(part, Layer):
+        return Layer(*map(_shared, (part.attention_norm, part.attention, part.mlp_norm, part.up, part.down)))
+    if part is None or isinstance(part, Attention):
+        return part and _shared_attention(part)
     shared = part.each(_once)
     if isinstance(part, LowRank):
         return shared if len(shared.down) == len(shared.up) else part
     return replace(shared, update=_shared(part.update)) if isinstance(part, Linear) else shared
-
-
-def _shared_layer(layer: Layer) -> Layer:
-    norm, mlp_norm, up, down = map(_shared, (layer.attention_norm, layer.mlp_norm, layer.up, layer.down))
-    return Layer(norm, _shared_attention(layer.attention), mlp_norm, up, down)
 
 
 def _shared_attention(attention: Attention) -> Attention:
@@ -319,6 +300,5 @@ def _normed(linear: Linear, norm: Norm) -> Linear:
 
 
 def _scaled(linear: Linear, factor: np.float32) -> Linear:
-    bias, update = linear.bias, linear.update
-    scaled = update and replace(update, up=update.up * factor)
-    return Linear(linear.weight * factor, None if bias is None else bias * factor, scaled)
+    update = linear.update and replace(linear.update, up=linear.update.up * factor)
+    return Linear(linear.weight * factor, None if linear.bias is None else linear.bias * factor, update)

@@ -1,7 +1,6 @@
 """The output head of each task in ONNX, always float32: member logits → the graph's outputs.
 
-Everywhere the largest logit is taken out before a division by T, so that none overflows, and entropies are cut to the
-range that rounding would leave. ``streams`` is S, which is 1 or M; ``emit`` adds each member's own outputs.
+Entropies are cut to the range that rounding would leave.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from ..metrics.uncertainty import highest_entropy
 from ..tasks import PER_CLASS, TASKS, ScoreActivation
 from .graph import FLOAT, Graph
 
-Outputs = dict[str, tuple[int, Sequence[int | str]]]
-"""Name → type and shape."""
-
-TEMPERATURE = "const.temperature"
-"""Initializer [1] float32, or [C] for several labels, that divides the member logits; calibration replaces it."""
+Outputs = dict[str, tuple[int, Sequence[int | str]]]  # name → type and shape
+TEMPERATURE = (
+    "const.temperature"  # initializer [1], or [C] of multi-label, that divides the logits; calibration sets it
+)
 
 
 def task_head(
@@ -31,15 +29,20 @@ def task_head(
     temperature: float | Sequence[float],
     emit: bool,
 ) -> None:
-    """Add the head of a model's task to logits [S, B, C] float32, or [S, B, T, C] of tokens."""
-    head = (graph, logits, streams, members)
+    """Add the head of a model's task to logits [S, B, C] float32, or [S, B, T, C] of tokens; S is 1 or M."""
+    classes = architecture.classes
     if architecture.task == "score":
-        score_head(*head, architecture.score_activation, emit)
+        own, order = score_head(graph, logits, architecture.score_activation), [1, 0]
     elif architecture.task == "multi_label":
-        label_head(*head, np.broadcast_to(temperature, architecture.classes).tolist(), emit)
+        own, order = label_head(graph, logits, np.broadcast_to(temperature, classes).tolist()), [1, 0, 2]
     else:
-        one = float(np.ravel(temperature)[0])
-        uncertainty_head(*head, architecture.classes, one, emit, architecture.every_token)
+        one, order = float(np.ravel(temperature)[0]), [1, 0, 2, 3] if architecture.every_token else [1, 0, 2]
+        own = uncertainty_head(graph, logits, classes, one, architecture.every_token)
+    if emit:  # the members' values [S, B, …] as an output [B, M, …]; what all members share is repeated
+        whole, name = streams == members, TASKS[architecture.task].member_output
+        rows = graph.node("Transpose", [own], name if whole else "members.rows", perm=order)
+        if not whole:
+            graph.node("Tile", [rows, graph.constant([1, members, *[1] * (len(order) - 2)])], name)
 
 
 def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:
@@ -53,17 +56,8 @@ def task_outputs(architecture: AnyArchitecture, members: int | None) -> Outputs:
     return outputs
 
 
-def uncertainty_head(
-    graph: Graph,
-    logits: str,
-    streams: int,
-    members: int,
-    classes: int,
-    temperature: float,
-    emit: bool,
-    tokens: bool = False,
-) -> None:
-    """Classification, of inputs or of ``tokens``, whose outputs have an axis T behind B.
+def uncertainty_head(graph: Graph, logits: str, classes: int, temperature: float, tokens: bool = False) -> str:
+    """Classification, of inputs or of ``tokens``, whose outputs have an axis T behind B; the members' probabilities.
 
     With p̄ = mean_m softmax(z_m / T): predictive entropy H(p̄), expected entropy mean_m H(p_m), their difference, the
     share of members whose argmax is not that of p̄, and energy = −mean_m log Σ exp z_m, without T.
@@ -90,14 +84,11 @@ def uncertainty_head(
     same = graph.node("Equal", [votes, label], "members.agree")
     other = graph.node("Cast", [graph.node("Not", [same], "members.differ")], "members.differ.float", to=FLOAT)
     _mean(graph, other, "disagreement")
-    if emit:
-        _emit(graph, probabilities, streams, members, TASKS["classification"].member_output, 4 if tokens else 3)
+    return probabilities
 
 
-def label_head(
-    graph: Graph, logits: str, streams: int, members: int, temperatures: Sequence[float], emit: bool
-) -> None:
-    """Several labels.
+def label_head(graph: Graph, logits: str, temperatures: Sequence[float]) -> str:
+    """Several labels; the members' probabilities.
 
     With p_m = sigmoid(z_m / T) and h(p) = −p log p − (1 − p) log(1 − p): label entropy h(p̄), label mutual information
     h(p̄) − mean_m h(p_m), their sums over labels, and energy = −mean_m Σ log(1 + exp z_m), without T.
@@ -119,17 +110,14 @@ def label_head(
     total = graph.node("Clip", [total, *ends], "probabilities.entropy.cut")
     predictive = graph.node("Max", [total, expected], "label_entropy")  # h(p̄) ≥ mean h(p_m) despite rounding
     information = graph.node("Sub", [predictive, expected], "label_mutual_information")
-    labels = graph.constant([1])
-    together = graph.constant(highest_entropy(2, len(temperatures)), np.float32)
+    labels, most = graph.constant([1]), graph.constant(highest_entropy(2, len(temperatures)), np.float32)
     sums = {"predictive_entropy": predictive, "expected_entropy": expected, "mutual_information": information}
     for name, value in sums.items():
-        total = graph.node("ReduceSum", [value, labels], f"{name}.sum", keepdims=0)  # [B]
-        graph.node("Min", [total, together], name)
-    if emit:
-        _emit(graph, probabilities, streams, members, TASKS["multi_label"].member_output, 3)
+        graph.node("Min", [graph.node("ReduceSum", [value, labels], f"{name}.sum", keepdims=0), most], name)  # [B]
+    return probabilities
 
 
-def score_head(graph: Graph, logits: str, streams: int, members: int, activation: ScoreActivation, emit: bool) -> None:
+def score_head(graph: Graph, logits: str, activation: ScoreActivation) -> str:
     """Regression: mean and variance over the members of a(z_m), a the model's own activation; logits [S, B, 1]."""
     scores = graph.node("Squeeze", [logits, graph.constant([2])], "members.logits")  # [S, B]
     if activation == "sigmoid":
@@ -137,23 +125,12 @@ def score_head(graph: Graph, logits: str, streams: int, members: int, activation
     mean = _mean(graph, scores, "score")  # [B]
     apart = graph.node("Sub", [scores, mean], "members.apart")
     _mean(graph, graph.node("Mul", [apart, apart], "members.squared"), "score_variance")
-    if emit:
-        _emit(graph, scores, streams, members, TASKS["score"].member_output, 2)
+    return scores
 
 
 def _mean(graph: Graph, value: str, name: str, *axes: int) -> str:
     """Mean over the members, or over ``axes``."""
     return graph.node("ReduceMean", [value, graph.constant(axes or [0])], name, keepdims=0)
-
-
-def _emit(graph: Graph, values: str, streams: int, members: int, name: str, rank: int) -> None:
-    """The members' values [S, B, …] as an output [B, M, …]; what all members share is repeated."""
-    order = [1, 0, *range(2, rank)]
-    if streams == members:
-        graph.node("Transpose", [values], name, perm=order)
-    else:
-        rows = graph.node("Transpose", [values], "members.rows", perm=order)
-        graph.node("Tile", [rows, graph.constant([1, members, *[1] * (rank - 2)])], name)
 
 
 def _entropy(graph: Graph, probabilities: str, name: str) -> str:

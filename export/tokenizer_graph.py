@@ -1,9 +1,8 @@
 """A tokenizer as an ONNX graph: one text, or a pair of texts → the tokens that the model reads.
 
-Input ``text``: strings [1], or [2] for a pair. Outputs: ``input_ids``, ``attention_mask`` and, where the model has
-them, ``token_type_ids``, int64 [1, tokens], cut as ``data.text`` cuts; ``counts``, int64 [texts]: the tokens of each
-text before that, without special ones. Of a model that tags tokens (:func:`word_graph`), also ``words`` [1, tokens], as
-``data.text`` gives them, and ``offsets`` [1, tokens, 2] in characters.
+Input ``text``: strings [1], or [2] for a pair. Outputs, int64: the model's inputs [1, tokens], truncated; ``counts``,
+[texts]: tokens before that, without special ones. For tagging (:func:`word_graph`), also ``words`` [1, tokens], as in
+``data.text``, and ``offsets`` [1, tokens, 2] in characters.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ from .wordpiece import BREAKS, FIRST_MARK, normalisation_of, range_pattern, voca
 DOMAIN = "ai.onnx.contrib"
 OPSET, IR_VERSION = 17, 8
 
+Special = tuple[list[int], list[int]]  # ids and types of special tokens
+
 
 @dataclass(frozen=True)
 class Frame:
     """Ids and types of the special tokens around one text and around two, and the types of a pair's texts."""
 
-    before: tuple[list[int], list[int]]
-    between: tuple[list[int], list[int]]
-    after: tuple[list[int], list[int]]
-    after_pair: tuple[list[int], list[int]]
+    before: Special
+    between: Special
+    after: Special
+    after_pair: Special
     types: tuple[int, int]
 
 
 def frame_of(tokenizer: Any) -> Frame:
     """The special tokens that a tokenizer puts around texts."""
-    remedy = "use the tokenizer.json that the model was trained with"
-    with tokenizing(f"the tokenizer fails on the text 'a'; {remedy}"):
-        single = tokenizer.encode("a")
-    with tokenizing(f"the tokenizer fails on the pair of texts 'a' and 'a'; {remedy}"):
-        pair = tokenizer.encode("a", "a")
-    one = _parts(single, 1)
-    two = _parts(pair, 2)
+    with tokenizing(
+        "the tokenizer fails on 'a' or a pair of it; use the tokenizer.json that the model was trained with"
+    ):
+        single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+    one, two = _parts(single, 1), _parts(pair, 2)
     types = [encoding.type_ids[encoding.sequence_ids.index(0)] for encoding in (single, pair)]
     if one[0] != two[0] or types[0] != types[1]:
         raise InputError("this tokenizer begins a pair otherwise than a text alone; give the C++ runner token ids")
@@ -59,9 +58,9 @@ def untyped(frame: Frame) -> Frame:
     return Frame(before, between, after, after_pair, (0, 0))
 
 
-def _parts(encoding: Any, texts: int) -> list[tuple[list[int], list[int]]]:
-    """Ids and types of the special tokens before, between and after the texts."""
-    parts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(texts + 1)]
+def _parts(encoding: Any, texts: int) -> list[Special]:
+    """The special tokens before, between and after the texts."""
+    parts: list[Special] = [([], []) for _ in range(texts + 1)]
     place = 0
     for token, kind, owner in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
         if owner is not None:
@@ -104,9 +103,9 @@ class TextGraph:
         """A value of the graph under a name of its own."""
         self.nodes.append(helper.make_node(operator, inputs, [name]))
 
-    def extension(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> str:
+    def extension(self, operator: str, *inputs: Any, **attributes: Any) -> str:
         """The first output of an operator of onnxruntime-extensions."""
-        return self.node(operator, *inputs, domain=DOMAIN, outputs=outputs, **attributes)
+        return self.node(operator, *inputs, domain=DOMAIN, **attributes)
 
     def replaced(self, text: str, pattern: str, by: str) -> str:
         """Strings with something else for what a pattern matches."""
@@ -173,8 +172,7 @@ def tokenizer_graph(
     shorter = node("LessOrEqual", count, other)
     kept = node("Min", node("Where", shorter, less, more), count)
     kept_other = node("Min", node("Where", shorter, more, less), other)
-    first = part(first, *graph.ends(count, kept, side))
-    second = part(second, *graph.ends(other, kept_other, side))
+    first, second = part(first, *graph.ends(count, kept, side)), part(second, *graph.ends(other, kept_other, side))
     zero = graph.constant([0])
     between_end = node("Mul", paired, [len(frame.between[0])])
     split = graph.constant([len(frame.after[0])])
@@ -185,9 +183,7 @@ def tokenizer_graph(
         between = part(frame.between[which], zero, between_end)
         after = part(frame.after[which] + frame.after_pair[which], after_start, after_end)
         if which:
-            first, second = (
-                graph.repeated(kind, size) for kind, size in zip(frame.types, (kept, kept_other), strict=True)
-            )
+            first, second = graph.repeated(frame.types[0], kept), graph.repeated(frame.types[1], kept_other)
         outputs[name] = node("Concat", frame.before[which], first, between, second, after, axis=0)
     ones = graph.repeated(one, node("Shape", outputs["input_ids"]))
     outputs = {"input_ids": outputs["input_ids"], "attention_mask": ones, **outputs}
@@ -224,8 +220,8 @@ def _each_text(graph: TextGraph, body: Any, texts: str) -> tuple[str, str]:
     counts = graph.node("Concat", "counts_before", graph.node("Shape", made), axis=0)
     graph.output("Identity", "still_on", "go_on")
     number, flag = TensorProto.INT64, TensorProto.BOOL
-    reads = [("place", number, []), ("go_on", flag, []), ("ids_before", number, ["before"])]
-    reads += [("counts_before", number, ["texts_before"])]
+    before_it = [("ids_before", number, ["before"]), ("counts_before", number, ["texts_before"])]
+    reads = [("place", number, []), ("go_on", flag, []), *before_it]
     gives = [("still_on", flag, []), (ids, number, ["after"]), (counts, number, ["texts_after"])]
     inputs, outputs = ([helper.make_tensor_value_info(*value) for value in values] for values in (reads, gives))
     step = helper.make_graph(graph.nodes, "one_text", inputs, outputs)
@@ -243,7 +239,7 @@ def _body(graph: TextGraph, tokenizer: Any) -> Any:
     if kind in ("BPE", "Unigram"):
         return _by_json(graph, steps)
     if kind != "WordPiece":
-        told = f"the tokenizer's model is {cut(kind)}; tokenizer.onnx can be made of WordPiece, BPE and Unigram"
+        told = f"the tokenizer's model is {cut(kind)}; expected WordPiece, BPE or Unigram for tokenizer.onnx"
         raise InputError(f"{told}; give the C++ runner token ids")
     pieces = WordPiece(graph, tokenizer)
 
@@ -265,7 +261,7 @@ class WordPiece:
         self.marks = dict(sorted(marks.items(), key=lambda each: len(each[0]), reverse=True))  # longest first
         self.prefix: str = model["continuing_subword_prefix"]
         self.unknown: str = self.marks.get(model["unk_token"], model["unk_token"])
-        self._found = normalisation_of(tokenizer, self.lines, self.prefix)
+        self._normal = normalisation_of(tokenizer, self.lines, self.prefix)
 
     def cleaned(self, text: str) -> str:
         """Strings with marks for added tokens, without characters that vanish, and with spaces around lone ones."""
@@ -273,20 +269,20 @@ class WordPiece:
         value = graph.replaced(text, f"[\\x{{{FIRST_MARK:x}}}-\\x{{{last:x}}}]", "")
         for token, stand_in in self.marks.items():
             value = graph.replaced(value, escaped(token), f" {stand_in} ")
-        value = graph.replaced(value, f"[{BREAKS}]", " " if self._found.breaks else "")
-        if self._found.gone:
-            gone = [(low, min(high, FIRST_MARK - 1)) for low, high in self._found.gone if low < FIRST_MARK]
-            gone += [(max(low, last + 1), high) for low, high in self._found.gone if high > last]
+        value = graph.replaced(value, f"[{BREAKS}]", " " if self._normal.breaks else "")
+        if self._normal.gone:
+            gone = [(low, min(high, FIRST_MARK - 1)) for low, high in self._normal.gone if low < FIRST_MARK]
+            gone += [(max(low, last + 1), high) for low, high in self._normal.gone if high > last]
             value = graph.replaced(value, range_pattern(gone), "")
-        if self._found.alone:
-            value = graph.replaced(value, f"({range_pattern(self._found.alone)})", " \\1 ")
+        if self._normal.alone:
+            value = graph.replaced(value, f"({range_pattern(self._normal.alone)})", " \\1 ")
         return value
 
     def mapped(self, characters: str) -> str:
         """What becomes of each character, with a mark for what has no piece."""
         graph = self._graph
-        made = graph.extension("StringMapping", characters, map=_table(self._found.table))
-        numbers = graph.extension("StringToVector", characters, map=_table(self._found.known), unk="0")
+        made = graph.extension("StringMapping", characters, map=_table(self._normal.table))
+        numbers = graph.extension("StringToVector", characters, map=_table(self._normal.known), unk="0")
         known = graph.node("Cast", graph.node("Reshape", numbers, [-1]), to=TensorProto.BOOL)
         return graph.node("Where", known, made, graph.text(chr(FIRST_MARK)))
 
@@ -300,19 +296,10 @@ class WordPiece:
         some = min(self.marks.values(), default=self.unknown)  # put around texts by the operator, and taken away again
         # a word with a character that has no piece is unknown as a whole; the operator would give what it finds before
         value = graph.replaced(value, f"[^ ]*{mark}[^ ]*", f" {self.unknown} ")
-        made = graph.extension(
-            "BertTokenizer",
-            value,
-            outputs=3,
-            vocab_file="\n".join(self.lines),
-            do_lower_case=0,
-            strip_accents=0,
-            tokenize_chinese_chars=0,
-            suffix_indicator=self.prefix,
-            unk_token=self.unknown,
-            **dict.fromkeys(("cls_token", "sep_token", "pad_token", "mask_token"), some),
-        )
-        return graph.part(made, [1], [-1])
+        options: dict[str, Any] = dict.fromkeys(("cls_token", "sep_token", "pad_token", "mask_token"), some)
+        options |= dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), 0)
+        options |= {"vocab_file": "\n".join(self.lines), "suffix_indicator": self.prefix, "unk_token": self.unknown}
+        return graph.part(graph.extension("BertTokenizer", value, outputs=3, **options), [1], [-1])
 
 
 def escaped(token: str) -> str:
@@ -399,11 +386,8 @@ def _word_places(graph: TextGraph, steps: WordPiece, ids: str, pieces: str, owne
     last = node("Sub", stop, one)
     sizes = graph.lengths(pieces)
     ends_of = node("CumSum", sizes, zero)
-    starts_of = node("Sub", ends_of, sizes)
-    edges = [
-        node("Unsqueeze", node("Gather", of, node("Gather", owners, at)), one)
-        for of, at in ((starts_of, start), (ends_of, last))
-    ]
+    pairs = ((node("Sub", ends_of, sizes), start), (ends_of, last))
+    edges = [node("Unsqueeze", node("Gather", of, node("Gather", owners, at)), one) for of, at in pairs]
     return words, node("Concat", *edges, axis=1)
 
 

@@ -35,13 +35,8 @@ from .task_heads import task_head, task_outputs
 log = logging.getLogger(__name__)
 
 OPSET = 20
-
-LOGITS = "member_logits"
-"""Value [M, B, C] of the graph; of tokens [M, B, T, C]."""
-
-AGREE = 1e-4
-"""Largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit."""
-
+LOGITS = "member_logits"  # value [M, B, C] of the graph; of tokens [M, B, T, C]
+AGREE = 1e-4  # largest difference of logits between ONNX Runtime and PyTorch, relative to the largest logit
 REMEDY = "run the bundle with PyTorch (--backend torch)"
 
 
@@ -55,12 +50,13 @@ def traced_graph(
 ) -> onnx.ModelProto:
     """The graph of a traced ensemble, compared with PyTorch where ONNX Runtime is installed."""
     require("onnxscript", "fuse", "export a traced model")
-    members, longest = members_of(model, architecture, plan), _longest(architecture, facts)
-    parts: list[tuple[onnx.ModelProto, list[int]]] = [
-        (_exported(members[same[0]], architecture, longest), same) for same in differing(plan.members).values()
-    ]
-    joined = _joined(parts, members, architecture)
-    slim = _simplified(joined)
+    members, longest = members_of(model, architecture, plan), architecture.max_sequence  # tokens, or samples
+    if architecture.modality == "audio":
+        prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
+        longest = MOST_SECONDS * int(prepared.get("sampling_rate", 16_000))
+    alike = differing(plan.members).values()
+    parts = [(_exported(members[same[0]], architecture, longest), same) for same in alike]
+    slim = _simplified(_joined(parts, members, architecture))
     _compare(slim, members, architecture)
     graph = Graph()
     task_head(graph, LOGITS, len(members), len(members), architecture, temperature, emit)
@@ -70,7 +66,7 @@ def traced_graph(
 
 
 class _Member(nn.Module):
-    """A member as the exporter wants it: tensors in, tensors out."""
+    """A member of tensors in and tensors out, for the exporter."""
 
     def __init__(self, member: nn.Module, architecture: Traced) -> None:
         super().__init__()
@@ -83,14 +79,6 @@ class _Member(nn.Module):
         return logits, last, *layers
 
 
-def _longest(architecture: Traced, facts: Mapping[str, str]) -> int:
-    """Tokens of the longest text, or samples of the longest sound, that is prepared for the model."""
-    if architecture.modality != "audio":
-        return architecture.max_sequence
-    prepared = json.loads(facts.get("hydrant.preprocessing", "null")) or {}
-    return MOST_SECONDS * int(prepared.get("sampling_rate", 16_000))
-
-
 def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.ModelProto:
     """One member as torch's exporter writes it, for inputs up to ``longest``."""
     import onnx_ir as ir
@@ -100,7 +88,7 @@ def _exported(member: nn.Module, architecture: Traced, longest: int) -> onnx.Mod
 
     tensors = tuple(probes(architecture)[-1].values())
     fixed_size = architecture.modality == "image" or architecture.spectrogram
-    free = {0: Dim.DYNAMIC} if fixed_size else {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    free = dict.fromkeys([0] if fixed_size else [0, 1], Dim.DYNAMIC)
     try:
         with _quiet(), torch.no_grad(), _batched_experts(member):
             shapes = {"tensors": tuple(dict(free) for _ in tensors)}
@@ -168,9 +156,8 @@ def _joined(
     for proto, same in parts:
         for member in same:
             outputs[member] = _add(graph, proto, members[member], f"m{member}.", architecture.input_names)
-    made = Graph()
+    made, each = Graph(), architecture.every_token
     order = [outputs[member] for member in range(len(members))]
-    each = architecture.every_token
     wanted = {LOGITS: [0], **({LAST: [0] if each else [0, 2]} if architecture.width else {})}
     for place, (name, axes) in enumerate(wanted.items()):
         added = made.shared(f"{name}.axes", np.array(axes, np.int64))
@@ -195,17 +182,13 @@ def _add(
 ) -> list[str]:
     """Add a member's nodes and tensors under a prefix; the names of its logits, last vector, and layers' vectors."""
     names = {value.name: name for value, name in zip(proto.graph.input, inputs, strict=True)}
-    state: dict[str, Tensor] = {}
-    for named in (member.named_parameters, member.named_buffers):
-        state |= named(prefix="member", remove_duplicate=False)
+    state = dict(member.named_parameters(prefix="member", remove_duplicate=False))
+    state |= member.named_buffers(prefix="member", remove_duplicate=False)
     for tensor in proto.graph.initializer:
         entry = graph.initializer.add()
         entry.CopyFrom(tensor)
         if tensor.name in state:
             own = state[tensor.name].detach().cpu().numpy()
-            if list(own.shape) != list(tensor.dims):
-                told = f"the exporter wrote {tensor.name} as {list(tensor.dims)}, and a member has {list(own.shape)}"
-                raise UnsupportedModelError(f"{told}; {REMEDY}")
             entry.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(own), tensor.name))
         entry.name = f"{prefix}{tensor.name}"
     for node in proto.graph.node:
@@ -216,14 +199,13 @@ def _add(
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str], prefix: str) -> None:
-    """Put a prefix before the values of a node, and of the graphs inside it; leave out where it came from."""
+    """Put a prefix before the values of a node, and of the graphs inside it."""
 
     def named(name: str) -> str:
         return names.get(name, f"{prefix}{name}") if name else ""
 
     node.input[:], node.output[:] = [named(name) for name in node.input], [named(name) for name in node.output]
-    node.name = ""
-    node.doc_string = ""
+    node.name = node.doc_string = ""
     del node.metadata_props[:]
     for inner in _graphs_within(node):
         for entry in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
@@ -245,16 +227,11 @@ def _simplified(model: onnx.ModelProto) -> onnx.ModelProto:
 
     _merge_tensors(model)
     inner = ir.from_proto(model)
+    passes = [common.CommonSubexpressionEliminationPass(size_limit=1024), common.RemoveUnusedNodesPass()]
     with _quiet():
-        for _ in range(4):
-            before = inner.graph.num_nodes()
-            common.CommonSubexpressionEliminationPass(size_limit=1024)(inner)
-            common.RemoveUnusedNodesPass()(inner)
-            if inner.graph.num_nodes() == before:
-                break
+        ir.passes.PassManager(passes, steps=4)(inner)
         optimizer.optimize(inner)
-        common.CommonSubexpressionEliminationPass(size_limit=1024)(inner)
-        common.RemoveUnusedNodesPass()(inner)
+        ir.passes.Sequential(*passes)(inner)
     slim: onnx.ModelProto = ir.to_proto(inner)
     _merge_tensors(slim)
     return slim
@@ -295,7 +272,7 @@ def _inputs(architecture: Traced) -> list[onnx.ValueInfoProto]:
 def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, facts: Mapping[str, str]) -> None:
     """Outputs, metadata and producer as of every graph of hydrant's; nothing of the exporter's."""
     shapes = task_outputs(architecture, members)
-    outputs = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in shapes.items()]
+    outputs = [helper.make_tensor_value_info(name, *shape) for name, shape in shapes.items()]
     del model.graph.output[:], model.graph.value_info[:], model.metadata_props[:], model.graph.metadata_props[:]
     model.graph.output.extend(outputs)
     for entry in (*model.graph.node, *model.graph.initializer, *model.graph.input):
@@ -310,8 +287,7 @@ def _finish(model: onnx.ModelProto, architecture: Traced, members: int | None, f
 
 def _compare(model: onnx.ModelProto, members: Sequence[nn.Module], architecture: Traced) -> None:
     """Run the members' graph beside PyTorch, on other sizes than it was made with."""
-    name = architecture.model_class
-    worst = 0.0
+    name, worst = architecture.model_class, 0.0
     try:
         session = open_graph(model, "compare the graph with PyTorch")
         for batch in probes(architecture)[:2]:

@@ -1,7 +1,6 @@
 """The unrolled lowering, for CPUs: a 2-D product for each member, one attention over all members' heads.
 
-2-D weights are packed once by ONNX Runtime and can be quantised; members may keep unequal head counts
-without padding, since their heads stand side by side on one axis.
+ONNX Runtime packs 2-D weights once and can quantise them; unequal head counts need no padding.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from .layers import attend
 
 def linear(context: Context, name: str, part: Linear, x: Stream) -> Stream:
     """[S, B, T, in] → [max(S, G), B, T, out]."""
-    product = f"{name}.product" if part.bias is not None else name
-    out = _product(context, name, list(part.weight), part.update, x, product)
-    return _biased(context, name, out.name, part.bias, replace(out, name=name))
+    out = _product(context, name, list(part.weight), part.update, x, name if part.bias is None else f"{name}.product")
+    return _biased(context, name, part.bias, out, name)
 
 
 def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream:
@@ -49,7 +47,7 @@ def attention(context: Context, name: str, part: Attention, x: Stream) -> Stream
     else:
         rows = Stream(joined, copies, queries)
         out = _product(context, f"{name}.output", part.output, part.output_update, rows, product)
-    return _biased(context, f"{name}.output", out.name, part.output_bias, replace(out, name=name), name)
+    return _biased(context, f"{name}.output", part.output_bias, out, name)
 
 
 def _product(
@@ -86,20 +84,18 @@ def _each(
     """One product for each member, joined along the streams: [M, B, T, out], or another axis."""
     graph = context.graph
     inputs = inputs * len(weights) if len(inputs) == 1 else inputs
-    parts = [
-        graph.node("MatMul", [x, graph.weight(f"{name}.{m}.weight", weight)], f"{name}.{m}")
-        for m, (x, weight) in enumerate(zip(inputs, weights, strict=True))
-    ]
+    stored = ([x, graph.weight(f"{name}.{m}.weight", weights[m])] for m, x in enumerate(inputs))
+    parts = [graph.node("MatMul", pair, f"{name}.{m}") for m, pair in enumerate(stored)]
     return graph.node("Concat", parts, output, axis=axis)
 
 
-def _biased(context: Context, name: str, out: str, bias: np.ndarray | None, x: Stream, final: str = "") -> Stream:
+def _biased(context: Context, name: str, bias: np.ndarray | None, x: Stream, output: str) -> Stream:
     """Add a bias [G, 1, out] to [S, B, T, out]."""
     if bias is None:
-        return Stream(out, x.count, x.tokens, x.wide)
+        return x
     values = bias.reshape(-1) if len(bias) == 1 else bias[:, None]  # [out] or [M, 1, 1, out]
-    added = context.graph.node("Add", [out, context.graph.weight(f"{name}.bias", values)], final or name)
-    return Stream(added, max(x.count, len(bias)), x.tokens, x.wide)
+    added = context.graph.node("Add", [x.name, context.graph.weight(f"{name}.bias", values)], output)
+    return replace(x, name=added, count=max(x.count, len(bias)))
 
 
 def _one_group(context: Context, name: str, part: Attention, x: Stream) -> tuple[str, str, str]:
@@ -126,13 +122,11 @@ def _stacked(context: Context, name: str, heads: Heads, x: Stream) -> tuple[str,
     qkv = graph.node("Transpose", [qkv], f"{name}.qkv.by_head", perm=[0, 2, 1, 3])  # [S·B, 3·h, T, d_h]
     names = [f"{name}.{kind}.product" for kind in ("query", "key", "value")]
     products = graph.nodes("Split", [qkv], names, axis=1, num_outputs=3)
-    biased = []
-    for product, projection, kind in zip(products, projections, ("query", "key", "value"), strict=True):
+    for index, (projection, kind) in enumerate(zip(projections, ("query", "key", "value"), strict=True)):
         if projection.bias is not None:
             bias = graph.weight(f"{name}.{kind}.bias", projection.bias.reshape(count, 1, width))
-            product = graph.node("Add", [product, bias], f"{name}.{kind}")  # noqa: PLW2901
-        biased.append(product)
-    return biased[0], biased[1], biased[2]
+            products[index] = graph.node("Add", [products[index], bias], f"{name}.{kind}")
+    return products[0], products[1], products[2]
 
 
 def _by_head(context: Context, name: str, x: str, heads: int, tokens: int | str) -> str:
@@ -166,8 +160,7 @@ def _absorbed(context: Context, name: str, part: Attention, x: Stream) -> str:
     if len(part.heads) == 1:  # one group may still read several streams: they are a longer batch
         everything, first = [x.name], [context.first_token(x).name]
     everything, first = (names * len(part.heads) if len(names) == 1 else names for names in (everything, first))
-    copies = x.count if len(part.heads) == 1 else 1
-    mixed = []
+    copies, mixed = x.count if len(part.heads) == 1 else 1, []
     for group, heads in enumerate(part.heads):
         own = name if len(part.heads) == 1 else f"{name}.{group}"
         count, d = heads.count(width), context.architecture.width

@@ -1,7 +1,6 @@
 """WordPiece for onnxruntime-extensions, which normalises otherwise than Hugging Face does.
 
-So what becomes of each character is taken from the tokenizer itself: a table, and ranges for long runs that vanish or
-stand alone. The library then only splits at spaces and looks words up.
+The tokenizer itself maps each character: a table, and ranges of long runs. The library then only looks words up.
 """
 
 from __future__ import annotations
@@ -12,13 +11,9 @@ from typing import Any
 
 from ..errors import InputError, cut
 
-FIRST_MARK = 0xF0000
-"""Private characters that stand for something else on the way: the first for nothing, the others for added tokens."""
-
+FIRST_MARK = 0xF0000  # private characters: the first for what has no piece, the others for added tokens
 CHUNK = 256
-
-BREAKS = "\t\n\r"
-"""Which the table cannot name."""
+BREAKS = "\t\n\r"  # which the table cannot name
 
 
 @dataclass(frozen=True)
@@ -38,8 +33,7 @@ def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Norma
     for start in (*range(0, 0xD800, CHUNK), *range(0xE000, 0x110000, CHUNK)):
         _read(tokenizer, range(start, start + CHUNK), changes)
     if changes.get(FIRST_MARK) != "":
-        told = f"tokenizer.onnx cannot be made: this tokenizer keeps the private character U+{FIRST_MARK:X}"
-        raise InputError(f"{told}; give the C++ runner token ids")
+        raise InputError(f"this tokenizer keeps the private character U+{FIRST_MARK:X}; give the C++ runner token ids")
     letters = _alphabet(words, prefix, changes) | {" "}
     unknown = chr(FIRST_MARK)
     nothing = chr(FIRST_MARK + 1 + sum(ord(each) > FIRST_MARK for each in letters))
@@ -58,8 +52,10 @@ def normalisation_of(tokenizer: Any, words: Sequence[str], prefix: str) -> Norma
 def _read(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
     """Put what becomes of these characters into ``changes``: all at once if they stay, vanish or stand alone."""
     between = "a".join(map(chr, points))
-    words = _words(tokenizer, f"a{between}a")
-    if words == [f"a{between}a"]:
+    text = f"a{between}a"
+    normalised = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+    words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalised)]
+    if words == [text]:
         return
     if words == ["a" * (len(points) + 1)]:
         changes |= dict.fromkeys(points, "")
@@ -71,11 +67,6 @@ def _read(tokenizer: Any, points: range, changes: dict[int, str]) -> None:
         half = len(points) // 2
         _read(tokenizer, points[:half], changes)
         _read(tokenizer, points[half:], changes)
-
-
-def _words(tokenizer: Any, text: str) -> list[str]:
-    normalised = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
-    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalised)]
 
 
 def _runs(points: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -102,12 +93,9 @@ def range_pattern(ranges: Sequence[tuple[int, int]]) -> str:
 def _alphabet(words: Sequence[str], prefix: str, changes: Mapping[int, str]) -> set[str]:
     """The characters that are pieces: at the beginning of a word and, unless they stand alone, within one."""
     known = set(words)
-    return {
-        each
-        for each in known
-        if len(each) == 1
-        and (prefix + each in known or changes.get(ord(each)) == f" {each} " or ord(each) > FIRST_MARK)
-    }
+    single = [each for each in known if len(each) == 1]
+    inside = {each for each in single if prefix + each in known or ord(each) > FIRST_MARK}
+    return inside | {each for each in single if changes.get(ord(each)) == f" {each} "}
 
 
 def vocabulary_lines(steps: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
@@ -116,8 +104,8 @@ def vocabulary_lines(steps: Mapping[str, Any]) -> tuple[list[str], dict[str, str
     marks: dict[str, str] = {}
     for index, token in enumerate(steps.get("added_tokens", []), start=1):
         if token["normalized"] or token["single_word"]:
-            told = f"added token {cut(token['content'])} is searched for in normalised text or as a whole word"
-            raise InputError(f"the tokenizer's {told}, which tokenizer.onnx cannot; give the C++ runner token ids")
+            told = f"tokenizer.onnx cannot search for {cut(token['content'])} in normalised text or as a whole word"
+            raise InputError(f"{told}; give the C++ runner token ids")
         marks[token["content"]] = chr(FIRST_MARK + index)
         words.pop(token["content"], None)
         words[marks[token["content"]]] = token["id"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hydrant.bundle.staging import locked
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +63,19 @@ def refused(done: subprocess.CompletedProcess[str], words: str) -> None:
     assert done.stderr.startswith("hydrant-run: error: ")
     assert done.stderr.count("\n") == 1, done.stderr
     assert words in done.stderr
+
+
+def alike(found: Any, wanted: Any) -> None:
+    """The same JSON, keys in their order, but for the last digits of numbers."""
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        found, wanted = list(found.values()), list(wanted.values())
+    if isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            alike(one, other)
+    else:
+        assert found == (pytest.approx(wanted, abs=2e-6, rel=1e-5) if isinstance(wanted, float) else wanted)
 
 
 def inputs_of(case: Path) -> Any:

@@ -12,7 +12,7 @@ import command
 import pytest
 from hydrant import Bundle, GraphForm, HydrantError, TensorRTForRTX, build_engine, export_onnx, fuse, save_bundle
 from hydrant.build import builder_options as library
-from hydrant.build.profile_ranges import optimization_profiles
+from hydrant.build.builder_options import optimization_profiles
 from hydrant.engines.gpu import this_gpu
 from hydrant.engines.metadata import EngineFile, read_metadata
 from hydrant.errors import BundleError, InputError
@@ -88,6 +88,7 @@ def test_float32_builds_and_the_gate_tells(own: Path, rtx: Any) -> None:
         ({"backend": TensorRTForRTX(compute_capability=["9.0"])}, "'9.0'.*Hopper"),
         ({"backend": TensorRTForRTX(compute_capability=["7.5", "8.6"])}, r"7\.5.*Turing"),
         ({"name": "../x"}, "'../x'"),
+        ({"precision": "bf16"}, r"model\.bf16\.onnx"),
     ],
 )
 def test_unusable_options(options: dict[str, Any], name: str, made: Path, rtx: Any) -> None:
@@ -95,53 +96,22 @@ def test_unusable_options(options: dict[str, Any], name: str, made: Path, rtx: A
         build_engine(made, **{"backend": "tensorrt-rtx", **options})
 
 
-def test_stripped_engines_need_a_gpu(made: Path, rtx: Any) -> None:
-    if this_gpu() is not None:
-        pytest.skip("there is a GPU")
-    with pytest.raises(InputError, match="--strip-weights"):
-        build_engine(made, TensorRTForRTX(strip_weights=True))
-
-
-def test_a_missing_or_altered_graph(tmp_path: Path, rtx: Any) -> None:
-    path = tmp_path / "bundle"
-    save_bundle(fuse(make_model("bert"), random_plan("bert", 2)), path)
-    with pytest.raises(HydrantError, match=r"model.fp16.onnx"):
-        build_engine(path, "tensorrt-rtx")
-    graph = export_onnx(path, "fp16")
-    graph.write_bytes(graph.read_bytes()[:-1])
-    with pytest.raises(HydrantError, match="altered"):
-        build_engine(path, "tensorrt-rtx")
-
-
 def test_command_line(own: Path, rtx: Any) -> None:
-    words = (
-        "build",
-        own,
-        "--backend",
-        "tensorrt-rtx",
-        "--compute-capability",
-        "8.9",
-        "--batch",
-        "1",
-        "--batch",
-        "1:4:8",
-    )
-    done = run_cli(*words, "--require-fused", "--json")
+    options = "--backend tensorrt-rtx --compute-capability 8.9 --batch 1 --batch 1:4:8 --require-fused --json"
+    done = run_cli("build", own, *options.split())
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["fused"], found["compute_capabilities"]) == ([LAYERS, LAYERS], ["8.9"])
     shown = run_cli("inspect", own).stdout
     assert f"engine        tensorrt-rtx-fp16: tensorrt-rtx {rtx.__version__}, fp16, linux-" in shown
-    export_onnx(own, "fp16", form=GraphForm(lowering="unrolled"))
+    graph = export_onnx(own, "fp16", form=GraphForm(lowering="unrolled"))
     assert "OUTDATED: model.fp16.onnx has changed since" in run_cli("inspect", own).stdout
-
-
-def test_tensorrt_is_asked_for_by_name(made: Path) -> None:
-    try:
-        import tensorrt  # noqa: F401
-    except ImportError:
-        with pytest.raises(HydrantError, match=r"tensorrt is not installed; .*pip install 'hydrant-uq\[tensorrt\]'"):
-            build_engine(made)
+    graph.write_bytes(graph.read_bytes()[:-1])
+    with pytest.raises(HydrantError, match="altered"):
+        build_engine(own, "tensorrt-rtx")
+    if this_gpu() is None:
+        with pytest.raises(InputError, match="--strip-weights"):
+            build_engine(own, TensorRTForRTX(strip_weights=True))
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
@@ -178,15 +148,7 @@ def test_profiles_of_images_and_of_short_models() -> None:
     assert [found["input_ids"][1] for found in both] == [(1, 4), (8, 16)]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("schema", 2),
-        ("profiles", []),
-        ("profiles", [{"a": [[1], [2], [0]]}]),
-        ("extra", 1),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [("schema", 2), ("profiles", [{"a": [[1], [2], [0]]}]), ("extra", 1)])
 def test_a_malformed_twin_is_refused(key: str, value: Any) -> None:
     facts = EngineFile(
         "tensorrt", "11.4", "fp16", ({"pixel_values": ((1, 3), (2, 3), (4, 3))},), ("8.9",), "linux-x86_64",

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import onnx
+import onnx_reference
 import pytest
 import torch
-import torch_onnx
 from hydrant import estimate_cost, export_onnx, fuse, save_bundle
 from hydrant.bundle.head_plan import HeadPlan
 from hydrant.export.random_model import PLAIN, random_model
@@ -26,7 +26,7 @@ import family_costs
 
 def counted(model: onnx.ModelProto, inputs: dict[str, object]) -> tuple[int, int, int]:
     """FLOPs, parameters and bytes of a graph, from the shapes of the values of one run."""
-    values = torch_onnx.all_values(model, {name: tensor.numpy() for name, tensor in inputs.items()})  # type: ignore[attr-defined]
+    values = onnx_reference.all_values(model, {name: tensor.numpy() for name, tensor in inputs.items()})  # type: ignore[attr-defined]
     flops = numbers = 0
     for node in model.graph.node:
         if node.op_type == "MatMul":

@@ -20,7 +20,7 @@ from onnx import helper
 from PIL import Image
 from support import many_scans
 
-Bad = Callable[[Path], list[str]]
+Bad = Callable[[Path], object]
 ENDS = {"confidence": 0.9, "quantile": 1.0, "floor": 1.0, "factor": 1.0, "bounds": None}
 
 
@@ -31,46 +31,31 @@ def put(bundle: Path, name: str, content: bytes) -> None:
 def edited(name: str, edit: Callable[[dict[str, Any]], Any]) -> Bad:
     """A bundle one of whose JSON files was changed, digests and all."""
 
-    def change(bundle: Path) -> list[str]:
+    def change(bundle: Path) -> None:
         data = json.loads((bundle / name).read_bytes())
         edit(data)
-        content = json.dumps(data).encode()
-        if name == "hydrant.json":
-            (bundle / name).write_bytes(content)
-        else:
-            put(bundle, name, content)
-        return []
+        (raw if name == "hydrant.json" else listed)(name, json.dumps(data).encode())(bundle)
 
     return change
 
 
 def raw(name: str, content: bytes) -> Bad:
-    def change(bundle: Path) -> list[str]:
-        (bundle / name).write_bytes(content)
-        return []
-
-    return change
+    return lambda bundle: (bundle / name).write_bytes(content)
 
 
 def listed(name: str, content: bytes) -> Bad:
-    def change(bundle: Path) -> list[str]:
-        put(bundle, name, content)
-        return []
-
-    return change
+    return lambda bundle: put(bundle, name, content)
 
 
-def linked(bundle: Path) -> list[str]:
+def linked(bundle: Path) -> None:
     (bundle / "config.json").rename(bundle.parent / "config.json")
     (bundle / "config.json").symlink_to(bundle.parent / "config.json")
-    return []
 
 
-def flipped(bundle: Path) -> list[str]:
+def flipped(bundle: Path) -> None:
     data = bytearray((bundle / "model.fp32.onnx").read_bytes())
     data[len(data) // 2] ^= 1  # of the weights: metadata at the end are compared first
     (bundle / "model.fp32.onnx").write_bytes(data)
-    return []
 
 
 def swap(name: str) -> Bad:
@@ -94,17 +79,16 @@ def labels_of(**changes: Any) -> Bad:
 def graph(file: str = "model.fp32.onnx", **metadata: str) -> Bad:
     """A graph that says something else of itself."""
 
-    def change(bundle: Path) -> list[str]:
+    def change(bundle: Path) -> None:
         model = onnx.load(bundle / "model.fp32.onnx")
         facts = {entry.key: entry.value for entry in model.metadata_props}
         helper.set_model_props(model, facts | {f"hydrant.{name}": value for name, value in metadata.items()})
         put(bundle, file, model.SerializeToString())
-        return []
 
     return change
 
 
-def not_finite(bundle: Path) -> list[str]:
+def not_finite(bundle: Path) -> None:
     """A graph that gives NaN for the disagreement."""
     model = onnx.load(bundle / "model.fp32.onnx")
     (maker,) = (node for node in model.graph.node if "disagreement" in node.output)
@@ -112,7 +96,6 @@ def not_finite(bundle: Path) -> list[str]:
     model.graph.node.append(helper.make_node("Sub", ["given", "given"], ["nothing"]))
     model.graph.node.append(helper.make_node("Div", ["nothing", "nothing"], ["disagreement"]))
     put(bundle, "model.fp32.onnx", model.SerializeToString())
-    return []
 
 
 def config(**changes: Any) -> Bad:
@@ -120,32 +103,27 @@ def config(**changes: Any) -> Bad:
 
 
 BAD_BUNDLES: dict[str, tuple[Bad, str]] = {
-    "no folder": (lambda bundle: [shutil.rmtree(bundle)][:0], "bundle"),
-    "no manifest": (lambda bundle: [(bundle / "hydrant.json").unlink()][:0], "hydrant.json"),
+    "no folder": (shutil.rmtree, "bundle"),
+    "no manifest": (lambda bundle: (bundle / "hydrant.json").unlink(), "hydrant.json"),
     "no JSON": (raw("hydrant.json", b"{"), "hydrant.json is not JSON"),
     "deep": (raw("hydrant.json", b"[" * 100_000), "nested too deeply"),
     "huge": (raw("hydrant.json", b" " * (17 * 2**20)), "hydrant.json is larger"),
     "schema": (manifest(schema=2, hydrant="1.4.0"), "hydrant 1.4.0"),
-    "label twice": (manifest(labels=["a", "b", "a"]), "labels"),
     "missing key": (edited("hydrant.json", lambda data: data.pop("family")), "family"),
-    **{
-        f"name {name!r}": (swap(name), "stay inside its folder")
-        for name in ("a/../../x", "/etc/passwd", "a\\b", "C:x", "a\0b")
-    },
+    "name up": (swap("a/../../x"), "stay inside its folder"),
+    "name of NUL": (swap("a\0b"), "stay inside its folder"),
     "truncated": (raw("config.json", b"{"), "config.json has 1 bytes"),
-    "missing": (lambda bundle: [(bundle / "plan.json").unlink()][:0], "plan.json"),
+    "missing": (lambda bundle: (bundle / "plan.json").unlink(), "plan.json"),
     "link": (linked, "config.json"),
     "altered graph": (flipped, "model.fp32.onnx was altered"),
     "no graph": (edited("hydrant.json", lambda data: data["files"].pop("model.fp32.onnx")), "model.fp32.onnx"),
     "no ONNX": (listed("model.fp32.onnx", b"graph"), "cannot load"),
-    "graph members": (graph(members="2"), "members '2', but hydrant.json says '3'"),
     "another graph": (graph("model.fp16.onnx", members="2"), "model.fp16.onnx has members '2'"),
     "not finite": (not_finite, "disagreement"),
     "plan layers": (edited("plan.json", lambda data: data["members"][1].update(keep=[[0]])), "plan.json"),
     "calibration, newer": (calibration(schema=2), "calibration.json has schema '2'"),
     "config keys": (edited("config.json", lambda data: data.pop("layers")), "layers"),
     "config extra": (config(colour=1), "colour"),
-    "config kind": (config(layers="3"), "layers"),
     "task and classes": (config(task="score"), "classes"),
     "temperature": (calibration(temperature=0), "temperature"),
     "threshold side": (

@@ -10,7 +10,6 @@ import json
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from cpp import inputs_of, refused, run
+from cpp import alike, inputs_of, refused, run
 from cpp_server import (
     LOOPBACK,
     Server,
@@ -67,17 +66,10 @@ def test_tensors_are_answered_as_in_python_in_both_forms(case: str, runner: Path
         assert described == {each["name"]: (each["datatype"], each["shape"][1:]) for each in told["outputs"]}
         assert metadata["parameters"]["labels"] == labels
         assert found.ask("GET", "/v2/health/ready")[:2] == (200, {"ready": True})
-        status, told, _ = found.ask(
-            "POST", "/predict", {"inputs": {name: array.tolist() for name, array in tensors.items()}}
-        )
-        assert (status, told["backend"], len(told["predictions"])) == (200, "onnxruntime", len(wanted))
-        assert (told["model"], told["version"]) == ("bundle", "1")
-        for mine, theirs in zip(told["predictions"], python_rows, strict=True):
-            assert list(mine) == list(theirs)
-            for key, value in theirs.items():
-                assert mine[key] == (pytest.approx(value, abs=1e-6) if isinstance(value, float) else value) or (
-                    key == "labels"
-                ), key
+        given = {name: array.tolist() for name, array in tensors.items()}
+        status, told, _ = found.ask("POST", "/predict", {"inputs": given})
+        assert (status, told["backend"], told["model"], told["version"]) == (200, "onnxruntime", "bundle", "1")
+        alike(told["predictions"], python_rows)
         body, length = ids_body(tensors, id="ä", parameters={"binary_data_output": True})
         status, content, headers = found.ask_bytes(INFER, body, length)
         assert status == 200, content
@@ -85,9 +77,7 @@ def test_tensors_are_answered_as_in_python_in_both_forms(case: str, runner: Path
         assert told["id"] == "ä"
         assert all("parameters" in each for each in told["outputs"])
         check_fields(arrays, wanted, labels)
-        assert {each["name"]: each["datatype"] for each in told["outputs"]} == {
-            name: datatype for name, (datatype, _) in described.items()
-        }
+        assert [each["datatype"] for each in told["outputs"]] == [datatype for datatype, _ in described.values()]
 
 
 def test_images_are_answered_as_in_python(golden: Path, pictures: Server) -> None:
@@ -105,7 +95,6 @@ def test_images_are_answered_as_in_python(golden: Path, pictures: Server) -> Non
     status, told, _ = pictures.ask("POST", "/predict", {"inputs": encoded, "probabilities": True})
     found = [list(row["probabilities"].values()) for row in told["predictions"]]
     np.testing.assert_allclose(found, wanted.probabilities, atol=1e-6)
-    assert "base64" in pictures.refusal(400, "POST", "/predict", {"inputs": ["no image!"]})
     wrong = [encoded[0], base64.b64encode(b"no image").decode()]
     assert "image input 1" in pictures.refusal(400, "POST", "/predict", {"inputs": wrong})
 
@@ -140,10 +129,8 @@ MASK = {**IDS, "name": "attention_mask", "data": [[1, 1]]}
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"{", "is not JSON"),
         (b"[" * 100_000, "nested too deeply"),
         ([], "array"),
-        ({"inputs": [{**IDS, "shape": [1, -2]}]}, "shape"),
         ({"inputs": [{**IDS, "shape": [2**31 - 1] * 8}]}, "which no request can hold"),
         ({"inputs": [{**IDS, "shape": [1, 3]}]}, "[1, 3]"),
         ({"inputs": [{**IDS, "datatype": "FP32", "data": [1e300, 2]}]}, "finite"),
@@ -157,33 +144,30 @@ def test_bodies_that_are_refused(server: Server, body: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "tail", "length"),
+    ("status", "method", "path", "headers"),
     [
-        (16, 15, None), (16, 17, None), (-16, 16, None), (2**64 + 16, 16, None), (16, 16, 10**17), (16, 16, "-5"),
+        (400, "POST", "/predict", {}),
+        (404, "GET", "/../../etc/passwd", {}),
+        (405, "DELETE", "/v2", {}),
+        (415, "POST", "/predict", {"Content-Type": "image/png"}),
+        (415, "POST", "/predict", {"Content-Encoding": "gzip"}),
     ],
-)  # fmt: skip
+)
+def test_requests_that_are_refused(
+    server: Server, status: int, method: str, path: str, headers: dict[str, str]
+) -> None:
+    body = None if method == "GET" else {"inputs": ["a text"]}
+    assert server.refusal(status, method, path, body, **headers)
+
+
+@pytest.mark.parametrize(
+    ("size", "tail", "length"), [(16, 15, None), (-16, 16, None), (2**64 + 16, 16, None), (16, 16, 10**17)]
+)
 def test_malformed_binary_bodies_are_refused(server: Server, size: Any, tail: int, length: object) -> None:
     told = {"name": "input_ids", "datatype": "INT64", "shape": [1, 2], "parameters": {"binary_data_size": size}}
     head = json.dumps({"inputs": [told]}).encode()
     status, content, _ = server.ask_bytes(INFER, head + bytes(tail), len(head) if length is None else length)
     assert (status, list(json.loads(content))) == (400, ["error"])
-
-
-@pytest.mark.parametrize(
-    ("status", "method", "path", "body", "headers"),
-    [
-        (400, "POST", "/predict", {"inputs": ["a text"]}, {}),
-        (404, "POST", "/predict", {"inputs": [], "model": "other"}, {}),
-        (404, "GET", "/../../etc/passwd", None, {}),
-        (405, "DELETE", "/v2", None, {}),
-        (415, "POST", "/predict", b"x", {"Content-Type": "image/png"}),
-        (415, "POST", "/predict", b"x", {"Content-Encoding": "gzip"}),
-    ],
-)
-def test_requests_that_are_refused(
-    server: Server, status: int, method: str, path: str, body: Any, headers: dict[str, str]
-) -> None:
-    assert server.refusal(status, method, path, body, **headers)
 
 
 def test_pages_of_other_sites_are_refused(server: Server) -> None:
@@ -268,10 +252,7 @@ def test_bodies_that_do_not_end_take_bounded_memory(runner: Path, golden: Path, 
         assert held[0].recv(20).startswith(b"HTTP/1.1 400")
         for each in held:
             each.close()
-        end = time.monotonic() + 30
-        while (found := small.ask("POST", "/predict", b" " * most))[0] == 503 and time.monotonic() < end:
-            time.sleep(0.05)
-        assert "is not JSON" in found[1]["error"]
+        assert "is not JSON" in when_there_is_room(small, b" " * most)[1]["error"]
         assert memory_of(small) < 200_000
 
 
@@ -295,11 +276,15 @@ def test_long_answers_that_nobody_takes_are_bounded(runner: Path, golden: Path, 
         assert headers["Retry-After"] == "1"
         assert found.ask("POST", "/predict", body(10))[0] == 200
         slow.close()
-        end = time.monotonic() + 30
-        while (last := found.ask("POST", "/predict", some))[0] == 503 and time.monotonic() < end:
-            time.sleep(0.05)
-        assert last[0] == 200
-        assert len(last[1]["predictions"]) == 1000
+        assert len(when_there_is_room(found, some)[1]["predictions"]) == 1000
+
+
+def when_there_is_room(server: Server, body: bytes) -> tuple[int, Any, dict[str, str]]:
+    """The first answer that is not 503."""
+    end = time.monotonic() + 30
+    while (answer := server.ask("POST", "/predict", body))[0] == 503 and time.monotonic() < end:
+        time.sleep(0.05)
+    return answer
 
 
 def wait_until_read(port: int) -> None:
@@ -391,13 +376,10 @@ def test_many_clients_at_once_each_get_their_own_answer(server: Server, golden: 
         rows = np.random.default_rng(number).integers(0, len(alone), 8)
         for row in rows:
             mine = {name: array[row : row + 1] for name, array in tensors.items()}
-            while True:
-                status, one, headers = answer_on(
-                    connection, "POST", "/v2/models/bundle/infer", infer_body(mine, id=f"{number} {row}")
-                )
-                if status != 503:
-                    break
-                assert headers["Retry-After"] == "1"
+            asked = infer_body(mine, id=f"{number} {row}")
+            while (answer := answer_on(connection, "POST", INFER, asked))[0] == 503:
+                assert answer[2]["Retry-After"] == "1"
+            status, one, _ = answer
             assert (status, one["id"]) == (200, f"{number} {row}")
             np.testing.assert_allclose(outputs(one)["probabilities"][0], alone[row], atol=1e-6)
         connection.close()
@@ -420,7 +402,6 @@ def test_a_full_queue_is_answered_with_503(runner: Path, golden: Path, server: S
 
 def test_sigterm_lets_every_request_that_was_begun_be_answered(runner: Path, golden: Path, server: Server) -> None:
     body = json.dumps(infer_body(inputs_of(golden / "bert")))
-    answers: list[int] = []
     with serving(runner, golden / "bert/bundle", "--workers", 1) as found:
         connections = [http.client.HTTPConnection(LOOPBACK, found.port, timeout=60) for _ in range(8)]
         for connection in connections:
@@ -430,19 +411,15 @@ def test_sigterm_lets_every_request_that_was_begun_be_answered(runner: Path, gol
         assert found.ask("GET", "/v2/health/ready")[0] == 200
         found.process.send_signal(signal.SIGTERM)
 
-        def end(connection: http.client.HTTPConnection) -> None:
+        def end(connection: http.client.HTTPConnection) -> int:
             connection.send(body[5:].encode())
             reply = connection.getresponse()
             assert reply.headers["Connection"] == "close"
-            answers.append(reply.status)
             json.loads(reply.read())
+            return reply.status
 
-        threads = [threading.Thread(target=end, args=(connection,)) for connection in connections]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert answers == [200] * 8
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(end, connections)) == [200] * 8
         assert found.process.wait(20) == 0
         with pytest.raises(ConnectionError):
             found.ask("GET", "/v2/health/live")

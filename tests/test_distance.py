@@ -11,11 +11,11 @@ from pathlib import Path
 import hydrant
 import numpy as np
 import onnx
+import onnx_reference
 import onnxruntime
 import pytest
 import scipy.linalg
 import torch
-import torch_onnx
 from hydrant import HeadPlan, fuse, save_bundle
 from hydrant.bundle.density_file import Density, check_taps
 from hydrant.bundle.store import WEIGHTS, Bundle
@@ -371,7 +371,7 @@ def run_narrow(path: Path, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndar
     """Outputs of a graph: of FP16 by ONNX Runtime, and of BF16, which that does not run, by the interpreter."""
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     if "bf16" in path.name:
-        return torch_onnx.run(onnx.load(path), arrays)
+        return onnx_reference.run(onnx.load(path), arrays)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return dict(zip(("distance", "energy"), session.run(["distance", "energy"], arrays), strict=True))
 

@@ -43,10 +43,9 @@ def test_inputs_outputs_and_operators(family: str, tmp_path: Path) -> None:
 
 
 def test_metadata_holds_what_another_runtime_needs(bert_checkpoint: Path, tmp_path: Path) -> None:
-    tokenizer = make_tokenizer(tmp_path / "source")
     ensemble = fuse(str(bert_checkpoint), random_plan("bert", 2))
     ensemble.temperature = 1.25
-    save_bundle(ensemble, tmp_path / "bundle", tokenizer)
+    save_bundle(ensemble, tmp_path / "bundle", make_tokenizer(tmp_path / "source"))
     model = onnx.load(export_onnx(tmp_path / "bundle"))
     facts = {entry.key: entry.value for entry in model.metadata_props}
     assert json.loads(facts["hydrant.labels"]) == ["a", "b", "c", "d", "e"]
@@ -59,8 +58,7 @@ def test_metadata_holds_what_another_runtime_needs(bert_checkpoint: Path, tmp_pa
 
 def test_one_graph_takes_every_batch_and_sequence(tmp_path: Path) -> None:
     """No dynamic axis was frozen: each shape gives what the oracle gives."""
-    model = make_model("bert")
-    plan = random_plan("bert", 3)
+    model, plan = make_model("bert"), random_plan("bert", 3)
     save_bundle(fuse(model, plan), tmp_path / "bundle")
     session = onnxruntime.InferenceSession(str(export_onnx(tmp_path / "bundle")))
     for batch, tokens in ((1, 1), (1, 40), (7, 13)):

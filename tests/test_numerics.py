@@ -54,9 +54,9 @@ def graph_of(multi_label: bool, members: int, classes: int, temperature: float) 
     """A graph that is the head alone, from member logits [M, B, C]."""
     graph = Graph()
     if multi_label:
-        label_head(graph, "logits", members, members, [temperature] * classes, False)
+        label_head(graph, "logits", [temperature] * classes)
     else:
-        uncertainty_head(graph, "logits", members, members, classes, temperature, False)
+        uncertainty_head(graph, "logits", classes, temperature)
     names = TASKS["multi_label" if multi_label else "classification"].outputs
     outputs: Any = {name: (FLOAT, ["batch", *([classes] if name in PER_CLASS else [])]) for name in names}
     return graph.model("head", {"logits": (FLOAT, [members, "batch", classes])}, outputs, {}, 20)
@@ -244,7 +244,7 @@ def test_scores_at_their_ends(activation: Any, backend: str) -> None:
         found = {name: getattr(summary, name).numpy() for name in TASKS["score"].outputs}
     else:
         graph = Graph()
-        score_head(graph, "logits", 3, 3, activation, False)
+        score_head(graph, "logits", activation)
         outputs: Any = dict.fromkeys(TASKS["score"].outputs, (FLOAT, ["batch"]))
         model = graph.model("head", {"logits": (FLOAT, [3, "batch", 1])}, outputs, {}, 20)
         found = on_backend(backend, model)(logits)

@@ -107,15 +107,15 @@ def test_each_rewrite_says_what_it_changed(tmp_path: Path) -> None:
 
 
 def test_identical_members_run_once(tmp_path: Path) -> None:
-    model, inputs = make_model("vit"), make_inputs("vit")
-    save_bundle(fuse(model, HeadPlan.all_heads("vit", LAYERS, HEADS, 3)), tmp_path / "bundle")
+    model, inputs, plan = make_model("vit"), make_inputs("vit"), HeadPlan.all_heads("vit", LAYERS, HEADS, 3)
+    save_bundle(fuse(model, plan), tmp_path / "bundle")
     path = export_onnx(tmp_path / "bundle", form=GraphForm(member_outputs=True))
     names = {tensor.name for tensor in onnx.load(path).graph.initializer}
     assert not any(name.endswith((".0.weight", ".1.weight", ".2.weight")) for name in names), "no member has its own"
     got = run(path, inputs)
     assert got["member_probabilities"].shape[1] == 3
     np.testing.assert_allclose(got["member_probabilities"].mean(axis=1), got["probabilities"], atol=1e-6)
-    assert_same(got, oracle.ensemble([model], HeadPlan.all_heads("vit", LAYERS, HEADS, 3), inputs))
+    assert_same(got, oracle.ensemble([model], plan, inputs))
 
 
 def test_pooled_last_layer_computes_one_query(tmp_path: Path) -> None:

@@ -85,15 +85,12 @@ def test_the_sdist_holds_what_tests_and_the_cpp_runner_need(dist: Path) -> None:
     (path,) = (dist / "dist").glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"CMakeLists.txt", "Makefile", "constraints.txt", "constraints-oldest.txt", "tests/conftest.py"}
-    assert wanted <= names
+    assert {"CMakeLists.txt", "Makefile", "constraints.txt", "constraints-oldest.txt"} <= names
+    kept = {".cpp", ".h", ".json", ".md", ".npy", ".onnx", ".py", ".safetensors"}
     for folder in ("runtime/cpp", "tests", "examples", "docs"):
-        there = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / folder).rglob("*.*") if p.suffix in KEPT}
+        there = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / folder).rglob("*.*") if p.suffix in kept}
         assert there, folder
         assert there <= names, folder
-
-
-KEPT = {".cpp", ".h", ".json", ".md", ".npy", ".onnx", ".py", ".safetensors"}
 
 
 @pytest.fixture(scope="module")
@@ -138,43 +135,22 @@ def run(command: list[object], cwd: Path) -> str:
     return done.stdout
 
 
-def check_size(serving: Path) -> None:
+def test_a_serving_image_is_small_and_predicts(serving: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
+    """One test, so that workers do not install it each for themselves."""
     code = f"import importlib.util as u, sysconfig; print(sysconfig.get_path('purelib'), *map(u.find_spec, {ABSENT}))"
     packages, *found = run([serving, "-c", code], serving.parent).split()
     assert found == ["None"] * len(ABSENT)
     size = sum(path.stat().st_size for path in Path(packages).rglob("*") if not path.is_symlink())
     assert size < LIMIT, f"{size / 1e6:.0f} MB"
-
-
-def check_texts(serving: Path, bundle: Path, tmp_path: Path) -> None:
-    texts, command = ["hello world", "the money"], serving.with_name("hydrant")
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        expected = predictor.predict(texts)
-    code = f"import hydrant; print(hydrant.load({str(bundle)!r}).predict({texts}).probabilities.tolist())"
-    there = json.loads(run([serving, "-c", code], tmp_path))
-    np.testing.assert_allclose(there, expected.probabilities, atol=1e-6)
-    (tmp_path / "x.csv").write_text("text\n" + "\n".join(texts) + "\n")
-    rows = run([command, "predict", bundle, "--input", "x.csv"], tmp_path).splitlines()
-    np.testing.assert_allclose([json.loads(row)["confidence"] for row in rows], expected.confidence, atol=1e-6)
-    np.savez(tmp_path / "x.npz", input_ids=np.full((3, 4), 5), attention_mask=np.ones((3, 4), np.int64))
-    assert len(run([command, "predict", bundle, "--input", "x.npz"], tmp_path).splitlines()) == 3
-    shown = run([command, "inspect", bundle], tmp_path)
-    assert "graph         model.fp32.onnx: precision fp32;" in shown
-    assert "PROBLEM" not in shown
-
-
-def check_images(serving: Path, bundle: Path, tmp_path: Path) -> None:
+    command, texts = serving.with_name("hydrant"), ["hello world", "the money"]
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8))
     image.save(tmp_path / "cat.png")
-    with hydrant.load(bundle, "onnxruntime") as predictor:
-        expected = predictor.predict(image)
-    shown = run([serving.with_name("hydrant"), "predict", bundle, "cat.png", "--json"], tmp_path)
-    (row,) = json.loads(shown)["predictions"]
-    assert row["confidence"] == pytest.approx(float(expected.confidence[0]), abs=1e-6)
-
-
-def test_a_serving_image_is_small_and_predicts(serving: Path, bundles: dict[str, Path], tmp_path: Path) -> None:
-    """One test, so that workers do not install it each for themselves."""
-    check_size(serving)
-    check_texts(serving, bundles["bert"], tmp_path)
-    check_images(serving, bundles["vit"], tmp_path)
+    (tmp_path / "x.csv").write_text("text\n" + "\n".join(texts) + "\n")
+    for family, inputs, words in (("bert", texts, ["--input", "x.csv"]), ("vit", [image], ["cat.png"])):
+        with hydrant.load(bundles[family], "onnxruntime") as predictor:
+            expected = predictor.predict(inputs)
+        rows = json.loads(run([command, "predict", bundles[family], *words, "--json"], tmp_path))["predictions"]
+        np.testing.assert_allclose([row["confidence"] for row in rows], expected.confidence, atol=1e-6)
+    shown = run([command, "inspect", bundles["bert"]], tmp_path)
+    assert "graph         model.fp32.onnx: precision fp32;" in shown
+    assert "PROBLEM" not in shown

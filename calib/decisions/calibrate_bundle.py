@@ -130,7 +130,7 @@ def calibrate(
     """
     for module in ("torch", "onnx"):
         require(module, "fuse", "calibrate a bundle")
-    from ...export.recalibrate import check_graphs
+    from ...export.exporter import check_graphs
 
     targets = Targets(abstain, flags, sets, confidence, label_false_alarm)
     check_seed(seed)
@@ -209,7 +209,7 @@ def _changed(
     bundle: Bundle, graphs: Sequence[str], calibration: Calibration, density: Density | None, *, new: bool
 ) -> Bundle:
     """The bundle with its calibration, distance and graphs replaced, all together."""
-    from ...export.recalibrate import GRAPHS, write_recalibrated
+    from ...export.exporter import GRAPHS, write_recalibrated
 
     try:
         with owned_folder(bundle.path, PURPOSE) as folder:

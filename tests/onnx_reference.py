@@ -1,0 +1,28 @@
+"""ONNX's own reference implementation as an executor: it runs BF16, for which ONNX Runtime has no CPU kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+
+def run(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs of the graph, by name; floating-point inputs of an operator must have one type, as in TensorRT."""
+    onnx.checker.check_model(model, full_check=True)
+    return _run(model, [output.name for output in model.graph.output], inputs)
+
+
+def all_values(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every value of the graph, by name."""
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    names = [name for node in model.graph.node for name in node.output]
+    del whole.graph.output[:]
+    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    return {**stored, **inputs, **_run(whole, names, inputs)}
+
+
+def _run(model: onnx.ModelProto, names: list[str], inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return dict(zip(names, ReferenceEvaluator(model).run(None, inputs), strict=True))
