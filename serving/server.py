@@ -22,8 +22,7 @@ from .grpc_front import GrpcFront
 from .http_refusals import App, Receive, Scope, Send, ServeError, respond
 from .metrics import Metrics, Recorded
 from .middleware import STATS_PATHS, Middleware
-from .observers import Observer
-from .opentelemetry_spans import tracer
+from .observers import Observer, tracer
 from .page import FILES, page_routes
 from .predict_routes import PredictRoutes
 from .record import Recorder, Recording
@@ -128,7 +127,7 @@ class Monitor:
 def assembled(service: Service, monitor: Monitor) -> App:
     """Everything that is reached by HTTP."""
     app = PredictRoutes(service, rest_app(service, page_routes(service)))
-    return Middleware(monitor.around(app), service.settings, service.admission, FILES, monitor.stats.refuse)
+    return Middleware(monitor.around(app), service.settings, service.admission, monitor.stats.refuse, FILES)
 
 
 def end_signals() -> tuple[signal.Signals, ...]:

@@ -23,9 +23,9 @@ from ..runtime.backends.backend_registry import ON_GPU
 from ..runtime.loading import load
 from ..runtime.prediction import Prediction
 from ..runtime.predictor import Predictor
-from .admission import MAX_BODIES, Admission
 from .batcher import RUN, RUN_ON_GPU, Batcher, Inputs
 from .http_refusals import ServeError
+from .middleware import MAX_BODIES, Admission
 from .observers import ALWAYS, Observer, Observers, Served, changes
 from .serve_settings import ServeSettings
 

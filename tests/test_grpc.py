@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import InputError
-from hydrant.serving.admission import SMALL_BODY
 from hydrant.serving.datatypes import DATATYPES
 from hydrant.serving.grpc_front import CONTENTS, HEALTH, SERVICE, GrpcFront, message_classes, read_message
 from hydrant.serving.http_refusals import ServeError
+from hydrant.serving.middleware import SMALL_BODY
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service
 from hypothesis import given, settings

@@ -27,8 +27,7 @@ from hydrant.runtime.prediction import Prediction
 from hydrant.serving import record, worker_stats
 from hydrant.serving import stats as stats_module
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
-from hydrant.serving.observers import RareWarnings
-from hydrant.serving.opentelemetry_spans import Spans, tracer
+from hydrant.serving.observers import RareWarnings, Spans, tracer
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
 from hydrant.serving.stats import Stats, Watching
 from hydrant.serving.worker_stats import Reporter, WorkerStats

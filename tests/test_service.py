@@ -16,10 +16,9 @@ import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
 from hydrant.serving import workers
-from hydrant.serving.admission import SMALL_BODY, Admission
 from hydrant.serving.batcher import MAX_CHARACTERS
 from hydrant.serving.http_refusals import ServeError
-from hydrant.serving.middleware import Middleware
+from hydrant.serving.middleware import SMALL_BODY, Admission, Middleware
 from hydrant.serving.page import page_routes
 from hydrant.serving.predict_routes import PredictRoutes
 from hydrant.serving.rest import rest_app

@@ -24,7 +24,7 @@ from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import InputError
 from hydrant.serving.triton import repository as writing
 from hydrant.serving.triton.models import predicted
-from hydrant.serving.triton.pbtxt import to_pbtxt
+from hydrant.serving.triton.triton_tensors import to_pbtxt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import random_plan, run_cli
