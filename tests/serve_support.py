@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,3 +86,19 @@ def running(folder: Path, **settings: Any) -> Iterator[Running]:
             theirs.close()
         assert not thread.is_alive()
         assert told.get(timeout=1) is None
+
+
+@contextmanager
+def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """``hydrant serve`` in a process of its own, once it is ready."""
+    words = [sys.executable, "-m", "hydrant", "serve", *map(str, arguments), "--port", "0", "--threads", "1", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/") as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, process.stderr and process.stderr.read()
+            yield process, json.loads(line)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)

@@ -17,7 +17,6 @@ from hydrant.errors import InputError
 from hydrant.serving.datatypes import DATATYPES
 from hydrant.serving.grpc_front import CONTENTS, HEALTH, SERVICE, GrpcFront, message_classes, read_message
 from hydrant.serving.http_refusals import ServeError
-from hydrant.serving.middleware import SMALL_BODY
 from hydrant.serving.serve_settings import ServeSettings
 from hydrant.serving.service import Service
 from hypothesis import given, settings
@@ -195,19 +194,6 @@ async def refused(work: Awaitable[Any]) -> tuple[str, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await work
     return caught.value.code().name, caught.value.details()
-
-
-def test_messages_and_bodies_are_bounded_together(models: Path) -> None:
-    async def test(call: Calls, service: Service) -> None:
-        admission, large = service.admission, texts("x" * SMALL_BODY)
-        admission.held_bytes += admission.max_bytes - SMALL_BODY  # of other requests, over REST
-        assert (await refused(call("ModelInfer", large)))[0] == "UNAVAILABLE"
-        assert (await call("ModelInfer", texts("ab"))).model_name == "m", "a small one is let in"
-        admission.held_bytes -= SMALL_BODY
-        assert (await call("ModelInfer", large)).model_name == "m", "there is room again"
-        assert admission.held_bytes == admission.max_bytes - 2 * SMALL_BODY, "every message was given back"
-
-    serving(models, test)
 
 
 def test_every_verb(models: Path) -> None:

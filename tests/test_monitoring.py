@@ -25,16 +25,14 @@ import pytest
 from hydrant import HydrantError, Predictor, drift, load
 from hydrant.runtime.prediction import Prediction
 from hydrant.serving import record, worker_stats
-from hydrant.serving import stats as stats_module
 from hydrant.serving.metrics import LABELS, OTHERS, Metrics
 from hydrant.serving.observers import RareWarnings, Spans, tracer
 from hydrant.serving.record import WAITING, Recorder, Recording, redaction
 from hydrant.serving.stats import Stats, Watching
 from hydrant.serving.worker_stats import Reporter, WorkerStats
 from prometheus_client.parser import text_string_to_metric_families
-from serve_support import running
+from serve_support import command, running
 from test_drift import bundle, texts  # noqa: F401 (a fixture)
-from test_serve import command
 
 
 @dataclass(eq=False)
@@ -172,22 +170,6 @@ def test_a_snapshot_has_sliding_windows_and_is_json(predictor: Predictor, found:
     assert told["series"] == []
 
 
-def test_memory_is_bounded(predictor: Predictor, found: tuple[list[str], Prediction]) -> None:
-    clock = Clock()
-    stats = Stats(clock=clock)
-    inputs, prediction = found
-    for at in range(stats_module.MODELS + 5):
-        stats.predicted(Model(predictor, version=str(at)), inputs[:1], prediction[:1])
-    assert len(stats.models()) == stats_module.MODELS
-    model = Model(predictor, version="last")
-    for _ in range(1000):
-        clock.now += stats_module.STEP
-        stats.request(model, "rest", 0.1, 200)
-    counted = stats.models()[-1]
-    assert len(counted.steps) == stats_module.STEPS
-    assert len(counted.newest) <= stats_module.NEWEST
-
-
 def test_a_drift_is_logged_once(
     predictor: Predictor, found: tuple[list[str], Prediction], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -271,21 +253,6 @@ def test_workers_are_counted_as_one(
 
 def counts_of(reporter: Reporter) -> Any:
     return json.loads(reporter.answer("/stats", "", None)[0])
-
-
-def test_figures_that_come_too_late_are_not_those_of_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 0.01)
-    ours, theirs = multiprocessing.Pipe()
-    reporter = Reporter(theirs)
-    with pytest.raises(TimeoutError):
-        reporter.answer("/stats", "", None)
-    monkeypatch.setattr(worker_stats, "STATS_TIMEOUT_SECONDS", 20.0)
-    ours.send((1, b"late", "text/plain"))
-    ours.send((2, b"now", "text/plain"))
-    assert reporter.answer("/stats", "", None) == (b"now", "text/plain")
-    ours.close()
-    reporter.close()
-    theirs.close()
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
@@ -536,15 +503,3 @@ def test_a_service_watches_its_predictions_and_alarms_once(
     rows = rows_of(record)
     assert len([row for row in rows if "abstain" in row["why"]]) == 13 * len(strange)
     assert {row["input"] for row in rows} >= set(strange)
-
-
-def test_what_is_told_of_a_version_after_it_went_is_not_counted(predictor: Predictor) -> None:
-    stats, model = Stats(), Model(predictor)
-    stats.queue(model, 0)
-    stats.request(model, "rest", 0.1, 200)
-    model.ready = False
-    stats.request(model, "rest", 0.1, 200)
-    assert [each["totals"]["requests"] for each in stats.snapshot()["models"]] == [2], "it ends what it began"
-    stats.gone(model)
-    stats.request(model, "page", 0.1, 200)
-    assert stats.snapshot()["models"] == []

@@ -21,7 +21,7 @@ from hydrant.cli.main import main
 from hydrant.runtime.offline.chunks import Chunks
 from hydrant.runtime.offline.input_stream import Sources, Survey
 from hydrant.runtime.offline.offline_run import Division, local_engine, predict_part
-from hydrant.runtime.offline.ray_engine import Actors, Scorer, Work
+from hydrant.runtime.offline.ray_engine import Scorer, Work
 from hydrant.runtime.offline.scoring import Scoring
 from support import make_model, make_tokenizer, random_plan, run_cli
 from test_signature import relabel, write_key
@@ -126,17 +126,6 @@ def test_an_actor_refuses_another_bundle(trusted: bool, bundle: Path, tmp_path: 
         (folder / "libevil.so").unlink()
     relabel(folder)
     assert "is another one on" in problem()
-
-
-def test_actors_share_the_cpus() -> None:
-    pools = [Actors("2:8").pool, Actors("3").pool]
-    assert [(pool.least, pool.most) for pool in pools] == [(2, 8), (3, 3)]
-    for cpus in (1, 2, 3, 4, 64):
-        for count in range(1, 9):
-            share = Actors(str(count)).pool.share(cpus)
-            assert 0 < share <= 1
-            assert share * count <= max(cpus - 0.4, cpus / 2), "some of a CPU is left"
-    assert Actors("4", actor_cpus=2.5).pool.share(2) == 2.5
 
 
 SERVE = """

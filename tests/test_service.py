@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hydrant import Prediction
 from hydrant.errors import BundleError, InputError
-from hydrant.serving import workers
 from hydrant.serving.batcher import MAX_CHARACTERS
 from hydrant.serving.http_refusals import ServeError
 from hydrant.serving.middleware import SMALL_BODY, Admission, Middleware
@@ -318,41 +317,6 @@ def test_settings_check_themselves(given: dict[str, Any]) -> None:
         ServeSettings(**given)
     assert "secret" not in str(refused.value)
     assert "short" not in str(refused.value)
-
-
-def test_a_worker_that_cannot_begin_in_the_place_of_another_does_not_end_the_service(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[Any] = []
-
-    class Worker:
-        """The second dies, its successor cannot begin, and the next one can."""
-
-        def __init__(self, *given: Any) -> None:
-            made.append(self)
-            self.replaces = given[-1]
-            self.number, self.process = len(made), self
-            self.sentinel, self.exitcode = None, 1
-
-        def is_alive(self) -> bool:
-            return self.number not in (2, 3)
-
-        def ready(self, asked: list[int]) -> dict[str, Any]:
-            if self.number == 3:
-                raise InputError("the bundle is gone")
-            if self.number == 4:
-                asked.append(15)
-            return {}
-
-        def join(self, *_: Any) -> None: ...
-
-        def leave(self) -> None: ...
-
-    monkeypatch.setattr(workers, "_Worker", Worker)
-    monkeypatch.setattr(workers, "wait", lambda *_, **__: None)
-    monkeypatch.setattr(workers, "PAUSE", 0.01)
-    workers.serve_with_workers("nowhere", ServeSettings(workers=2), None, lambda _: None)  # type: ignore[arg-type]
-    assert [each.replaces for each in made] == [False, False, True, True]
 
 
 def test_predictions_are_found_behind_a_prefix_and_what_fails_unexpectedly_stays_in_the_log(

@@ -15,7 +15,6 @@ import numpy as np
 import onnxruntime
 import pytest
 from fake_tensorrt import add_engine, text_profile
-from google.protobuf import text_format
 from hydrant import Bundle, GraphForm, Prediction, TritonSettings, load, triton_repository
 from hydrant.bundle import staging
 from hydrant.bundle.calibration import Calibration, Threshold
@@ -24,12 +23,9 @@ from hydrant.bundle.strict_json import to_json_bytes
 from hydrant.errors import InputError
 from hydrant.serving.triton import repository as writing
 from hydrant.serving.triton.models import predicted
-from hydrant.serving.triton.triton_tensors import to_pbtxt
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support import random_plan, run_cli
 from token_support import make_tagger, make_word_tokenizer
-from triton_support import KINDS, UTILS, ModelConfig, Request, read_config, started, strings, tensors
+from triton_support import KINDS, UTILS, Request, read_config, started, strings, tensors
 
 TEXTS = ["hello world", "what is the weather today", "money", "transfer money " * 9, "the the the hello"]
 NUMPY = {"FP32": "f", "INT64": "i", "BOOL": "b", "STRING": "O"}
@@ -83,30 +79,6 @@ def assert_same(found: Mapping[str, np.ndarray], prediction: hydrant.Prediction,
         else:
             np.testing.assert_array_equal(same, expected, err_msg=name)
     assert set(found) - {"label", "spans"} == set(fields)
-
-
-# the text of a configuration
-
-TEXT = st.text(max_size=12).filter(lambda text: not any("\ud800" <= each <= "\udfff" for each in text))
-CONFIGS = st.fixed_dictionaries(
-    {
-        "name": TEXT,
-        "max_batch_size": st.integers(0, 2**31 - 1),
-        "input": st.lists(
-            st.fixed_dictionaries({"name": TEXT, "dims": st.lists(st.integers(-1, 9)), "optional": st.booleans()})
-        ),
-        "parameters": st.lists(
-            st.fixed_dictionaries({"key": TEXT, "value": st.fixed_dictionaries({"string_value": TEXT})})
-        ),
-    }
-)
-
-
-@settings(max_examples=30, deadline=None)
-@given(CONFIGS)
-def test_whatever_is_written_is_read_again(message: dict[str, Any]) -> None:
-    read = text_format.Parse(to_pbtxt(message), ModelConfig())
-    assert read == ModelConfig(**message)
 
 
 # the form for CPUs

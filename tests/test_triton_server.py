@@ -21,7 +21,7 @@ from typing import Any
 import hydrant
 import numpy as np
 import pytest
-from golden import images_case, text_case
+from golden import text_case
 from hydrant import Bundle, GraphForm, TritonSettings, triton_repository
 from hydrant.bundle.staging import locked
 from hydrant.bundle.store import CALIBRATION
@@ -49,7 +49,7 @@ triton = client.InferenceServerClient(f"127.0.0.1:{sys.argv[1]}")
 def ask(request):
     tensors = []
     for name, items in request.items():
-        data = [open(item, "rb").read() if name == "image" else item.encode() for item in items]
+        data = [item.encode() for item in items]
         tensors.append(client.InferInput(name, [len(data), 1], "BYTES"))
         tensors[-1].set_data_from_numpy(np.array([[item] for item in data], object))
     try:
@@ -78,7 +78,6 @@ class Server:
     repository: Path
     log: Path
     bundle: Path
-    images: Path
 
 
 @pytest.fixture
@@ -102,16 +101,14 @@ def server(packages: Path, tmp_path: Path) -> Iterator[Server]:
     folder.mkdir()
     settings = TritonSettings(threads=1, environment=environment, max_batch=8)
     bundle = text_case(folder / "bert", "bert", "aps") / "bundle"
-    images = images_case(folder / "vit-images", {"size": {"height": 12, "width": 12}, "resample": 2}) / "bundle"
     repository = folder / "repository"
     triton_repository(bundle, repository, settings=settings, name="whole")
     triton_repository(bundle, repository, settings=settings, name="whole", version=2)
-    triton_repository(images, repository, settings=settings, name="pictures")
     steps = TritonSettings(environment=environment, max_batch=8)
     triton_repository(bundle, repository, "gpu", steps, name="steps")
     put_shim(repository / "steps_graph", environment)
     with running(packages, repository, folder / "log") as (http, grpc):
-        yield Server(http, grpc, packages, repository, folder / "log", bundle, images)
+        yield Server(http, grpc, packages, repository, folder / "log", bundle)
 
 
 def test_generated_repositories_in_a_real_server(server: Server, tmp_path: Path) -> None:
@@ -120,7 +117,6 @@ def test_generated_repositories_in_a_real_server(server: Server, tmp_path: Path)
         check_every_answer_is_the_predictors(model, server, tmp_path / model)
     check_requests_of_one_length_share_a_run_of_the_graph(server)
     check_versions_pairs_and_single_outputs(server)
-    check_images_are_the_bytes_of_their_files(server, tmp_path)
     check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server, tmp_path)
 
 
@@ -203,20 +199,6 @@ def check_versions_pairs_and_single_outputs(server: Server) -> None:
         assert found["abstain"] == prediction.abstain.tolist()
         assert set(found) == {"confidence", "abstain"}
     assert "batch-size must be <= 8" in infer(server.http, "whole", {"text": ["money"] * 9})
-
-
-def check_images_are_the_bytes_of_their_files(server: Server, tmp_path: Path) -> None:
-    pictures = sorted((server.images.parent / "images").iterdir())
-    with hydrant.load(server.images, "onnxruntime", threads=1) as predictor:
-        wanted = [expected(predictor, [picture]) for picture in pictures]
-        with pytest.raises(hydrant.HydrantError) as raised:
-            predictor.predict(b"no picture")
-    asked = [{"image": [str(picture)]} for picture in pictures]
-    with over_grpc(server, "pictures", asked, tmp_path) as client:
-        out, _ = client.communicate(timeout=120)
-    for got, want in zip(json.loads(out), wanted, strict=True):
-        assert_same(got, want)
-    assert infer(server.http, "pictures", {"image": ["no picture"]}) == str(raised.value)
 
 
 def check_a_new_version_of_an_ensemble_is_loaded_and_rolled_back(server: Server, tmp_path: Path) -> None:
