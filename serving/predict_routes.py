@@ -73,7 +73,7 @@ class PredictRoutes:
                 return
         if scope["method"] != "POST":
             message = f"{scope['method']} is not allowed at {cut(scope['path'])}; expected POST"
-            await refuse(send, ServeError(405, message), {"allow": "POST"})
+            await refuse(send, ServeError(405, message), allow="POST")
             return
         try:
             with observed(self._service, call, front):
