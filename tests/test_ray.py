@@ -17,7 +17,6 @@ import ray_space
 from cryptography.hazmat.primitives.asymmetric import ec
 from hydrant.bundle.signature import sign
 from hydrant.bundle.store import Bundle
-from hydrant.cli.main import main
 from hydrant.runtime.offline.chunks import Chunks
 from hydrant.runtime.offline.input_stream import Sources, Survey
 from hydrant.runtime.offline.offline_run import Division, local_engine, predict_part
@@ -209,13 +208,3 @@ def test_without_ray_its_extra_is_named(bundle: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install 'hydrant-uq[ray]'" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [(["--engine", "ray", "--workers", "2"], "--workers"), (["--engine", "ray", "--replicas", "2:1"], "'2:1'")],
-)
-def test_options_of_replicas(bundle: Path, words: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", str(bundle), *words]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n"), name in said.err) == ("", 1, True), said.err

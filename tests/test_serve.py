@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import io
 import json
-import logging
 import math
 import multiprocessing
 import queue
@@ -16,7 +15,6 @@ import shutil
 import signal
 import socket
 import ssl
-import struct
 import subprocess
 import threading
 import time
@@ -197,30 +195,6 @@ def test_bodies_and_headers_are_bounded_in_size(service: Running) -> None:
     assert b" 431 " in raw(service, head + b"a: b\r\n" * (MAX_HEAD // 6 + 10))
     assert b'{"error": "this is not HTTP' in raw(service, b"nonsense\r\n\r\n")
     assert service.client.get("/v2/health/ready").status_code == 200
-
-
-def test_requests_one_behind_the_other_leave_with_their_client(
-    models: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, begun = Predictor._run, threading.Event()
-
-    def slower(self: Predictor, *given: Any) -> Any:  # the first request must not be done when its client leaves
-        begun.set()
-        time.sleep(0.01)
-        return run(self, *given)
-
-    body = json.dumps({"inputs": ["transfer money today " * 8] * 100}).encode()
-    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-    with running(models / "texts/1", batch_size=1) as service:
-        monkeypatch.setattr(Predictor, "_run", slower)
-        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as client:
-            client.sendall(request * 3)
-            assert begun.wait(20)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert service.ask("hello").status_code == 200
-        (model,) = service.client.get("/stats").json()["models"]
-        assert {each["status"]: each["count"] for each in model["requests"]} == {499: 1, 200: 1}
-    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def test_a_token_guards_all_but_the_probes(models: Path) -> None:

@@ -265,21 +265,6 @@ def graph_answers(place: Path, config: Any, given: list[dict[str, np.ndarray]]) 
     return found
 
 
-def test_texts_are_padded_to_multiples_of_sixteen_so_that_triton_batches_them(
-    bundles: dict[str, Path], tmp_path: Path
-) -> None:
-    triton_repository(bundles["text"], tmp_path, "gpu", name="m")
-    model = started(tmp_path / "m_prepare")
-    texts = ["hello", "hello " * 10, "hello " * 14, "hello " * 15, "hello " * 30, "hello " * 31, "hello " * 99]
-    answers = model.execute([Request({"text": strings(text)}) for text in texts])
-    shapes = [answer.arrays["input_ids"].shape for answer in answers]
-    assert shapes == [(1, 16), (1, 16), (1, 16), (1, 32), (1, 32), (1, 40), (1, 40)], "40 is the longest that it reads"
-    for answer, text in zip(answers, texts, strict=True):
-        real = min(len(text.split()) + 2, 40)
-        assert answer.arrays["attention_mask"].sum() == real
-        assert not answer.arrays["input_ids"][0, real:].any()
-
-
 def test_ready_tensors_of_tokens_come_back_whole_whatever_runs_beside_them(bundles: dict[str, Path]) -> None:
     """Padding may stand before and between tokens that a user made, and each request keeps its own shape."""
     ids = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
