@@ -11,8 +11,8 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -199,17 +199,8 @@ def _tensor(given: Any, raw: bytes | None) -> Tensor:
     return Tensor(given.name, datatype, array)
 
 
-@dataclass
-class _Call:
-    """One call, and the model that it reached, whose observers count it then."""
-
-    seconds: float | None  # left until the client's deadline
-    served: Served | None = None
-    scope: dict[str, Any] = field(default_factory=dict)
-
-
-Handler = Callable[[Any, _Call], Awaitable[Any]]
-"""Answers a message with the fields of the response, or with the response."""
+Handler = Callable[[Any, Any], Awaitable[Any]]
+"""Answers a message, for a call, with the fields of the response, or with the response."""
 
 
 class GrpcFront:
@@ -283,7 +274,8 @@ class GrpcFront:
         counted = name not in ("ServerLive", "ServerReady", "Check")  # probes need no token, at any load
 
         async def answered(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            call, entered, size = _Call(context.time_remaining()), False, 0
+            call = SimpleNamespace(served=None, scope={}, seconds=context.time_remaining())  # until its deadline
+            entered, size = False, 0
             try:
                 if counted:
                     if token is not None:
@@ -332,7 +324,7 @@ class GrpcFront:
         del metadata["parameters"]  # which have no field here
         return metadata
 
-    async def _infer(self, message: Any, call: _Call) -> Any:
+    async def _infer(self, message: Any, call: Any) -> Any:
         with observed(self._service, call, "grpc", cancelled=499):
             call.served = served = self._service.served(message.model_name or None, message.model_version or None)
             request = read_message(message)

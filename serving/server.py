@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,17 +101,15 @@ class Monitor:
         from starlette.responses import Response
         from starlette.routing import Route
 
-        async def answer(request: Request) -> Response:
-            path = "/stats" if request.url.path.endswith("/stats") else "/metrics"
+        async def answer(path: str, request: Request) -> Response:
             asked = path, request.headers.get("accept", ""), self._recorded()
             try:
                 body, content_type = await asyncio.to_thread(self._metrics.answer, *asked)
             except (EOFError, OSError) as error:  # TimeoutError among them
-                message = "the process that counts for all workers does not answer; retry"
-                raise ServeError(503, message, retry_after=1) from error
+                raise ServeError(503, "the process that counts does not answer; retry", retry_after=1) from error
             return Response(body, headers={"cache-control": "no-store"}, media_type=content_type)
 
-        return [Route(path, answer) for path in STATS_PATHS]
+        return [Route(path, partial(answer, path)) for path in STATS_PATHS]
 
     def close(self) -> None:
         """Write and report the rest."""
@@ -120,10 +119,8 @@ class Monitor:
             self.stats.close()
 
     def _recorded(self) -> Recorded:
-        recorder = self._recorder
-        if recorder is None:
-            return None
-        return {"written": recorder.written, "dropped": recorder.dropped, "failed": recorder.failed}
+        names = ("written", "dropped", "failed")
+        return None if self._recorder is None else {name: getattr(self._recorder, name) for name in names}
 
 
 def assembled(service: Service, monitor: Monitor) -> App:

@@ -7,9 +7,9 @@ takes the requests, and the old one finishes its own and is closed, so that no r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,10 @@ class Service:
             inputs = checked_tensors(inputs, served.predictor.spec)
         limit = self.settings.timeout
         prediction = await served.batcher.submit(inputs, limit if timeout is None else min(timeout, limit), on_error)
-        self.observer.predicted(served, _each(inputs), prediction)
+        each: Sequence[Any] = inputs  # type: ignore[assignment]
+        if isinstance(inputs, Mapping):
+            each = [{name: array[row] for name, array in inputs.items()} for row in range(len(prediction))]
+        self.observer.predicted(served, each, prediction)
         return prediction
 
     def index(self) -> list[dict[str, Any]]:
@@ -152,7 +155,7 @@ class Service:
             gone = listing(each.version for each in old)
             changes.info("model %s: unloaded %s; loaded are: %s", name, gone, listing(self.versions(name)))
 
-    @contextmanager
+    @contextlib.contextmanager
     def _changing(self, what: str) -> Iterator[None]:
         """Refuse a change that only one of several workers would make, and log refusals."""
         try:
@@ -251,10 +254,9 @@ class Service:
         return self._models[name]
 
     def _folder_models(self) -> Mapping[str, Versions]:
-        try:
+        with contextlib.suppress(InputError):  # it was moved away; loaded models stay
             return found_bundles(self._folder)
-        except InputError:
-            return {}  # it was moved away; what is loaded stays
+        return {}
 
     def _unknown(self, name: str) -> ServeError:
         return ServeError(404, f"no model is called {cut(name)}; there are: {listing(sorted(self._models))}")
@@ -262,14 +264,6 @@ class Service:
 
 def _log_current(to: logging.Logger, served: Served) -> None:
     to.info("model %s answers with version %s (%s)", served.name, served.version, served.predictor.backend)
-
-
-def _each(inputs: Inputs) -> Sequence[Any]:
-    """Inputs one by one; ready tensors as one dict an input."""
-    if not isinstance(inputs, Mapping):
-        return inputs
-    rows = range(len(next(iter(inputs.values()))))
-    return [{name: array[row] for name, array in inputs.items()} for row in rows]
 
 
 def found_bundles(folder: str | Path) -> dict[str, Versions]:

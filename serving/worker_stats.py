@@ -209,7 +209,7 @@ class WorkerStats:
         return model
 
     def _sum_queues(self, worker: _Worker) -> None:
-        """Note how many inputs wait in all workers for each model of this one."""
+        """Note the waiting inputs of all workers for each model of this one."""
         for key, model in worker.models.items():
             depths = [each.depths.get(key, 0) for each in self._workers if each.models.get(key) is model]
             self.stats.queue(model, sum(depths))
