@@ -103,8 +103,8 @@ class PredictRoutes:
 
     async def _predict(self, call: Call) -> Answer:
         options, served, shown, prediction = await predict_body(self._service, call)
-        form = {"probabilities": options.probabilities, "aggregation": options.aggregation}
-        rows = answer(served.predictor, prediction, shown, **form)
+        predictor, kind = served.predictor, options.aggregation
+        rows = answer(predictor, prediction, shown, probabilities=options.probabilities, aggregation=kind)
         body = json.dumps({"model": served.name, "version": served.version, **rows})
         return body.encode(), "application/json", {}
 

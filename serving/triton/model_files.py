@@ -119,10 +119,8 @@ class Source:
         """Read and check a bundle, with the first of these graphs that it has."""
         graph = next((name for name in map(onnx_name, precisions) if bundle.has(name)), None)
         if graph is None:
-            raise InputError(
-                f"bundle {bundle.path} has no {onnx_name(precisions[0])}; make it with `hydrant export {bundle.path} "
-                f"--precision {precisions[0]}`"
-            )
+            fix = f"run `hydrant export {bundle.path} --precision {precisions[0]}`"
+            raise InputError(f"bundle {bundle.path} has no {onnx_name(precisions[0])}; {fix}")
         path = bundle.file(graph)
         check_graph(bundle, graph)
         inputs, outputs = graph_tensors(path)

@@ -220,10 +220,9 @@ def padded_length(tokens: int) -> int:
 
 def bundle_folder(folder: Path) -> Path:
     """The folder of a version's bundle."""
-    link = folder / LINK
-    if (folder / BUNDLE).is_dir() or not link.is_file():
-        return folder / BUNDLE
-    return Path(link.read_text(encoding="utf-8").rstrip("\n"))
+    if (link := folder / LINK).is_file():
+        return Path(link.read_text(encoding="utf-8").rstrip("\n"))
+    return folder / BUNDLE
 
 
 def _decoded(array: np.ndarray, name: str) -> list[str]:
@@ -240,9 +239,9 @@ def _joined(requests: Sequence[Inputs]) -> Inputs | None:
     """The inputs of all requests, where they can be predicted together."""
     if all(isinstance(request, list) for request in requests):
         return [item for request in requests for item in request]
-    tensors = [request for request in requests if isinstance(request, dict)]
+    tensors = [request for request in requests if isinstance(request, dict)]  # all, by their configuration
     shapes = [{name: (array.dtype, array.shape[1:]) for name, array in request.items()} for request in tensors]
-    if len(tensors) < len(requests) or any(shape != shapes[0] for shape in shapes):
+    if any(shape != shapes[0] for shape in shapes):
         return None
     return {name: np.concatenate([request[name] for request in tensors]) for name in shapes[0]}
 

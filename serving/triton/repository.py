@@ -145,18 +145,16 @@ def _models(
 ) -> tuple[list[Model], Source, Engine | None]:
     """The models to write, the one that clients ask last, their source, and the engine among them."""
     engine = engine_for(bundle, settings) if device == "gpu" else None
-    if engine is not None:
-        source = Source.read(bundle, engine.facts.precision)
-        if settings.max_batch > engine.max_batch:
-            log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
-            settings = replace(settings, max_batch=engine.max_batch)
-    else:
-        if settings.precision not in (None, *RUN_BY[device]):
-            known = f"those of ONNX Runtime on the {device}: {listing(RUN_BY[device])}"
-            raise InputError(f"precision is {cut(settings.precision)}; expected one of {known}")
-        source = Source.read(bundle, *([settings.precision] if settings.precision else RUN_BY[device]))
+    precision = settings.precision if engine is None else engine.facts.precision
+    if engine is None and precision not in (None, *RUN_BY[device]):
+        known = f"those of ONNX Runtime on the {device}: {listing(RUN_BY[device])}"
+        raise InputError(f"precision is {cut(precision)}; expected one of {known}")
+    source = Source.read(bundle, *(RUN_BY[device] if precision is None else (precision,)))
     if device == "cpu":
         return [whole_model(source, name, settings)], source, None
+    if engine is not None and settings.max_batch > engine.max_batch:
+        log.warning("batches hold %d inputs: engine %s takes no more", engine.max_batch, engine.name)
+        settings = replace(settings, max_batch=engine.max_batch)
     return ensemble_models(source, name, version, settings, engine), source, engine
 
 
@@ -174,7 +172,7 @@ def _check_places(repository: Path, models: Iterable[Model], version: int, force
 
 
 class Marker(Spec, frozen=True):
-    """The facts beside a version that this command wrote."""
+    """The content of :data:`MARKER`."""
 
     schema: int
     hydrant: str
@@ -207,7 +205,7 @@ def _check_version(place: Path, marker: Marker, model: Model, replaced: bool) ->
 
 
 def _only(one: Any, other: Any) -> str:
-    """The items of only one of two lists, or all, if these have others in another order."""
+    """The items of only one of two lists, or all, if only their order differs."""
     items, others = (value if isinstance(value, list) else [value] for value in (one, other))
     return listing([item for item in items if item not in others] or items)
 
@@ -316,7 +314,7 @@ def _engine_lines(engine: Engine) -> str:
 
 
 def _tensor_lines(specs: Sequence[TensorSpec]) -> str:
-    kinds = {spec.name: "BYTES" if spec.datatype == "TYPE_STRING" else spec.datatype[5:] for spec in specs}
+    kinds = {spec.name: spec.datatype.replace("TYPE_STRING", "TYPE_BYTES")[5:] for spec in specs}
     return "\n".join(f"- `{spec.name}`: {kinds[spec.name]} [batch, {', '.join(map(str, spec.dims))}]" for spec in specs)
 
 
@@ -324,13 +322,10 @@ def _request(source: Source, asked: Model) -> str:
     """A request with curl, where it is short enough to be typed; else the inputs."""
     if source.architecture.modality == "image":
         return _tensor_lines(asked.inputs)
-    if source.raw:
-        names = [spec.name for spec in asked.inputs if not spec.optional or source.pairs]
-        tensors = [{"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [SHORT]} for name in names]
-    else:
-        tensors = [
-            {"name": spec.name, "datatype": "INT64", "shape": [1, TOKENS], "data": [int("mask" in spec.name)] * TOKENS}
-            for spec in asked.inputs
-        ]
+    names = [spec.name for spec in asked.inputs if not spec.optional or source.pairs]
+    tensors: list[dict[str, Any]] = [{"name": name, "datatype": "INT64", "shape": [1, TOKENS]} for name in names]
+    for tensor in tensors:
+        text = {"datatype": "BYTES", "shape": [1, 1], "data": [SHORT]}
+        tensor.update(text if source.raw else {"data": [int("mask" in tensor["name"])] * TOKENS})
     address = f"http://127.0.0.1:8000/v2/models/{asked.name}/infer"
     return f"```sh\ncurl -s {address} -d {shlex.quote(json.dumps({'inputs': tensors}))}\n```"

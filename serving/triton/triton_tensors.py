@@ -92,7 +92,7 @@ class TensorSpec:
 
     def message(self) -> Message:
         """The entry in ``config.pbtxt``."""
-        reshape = {"reshape": {"shape": []}} if self.flat else {}
+        reshape: dict[str, Any] = {"reshape": {"shape": []}} if self.flat else {}
         optional = {"optional": True} if self.optional else {}
         labels = {"label_filename": LABELS} if self.labelled else {}
         dims = list(self.dims)
