@@ -1,6 +1,6 @@
 """What members cost in each declared family: operations ÷ those of the plain single model, as `hydrant inspect` says.
 
-    python benchmarks/family_costs.py    # writes the table in docs/reference/cost.md
+    python benchmarks/family_costs.py    # writes the table in docs/research/latency.md
 
 Nothing runs and no weights are made: the shapes are those of each family's base size, from the configurations of
 transformers, the figures those of ``hydrant.estimate_cost``, which the tests hold to what exported graphs do.
@@ -20,7 +20,7 @@ from hydrant.models.family_registry import LAYOUTS
 from hydrant.models.layout import Layout
 from hydrant.models.plan_cost import cost_of
 
-PAGE = ROOT / "docs" / "reference" / "cost.md"
+PAGE = ROOT / "docs" / "research" / "latency.md"
 SHARE = 3
 """Of how many heads one is kept in the layers where members differ."""
 HEAD = ["class", "layers × heads", "tokens", "single, rewritten", "last layer", "last third", "first layer"]

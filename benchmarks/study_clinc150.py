@@ -17,7 +17,7 @@ from study_rows import Settings, Subject
 from training import Members, Recipe, fresh_minilm, train_on_texts
 
 FORKS = {0.9: Fork(5, 4, "taylor"), 1.05: Fork(4, 2), 1.25: Fork(3, 4, "taylor")}
-"""By operations at 128 tokens; docs/studies/clinc150.md tells how they were chosen."""
+"""By operations at 128 tokens; docs/research/clinc150.md tells how they were chosen."""
 
 SETTINGS = Settings(
     forks=FORKS,

@@ -226,7 +226,7 @@ class Subject:
     """Data, the single model, and what is trained to compare with; a subclass sets them.
 
     Attributes:
-        name: of the study; its document is docs/studies/NAME.md.
+        name: of the study; its tables are in benchmarks/results/NAME-tables.md.
         title: of its pictures.
         settings: of its rows.
         taps: set by whose distance its rows are compared.

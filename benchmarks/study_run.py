@@ -34,7 +34,7 @@ def main() -> None:
     made.add_argument("shared", type=Path, help="folder with models/ and data/")
     made.add_argument("--work", type=Path, help="folder of what takes long (default out/studies/NAME)")
     made.add_argument("--jobs", type=int, default=os.cpu_count(), help="trainings at a time (default: one a core)")
-    made.add_argument("--document", type=Path, help="gets the tables (default: docs/studies/NAME.md)")
+    made.add_argument("--document", type=Path, help="gets the tables (default: benchmarks/results/NAME-tables.md)")
     made.add_argument("--seconds", type=float, default=1.0, help="that each row is timed at least (default 1)")
     made.add_argument("--resamples", type=int, default=200, help="of the bootstrap (default 200)")
     made.add_argument("--leave-out", nargs="*", default=[], metavar="ROW", help="rows that are not made")
@@ -68,11 +68,11 @@ def run(subject: Subject, options: argparse.Namespace) -> None:
     harness.save(options.output, report)
     text = tables.render(report, [CONTROL, DEEP])
     print(text)
-    document = options.document or ROOT / f"docs/studies/{subject.name}.md"
+    document = options.document or ROOT / f"benchmarks/results/{subject.name}-tables.md"
     harness.put_into(document, text)
     if not options.no_latency:
         picture = draw_rows(found, subject.title, subject.taps)
-        document.with_name(f"{subject.name}.png").write_bytes(picture)
+        (options.document or ROOT / f"docs/research/{subject.name}.md").with_suffix(".png").write_bytes(picture)
 
 
 def baselines(subject: Subject, rows: Rows) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from tasks_data import Sizes, TaskData, query_pairs, several_domains, slots
 from tasks_rows import FIRST, FORKS, MEMBERS, NAMES, RECIPES, Settings, TaskRows, on_device
 from training import in_parallel
 
-DOCUMENT = ROOT / "docs/studies/tasks.md"
+DOCUMENT = ROOT / "benchmarks/results/tasks-tables.md"
 SIZES = {
     "tagger": Sizes(4000, 750, 1500, 3000, 1000),
     "cross-encoder": Sizes(2500, 100, 200, 400, 100),
@@ -140,7 +140,7 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
         "--seeds", type=int, default=3, help="of every row, its tuning and its Deep Ensemble (default 3)"
     )
     parser.add_argument("--fast", action="store_true", help="a hundredth of the data, one epoch, one seed")
-    parser.add_argument("--document", type=Path, help="gets the tables (default docs/studies/tasks.md)")
+    parser.add_argument("--document", type=Path, help="gets the tables (default benchmarks/results/tasks-tables.md)")
     parser.add_argument("--render", type=Path, help="JSON file whose tables are written, and nothing else is done")
     options = parser.parse_args(given)
     if options.render is None and "tagger" in options.tasks and options.snips is None:

@@ -37,7 +37,7 @@ SIZES = {
 
 FORKS = {0.93: Fork(11, 2), 1.05: Fork(10, 1), 1.1: Fork(10, 2), 1.2: Fork(10, 1, members=5), 1.25: Fork(9, 1)}
 """Of each price, once tuned, the least validation NLL among those tried; five members were added later
-(docs/studies/vision.md)."""
+(docs/research/vision.md)."""
 
 SETTINGS = Settings(
     forks=FORKS,

@@ -107,7 +107,7 @@ def usual_rank(architecture: AnyArchitecture, taps: Sequence[str], classes: int)
     """Numbers that a feature is brought to where none are asked for; ``None`` for the model's whole width.
 
     Where the trunk of a text model is read and many classes were seen, as many as part the classes, but no more than
-    are worth their cost beside a small model (docs/explanation/decisions.md).
+    are worth their cost beside a small model (docs/evaluate/decisions.md).
     """
     rank = min(MAX_RANK, classes - 1)
     trunk = any(not tap.startswith(LAST) for tap in taps)

@@ -20,7 +20,7 @@ from hydrant.bundle.store import Bundle
 from hydrant.data.examples import read_examples
 from support import run_cli
 
-PAGE = Path(__file__).parents[1] / "docs/quick-start.md"
+PAGE = Path(__file__).parents[1] / "docs/start/quick-start.md"
 
 # The single model, measured by the original Hugging Face model and scikit-learn on every third row of the test splits.
 SINGLE = {"accuracy": 0.96267, "auroc": 0.95224, "fpr95": 0.24667}

@@ -362,7 +362,7 @@ def test_chunks_of_a_part_that_is_whole_go_with_the_next_run(tmp_path: Path) -> 
 
 
 def test_every_verb_killed_in_its_short_form(bert_checkpoint: Path, text_csv: Path, tmp_path: Path) -> None:
-    """The program of docs/reliability.md, which kills by itself."""
+    """The program of docs/reference/promises.md, which kills by itself."""
     place = Path(__file__).parents[1] / "benchmarks" / "crash.py"
     output = tmp_path / "found.json"
     words = ["kills", bert_checkpoint, text_csv, "--verbs", "export", "--kills", "2", "--steps", "3", "-o", output]

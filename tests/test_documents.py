@@ -136,7 +136,7 @@ def run_block(language: str, body: str, place: Path, done: set[tuple[str, ...]])
 def test_commands_and_python_blocks_run_in_the_order_of_the_pages(own_model: Path) -> None:
     done: set[tuple[str, ...]] = set()
     for page in PAGES:
-        if page.parent.name == "studies":
+        if page.parent.name == "research":
             continue  # on whole data sets, for hours: see the test after the next
         for language, body in re.findall(r"^```(sh|python)\n(.*?)^```$", page.read_text(), flags=re.S | re.M):
             run_block(language, body, own_model, done)
@@ -160,7 +160,7 @@ def test_commands_of_studies_and_outlines_have_options_that_exist() -> None:
         for line in body.replace("\\\n", " ").splitlines()
         if line.removeprefix("example: ").startswith("hydrant ")
     ]
-    shown += [words for page in PAGES if page.parent.name == "studies" for words in commands(page, "hydrant")]
+    shown += [words for page in PAGES if page.parent.name == "research" for words in commands(page, "hydrant")]
     assert len(shown) > len(command_page.COMMANDS)
     for words in shown:
         assert parse(words[1:]).command == words[1]

@@ -87,7 +87,7 @@ def find_candidates(
 
     Of members that will be tuned the one with a third of the heads or two, or fewer, from the earliest layer that fits.
     What these lose to pruning says little of what they are once tuned, so that nothing is compared; that few heads and
-    an early fork detect best then is what the studies found (docs/findings.md).
+    an early fork detect best then is what the studies found (docs/research/findings.md).
     """
     seen: list[Candidate] = []
     found: dict[tuple[Keep, ...], Candidate] = {}

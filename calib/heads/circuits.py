@@ -8,7 +8,7 @@ the circuit and stay, where k is what ``keep`` says of the layer. A layer that k
 Which heads of earlier layers are masked: by default those that were *pruned*, so that at the end the masked model is
 the member that the plan describes. HeadMap masks those that were *selected*; with the few heads that it selects that
 asks what they leave to later layers, but with two thirds of them masked little of the model is left to be asked, and
-the circuits are worse (docs/studies/clinc150.md).
+the circuits are worse (docs/research/clinc150.md).
 
 M circuits differ by noise on the scores (ε standard normal, zero in sum over the circuits, times ``noise``, times the
 spread of the layer's scores: 1.4826 × their median absolute deviation), or by resamples of the validation set.
